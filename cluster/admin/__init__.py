@@ -1,0 +1,1 @@
+"""The HTTP admin API."""

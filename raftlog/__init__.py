@@ -1,0 +1,1 @@
+"""Consensus and the commit log: no network, no event loop."""

@@ -1,0 +1,1 @@
+"""Sans-IO Raft: no clock, socket, thread or unseeded randomness."""

@@ -1,0 +1,92 @@
+"""The RPCs of the group as values. `term` is the sender's current term unless a field says otherwise.
+
+Names: Raft paper figure 2; PreVote and the reasons for it: thesis 9.6; TimeoutNow: thesis 3.10.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftlog.types import Entry, EntryId, NodeId
+
+
+class RequestVote(NamedTuple):
+    """Vote or pre-vote. In a pre-vote `term` is the term the sender would campaign in; nobody's term moves."""
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    last: EntryId
+    pre_vote: bool
+    transfer: bool
+    """True when a leader asked for this campaign (TimeoutNow): followers do not refuse it for hearing a leader."""
+
+
+class RequestVoteReply(NamedTuple):
+    """`clock_ms` is the voter's wall clock: the new leader's log time starts at the median of those granted."""
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    granted: bool
+    pre_vote: bool
+    clock_ms: int
+
+
+class AppendEntries(NamedTuple):
+    """Replicates `entries` (maybe none: a probe) after `prev`."""
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    prev: EntryId
+    commit_index: int
+    entries: tuple[Entry, ...]
+
+
+class AppendEntriesReply(NamedTuple):
+    """Accepted: everything up to `match_index` is *on the follower's disk* and equals the leader's log.
+
+    Rejected: `match_index` repeats the `prev.index` that was refused; `hint` is the follower's best guess of the last
+    entry that could match (conflict hint: the largest entry with index <= prev.index and term <= prev.term).
+    """
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    rejected: bool
+    match_index: int
+    hint: EntryId
+
+
+class Heartbeat(NamedTuple):
+    """Keeps the term alive; `context` confirms ReadIndex rounds; `commit_index` is capped at the follower's match."""
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    commit_index: int
+    context: int
+
+
+class HeartbeatReply(NamedTuple):
+    """Echoes `context`; `clock_ms` is the follower's wall clock."""
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    context: int
+    clock_ms: int
+
+
+class TimeoutNow(NamedTuple):
+    """Tells a caught-up follower to campaign at once (leadership transfer)."""
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+
+
+Message = (
+    RequestVote | RequestVoteReply | AppendEntries | AppendEntriesReply | Heartbeat | HeartbeatReply | TimeoutNow
+)

@@ -1,0 +1,1 @@
+"""The commit log and the hard state on disk."""

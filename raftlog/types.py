@@ -1,0 +1,129 @@
+"""Value types shared by the core, the storage and everything above.
+
+Words: a *position* is a logical byte offset in the commit log, the same on every replica; an *index* is the
+Raft index; a *term* is the Raft term. Values are NamedTuples (cheap to build, immutable).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, NewType
+
+NodeId = NewType("NodeId", int)
+"""A small positive integer naming a member of the group. 0 means "nobody"."""
+
+NOBODY = NodeId(0)
+
+
+class EntryType(IntEnum):
+    """What a frame's payload is. Values are on disk and on the wire: never renumber."""
+
+    GENESIS = 0
+    NOOP = 1
+    DIGEST = 2
+    MESSAGES = 3
+    COMMAND = 4
+    MEMBERSHIP = 5
+    TRIM = 6
+
+
+FLAG_ROLL = 0x0001
+"""The frame is the first of a new segment file, on every replica."""
+
+
+class EntryId(NamedTuple):
+    """Names one entry: equal ids at two replicas mean equal entries (Raft paper, 5.3)."""
+
+    term: int
+    index: int
+
+
+class Entry(NamedTuple):
+    """One frame of the log. `header` and `payload` are the very bytes on disk and on the wire.
+
+    Built only by `raftlog.frame.make_entry` (leader) and `raftlog.frame.decode_entry` (everyone else).
+    """
+
+    term: int
+    index: int
+    type: int
+    flags: int
+    position: int
+    """Logical byte offset of the frame's first header byte."""
+    timestamp_ms: int
+    """Log time, milliseconds since the Unix epoch; never decreases along the log."""
+    parent: int
+    """`header_crc` of the frame before (0 for GENESIS)."""
+    header_crc: int
+    header: bytes
+    payload: bytes
+
+    @property
+    def size(self) -> int:
+        """Frame length in bytes, header included."""
+        return 64 + len(self.payload)
+
+    @property
+    def end_position(self) -> int:
+        """Position of the next frame (positions are dense)."""
+        return self.position + 64 + len(self.payload)
+
+    @property
+    def id(self) -> EntryId:
+        """(term, index)."""
+        return EntryId(self.term, self.index)
+
+
+class LogTail(NamedTuple):
+    """All that is needed to stamp or to check the next frame."""
+
+    term: int
+    index: int
+    end_position: int
+    header_crc: int
+    segment_base: int
+    """Position of the first frame of the segment file the tail lies in."""
+    timestamp_ms: int
+
+    @property
+    def id(self) -> EntryId:
+        """(term, index) of the last frame."""
+        return EntryId(self.term, self.index)
+
+
+EMPTY_TAIL = LogTail(0, -1, 0, 0, 0, 0)
+"""The tail of a log that does not even hold GENESIS."""
+
+
+class HardState(NamedTuple):
+    """What must be on disk before any message that depends on it leaves (Raft paper, figure 2).
+
+    `commit_index` is a hint for a faster start, never a reason to sync.
+    """
+
+    term: int
+    vote: NodeId
+    commit_index: int
+
+
+class Role(IntEnum):
+    """Roles of a member in a term. Learner and voter are membership, not roles."""
+
+    FOLLOWER = 0
+    PRE_CANDIDATE = 1
+    CANDIDATE = 2
+    LEADER = 3
+
+
+class SoftState(NamedTuple):
+    """Volatile facts, for status and for routing."""
+
+    leader_id: NodeId
+    role: Role
+
+
+class ReadState(NamedTuple):
+    """A confirmed ReadIndex round: state applied up to `index` answers the read `context` linearizably."""
+
+    context: int
+    index: int

@@ -1,0 +1,1 @@
+"""The deterministic broker state: rows are a pure function of the log."""

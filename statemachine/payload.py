@@ -1,0 +1,177 @@
+"""The payload of a MESSAGES entry: `[head | messages | runs | sessions | unique | keys | effects]`.
+
+Drawn in docs/disk-format.md; all integers big-endian. The leader builds it once, when it proposes; every replica
+applies it without looking at a message: a run's items are, byte for byte, what apply stores in the consume queue. ::
+
+    head (40 bytes)
+      0  version       u8   1
+      1  reserved      3
+      4  messages_len  u32  stored messages, back to back, in RocketMQ's stored form
+      8  message_count u32
+     12  runs_len      u32
+     16  sessions_len  u32
+     20  unique_len    u32
+     24  keys_len      u32  0 in version 1 (the message index)
+     28  effects_len   u32  msgpack array of commands, applied in the same step, before the rows
+     32  reserved      u64
+
+    run = header (24 bytes), then `count` items
+      topic_id u32 | queue_id u32 | base_offset u64 | count u32 | kind u8 | reserved 3
+    item (32 bytes)
+      position u64 | size u32 | crc32c u32 | tag_hash i64 | store_time_ms u64
+    session = header (40 bytes), then `count` rows
+      producer_id 16 | low_sequence u64 | max_sequence u64 | count u32 | reserved u32
+    session row (32 bytes)
+      sequence u64 | topic_id u32 | queue_id u32 | queue_offset u64 | position u64
+    unique (40 bytes; only for topics with dedup=strict)
+      key_hash u64 | topic_id u32 | queue_id u32 | queue_offset u64 | position u64 | body_crc u32 | reserved u32
+
+`position` is that of a message's first byte in the commit log (RocketMQ's physical offset):
+entry position + 64 (frame header) + 40 (head) + bytes of the messages before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+VERSION = 1
+HEAD = struct.Struct(">B3xIIIIIII8x")
+RUN = struct.Struct(">IIQIB3x")
+ITEM = struct.Struct(">QIIqQ")
+SESSION = struct.Struct(">16sQQI4x")
+SESSION_ROW = struct.Struct(">QIIQQ")
+UNIQUE = struct.Struct(">QIIQQI4x")
+MESSAGES_AT = 64 + HEAD.size
+"""Offset of the first message from the position of its frame."""
+
+
+class RowKind(IntEnum):
+    """Where a message comes from. Only NORMAL rows (client sends) take part in dedup."""
+
+    NORMAL = 0
+    RETRY = 1
+    DELIVERED = 2
+    COMMITTED = 3
+    DEAD_LETTER = 4
+
+
+class Run(NamedTuple):
+    """Consecutive messages of one queue; `items` is `count` packed items."""
+
+    topic_id: int
+    queue_id: int
+    base_offset: int
+    count: int
+    kind: int
+    items: bytes
+
+
+class SessionRows(NamedTuple):
+    """What one producer session stored with this entry; `rows` is packed session rows, sequences ascending."""
+
+    producer_id: bytes
+    low_sequence: int
+    """Every sequence below is settled at the client and may be forgotten."""
+    max_sequence: int
+    rows: bytes
+
+
+class UniqueRow(NamedTuple):
+    """One stored message of a topic with dedup=strict."""
+
+    key_hash: int
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    position: int
+    body_crc: int
+
+
+class PayloadError(ValueError):
+    """The bytes are not a MESSAGES payload (the frame's CRC was good: a bug or a newer format)."""
+
+
+class Payload(NamedTuple):
+    """A decoded payload; `effects` is still msgpack."""
+
+    message_count: int
+    messages_len: int
+    runs: bytes
+    sessions: bytes
+    unique: bytes
+    effects: bytes
+
+    def iter_runs(self) -> Iterator[Run]:
+        """Yields the queue runs in payload order."""
+        data, at, end = self.runs, 0, len(self.runs)
+        while at < end:
+            topic_id, queue_id, base, count, kind = RUN.unpack_from(data, at)
+            stop = at + RUN.size + count * ITEM.size
+            if stop > end:
+                raise PayloadError("a run is cut")
+            yield Run(topic_id, queue_id, base, count, kind, data[at + RUN.size : stop])
+            at = stop
+
+    def iter_sessions(self) -> Iterator[SessionRows]:
+        """Yields the producer sessions in payload order."""
+        data, at, end = self.sessions, 0, len(self.sessions)
+        while at < end:
+            producer_id, low, high, count = SESSION.unpack_from(data, at)
+            stop = at + SESSION.size + count * SESSION_ROW.size
+            if stop > end:
+                raise PayloadError("a session is cut")
+            yield SessionRows(producer_id, low, high, data[at + SESSION.size : stop])
+            at = stop
+
+    def iter_unique(self) -> Iterator[UniqueRow]:
+        """Yields the rows of topics with dedup=strict."""
+        for row in UNIQUE.iter_unpack(self.unique):
+            yield UniqueRow(*row)
+
+
+def encode(
+    messages: Sequence[bytes],
+    message_count: int,
+    runs: Sequence[Run],
+    sessions: Sequence[SessionRows] = (),
+    unique: Sequence[UniqueRow] = (),
+    effects: bytes = b"",
+) -> bytes:
+    """Packs a payload; `messages` are parts that join to the stored messages (they need not be one part each)."""
+    body = b"".join(messages)
+    run_parts: list[bytes] = []
+    for run in runs:
+        run_parts.append(RUN.pack(run.topic_id, run.queue_id, run.base_offset, run.count, run.kind))
+        run_parts.append(run.items)
+    session_parts: list[bytes] = []
+    for session in sessions:
+        count = len(session.rows) // SESSION_ROW.size
+        session_parts.append(SESSION.pack(session.producer_id, session.low_sequence, session.max_sequence, count))
+        session_parts.append(session.rows)
+    runs_data = b"".join(run_parts)
+    sessions_data = b"".join(session_parts)
+    unique_data = b"".join([UNIQUE.pack(*row) for row in unique])
+    head = HEAD.pack(
+        VERSION, len(body), message_count, len(runs_data), len(sessions_data), len(unique_data), 0, len(effects)
+    )
+    return b"".join([head, body, runs_data, sessions_data, unique_data, effects])
+
+
+def decode(payload: bytes) -> Payload:
+    """Splits a payload. Raises PayloadError if lengths or version do not fit."""
+    if len(payload) < HEAD.size:
+        raise PayloadError(f"a payload has at least {HEAD.size} bytes, not {len(payload)}")
+    version, messages_len, count, runs_len, sessions_len, unique_len, keys_len, effects_len = HEAD.unpack_from(payload)
+    if version != VERSION:
+        raise PayloadError(f"payload format {version} is not {VERSION}: written by a newer RaftMQ?")
+    a = HEAD.size + messages_len
+    b = a + runs_len
+    c = b + sessions_len
+    d = c + unique_len
+    e = d + keys_len
+    if e + effects_len != len(payload) or unique_len % UNIQUE.size:
+        raise PayloadError("section lengths do not add up")
+    return Payload(count, messages_len, payload[a:b], payload[b:c], payload[c:d], payload[e:])
