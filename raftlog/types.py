@@ -35,7 +35,7 @@ class EntryId(NamedTuple):
     """Names one entry: equal ids at two replicas mean equal entries (Raft paper, 5.3)."""
 
     term: int
-    index: int
+    index: int  # type: ignore[assignment]
 
 
 class Entry(NamedTuple):
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     """
 
     term: int
-    index: int
+    index: int  # type: ignore[assignment]
     type: int
     flags: int
     position: int
@@ -78,7 +78,7 @@ class LogTail(NamedTuple):
     """All that is needed to stamp or to check the next frame."""
 
     term: int
-    index: int
+    index: int  # type: ignore[assignment]
     end_position: int
     header_crc: int
     segment_base: int
@@ -126,4 +126,4 @@ class ReadState(NamedTuple):
     """A confirmed ReadIndex round: state applied up to `index` answers the read `context` linearizably."""
 
     context: int
-    index: int
+    index: int  # type: ignore[assignment]

@@ -64,7 +64,7 @@ class Run(NamedTuple):
     topic_id: int
     queue_id: int
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]
     kind: int
     items: bytes
 
