@@ -1,0 +1,180 @@
+"""Frames of the RocketMQ remoting protocol: JSON and binary ("ROCKETMQ") headers. Pure functions, no I/O.
+
+    int32 L           bytes that follow = 4 + H + body
+    int32 ser<<24|H   ser 0 = JSON, 1 = binary; H = header length
+    H bytes           header
+    rest              body
+
+Binary header: int16 code · int8 language · int16 version · int32 opaque · int32 flag · int32 remarkLen · remark ·
+int32 extLen · ext, where ext repeats int16 klen · key · int32 vlen · value. Source: RemotingCommand,
+RocketMQSerializable; facts in docs/wire-protocol.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+JSON = 0
+BINARY = 1
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+VERSION_SENT = 477
+"""Replies carry a version of 401..479: clients take the heartbeat reply's as "broker version"."""
+
+LANGUAGES = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+
+_PREFIX = struct.Struct(">ii")
+_BINARY_FIXED = struct.Struct(">hbhiii")
+_I32 = struct.Struct(">i")
+_I16 = struct.Struct(">h")
+
+
+class CodecError(ValueError):
+    """Not a frame of the protocol: the peer's fault; the connection is closed."""
+
+
+class Header(msgspec.Struct, gc=False):
+    """A decoded header. `extFields` stays raw JSON (or None) until the handler for `code` decodes it."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int = "JAVA"
+    remark: str | None = None
+    extFields: msgspec.Raw | None = None  # noqa: N815 - the protocol's name
+
+
+_decode_header = msgspec.json.Decoder(Header, strict=False).decode
+_decode_ext = msgspec.json.Decoder(dict[str, Any]).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def decode_header(serialize_type: int, data: bytes) -> Header:
+    """Decodes header bytes of either kind. Raises CodecError on anything malformed."""
+    if serialize_type == JSON:
+        try:
+            return _decode_header(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise CodecError(f"bad JSON header: {error}") from error
+    if serialize_type == BINARY:
+        return _decode_binary(data)
+    raise CodecError(f"unknown serialize type {serialize_type}")
+
+
+def ext_of(header: Header) -> dict[str, str]:
+    """The ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
+    raw = header.extFields
+    if raw is None:
+        return {}
+    try:
+        fields = _decode_ext(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        if bytes(raw) == b"null":
+            return {}
+        raise CodecError(f"extFields is not an object of values: {error}") from error
+    return {k: v if type(v) is str else _as_text(v) for k, v in fields.items() if v is not None}
+
+
+def _as_text(value: Any) -> str:
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return str(value)
+
+
+def is_true(text: str | None) -> bool:
+    """A boolean ext value: true, "true" and 1 all occur."""
+    return text is not None and text.lower() in ("true", "1")
+
+
+def _decode_binary(data: bytes) -> Header:
+    try:
+        code, language, version, opaque, flag, remark_len = _BINARY_FIXED.unpack_from(data, 0)
+        at = _BINARY_FIXED.size
+        if remark_len < 0 or at + remark_len + 4 > len(data):
+            raise CodecError(f"remark length {remark_len} leaves the header")
+        remark = data[at : at + remark_len].decode() if remark_len else None
+        at += remark_len
+        (ext_len,) = _I32.unpack_from(data, at)
+        at += 4
+        if ext_len < 0 or at + ext_len != len(data):
+            raise CodecError(f"ext length {ext_len} does not fill the header")
+        fields = _decode_binary_ext(data, at, at + ext_len)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CodecError(f"bad binary header: {error}") from error
+    name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"
+    return Header(code & 0xFFFF, opaque, flag, version, name, remark, msgspec.Raw(_encode_json(fields)))
+
+
+def _decode_binary_ext(data: bytes, at: int, end: int) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    while at < end:
+        (klen,) = _I16.unpack_from(data, at)
+        at += 2
+        if klen < 0 or at + klen + 4 > end:
+            raise CodecError("ext key leaves the header")
+        key = data[at : at + klen].decode()
+        at += klen
+        (vlen,) = _I32.unpack_from(data, at)
+        at += 4
+        if vlen < 0 or at + vlen > end:
+            raise CodecError("ext value leaves the header")
+        fields[key] = data[at : at + vlen].decode()
+        at += vlen
+    return fields
+
+
+def encode_frame(
+    code: int,
+    opaque: int,
+    flag: int,
+    *,
+    ext: dict[str, str] | None = None,
+    remark: str | None = None,
+    body: bytes = b"",
+    serialize_type: int = JSON,
+    language: str = "PYTHON",
+    version: int = VERSION_SENT,
+) -> bytes:
+    """A whole frame. `extFields` is always present: the Java producer reads it without a null check."""
+    if serialize_type == BINARY:
+        header = _encode_binary(code, opaque, flag, ext or {}, remark, language, version)
+    else:
+        header = _encode_json(
+            {
+                "code": code, "extFields": ext or {}, "flag": flag, "language": language, "opaque": opaque,
+                "remark": remark, "serializeTypeCurrentRPC": "JSON", "version": version,
+            }
+        )  # fmt: skip
+    prefix = _PREFIX.pack(4 + len(header) + len(body), serialize_type << 24 | len(header))
+    return b"".join((prefix, header, body))
+
+
+def _encode_binary(
+    code: int, opaque: int, flag: int, ext: dict[str, str], remark: str | None, language: str, version: int
+) -> bytes:
+    remark_bytes = (remark or "").encode()
+    parts: list[bytes] = []
+    for key, value in ext.items():
+        k, v = key.encode(), value.encode()
+        parts += (_I16.pack(len(k)), k, _I32.pack(len(v)), v)
+    ext_bytes = b"".join(parts)
+    code_16 = code - 0x10000 if code > 0x7FFF else code
+    fixed = _BINARY_FIXED.pack(code_16, LANGUAGES.index(language), version, opaque, flag, len(remark_bytes))
+    return b"".join((fixed, remark_bytes, _I32.pack(len(ext_bytes)), ext_bytes))
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: 32-bit signed, over UTF-16 units."""
+    h = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        h = (31 * h + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    return h - 0x100000000 if h & 0x80000000 else h
