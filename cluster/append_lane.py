@@ -1,0 +1,116 @@
+"""The append lane: everything that must be on disk before the node may speak of it.
+
+One drain = one hard state write at most, then one append (one pwritev, one fdatasync) for all frames that gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from raftlog.messages import Message
+from raftlog.types import Entry, EntryId, HardState
+
+
+class PersistJob(NamedTuple):
+    """One Ready's share. `messages` may leave only when all of this job, and all jobs before it, are on disk."""
+
+    hard_state: HardState | None
+    entries: Sequence[Entry]
+    messages: Sequence[Message]
+
+
+class Persisted(NamedTuple):
+    """What one drain made durable."""
+
+    last: EntryId | None
+    messages: list[Message]
+    jobs: int
+    bytes_written: int
+    seconds: float
+
+
+class Log(Protocol):
+    """The part of SegmentedLog the lane writes through."""
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Returns when the entries are durable."""
+
+    def write_idle_mark(self) -> None:
+        """Writes the sync mark alone."""
+
+    def needs_next(self) -> bool:
+        """True if the next segment file is not prepared."""
+
+
+class HardStates(Protocol):
+    """The part of HardStateStore the lane writes through."""
+
+    def save(self, hard_state: HardState) -> None:
+        """Returns when both slots are durable."""
+
+
+class AppendLane:
+    """Writes hard state and frames. Any storage error propagates: it is final for the node."""
+
+    def __init__(self, log: Log, hard_states: HardStates, idle_mark_ms: int) -> None:
+        """`idle_mark_ms`: write the sync mark alone after this long without work."""
+        self._log = log
+        self._hard_states = hard_states
+        self.idle_after_s: float | None = idle_mark_ms / 1000
+
+    def drain(self, batch: Sequence[PersistJob]) -> Persisted:
+        """Persists the whole batch. Term and vote first: no frame of a term is on disk before the term is."""
+        start = perf_counter()
+        messages: list[Message] = []
+        runs: list[list[Entry]] = []
+        hard_state: HardState | None = None
+        for job in batch:
+            if job.hard_state is not None:
+                hard_state = job.hard_state
+            messages.extend(job.messages)
+            if job.entries:
+                if runs and runs[-1][-1].index + 1 == job.entries[0].index:
+                    runs[-1].extend(job.entries)
+                else:
+                    runs.append(list(job.entries))
+        if hard_state is not None:
+            self._hard_states.save(hard_state)
+        written = 0
+        for run in runs:
+            self._log.append(run)
+            written += run[-1].end_position - run[0].position
+        last = runs[-1][-1].id if runs else None
+        return Persisted(last, messages, len(batch), written, perf_counter() - start)
+
+    def idle(self) -> None:
+        """Brings the sync mark up to date."""
+        self._log.write_idle_mark()
+
+
+class PrepareLane:
+    """Zero-fills the next segment file, off the append lane."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, log: PreparesNext) -> None:
+        self._log = log
+
+    def drain(self, batch: Sequence[None]) -> None:
+        """Prepares one file however often it was asked."""
+        if self._log.needs_next():
+            self._log.prepare_next()
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+
+class PreparesNext(Protocol):
+    """The part of SegmentedLog that prepares files."""
+
+    def needs_next(self) -> bool:
+        """True if the next segment file is not prepared."""
+
+    def prepare_next(self) -> None:
+        """Creates and zero-fills it."""

@@ -1,0 +1,56 @@
+"""Length-prefixed frames out of a byte stream: `int32 L`, then L bytes. Both protocols of a node use it.
+
+A frame that arrives in many reads is kept as a list of pieces and joined once: cost stays linear in its size.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_LENGTH = struct.Struct(">i")
+
+
+class FrameTooLargeError(ValueError):
+    """The announced length is negative or above the limit: the peer's fault, the connection is closed."""
+
+
+class FrameBuffer:
+    """Feed it what arrives; it answers with the complete frames (without their length prefix)."""
+
+    __slots__ = ("_limit", "_pieces", "buffered", "_needed")
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: the longest acceptable L, bytes."""
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self.buffered = 0
+        """Bytes kept of an incomplete frame (Invariant: buffered < _needed, or both 0)."""
+        self._needed = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Complete frames, in order. Raises FrameTooLargeError; the buffer is then unusable."""
+        if self._pieces:
+            self._pieces.append(data)
+            self.buffered += len(data)
+            if self.buffered < self._needed:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        frames: list[bytes] = []
+        at, end = 0, len(data)
+        needed = 4
+        while end - at >= 4:
+            (length,) = _LENGTH.unpack_from(data, at)
+            if not 0 <= length <= self._limit:
+                raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self._limit}")
+            stop = at + 4 + length
+            if stop > end:
+                needed = 4 + length
+                break
+            frames.append(data[at + 4 : stop])
+            at = stop
+        self.buffered = end - at
+        self._needed = needed if self.buffered else 0
+        if self.buffered:
+            self._pieces.append(data[at:] if at else data)
+        return frames
