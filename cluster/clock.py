@@ -1,0 +1,28 @@
+"""Clocks as a value that is passed in, so that the simulator can own time."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings, both in milliseconds."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch; may jump."""
+
+    def monotonic_ms(self) -> int:
+        """Never runs back; only differences mean anything."""
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def wall_ms(self) -> int:
+        """See Clock."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """See Clock."""
+        return time.monotonic_ns() // 1_000_000
