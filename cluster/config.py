@@ -1,0 +1,363 @@
+"""The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later wins.
+
+Every key, default and range stands here and in docs/configuration.md (a test compares the two). Values are checked when
+they are loaded, relations between them in `cluster.config_rules`, and a `Config` that exists can be used.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from cluster.config_source import ConfigError, KeyPath, Source, did_you_mean, dotted
+from raftlog.types import NodeId
+
+__all__ = ["Config", "ConfigError", "dump", "load", "split_address"]
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
+NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Uuid = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class NodeSection(_Section, frozen=True, kw_only=True):
+    """Who this node is."""
+
+    id: NodeNumber
+    data_dir: Text
+    """A relative path in the file counts from the file's folder."""
+
+
+class ClusterSection(_Section, frozen=True, kw_only=True):
+    """What the cluster is called; `id`, when given, must be the one in the data directory."""
+
+    name: Text = "DefaultCluster"
+    broker_name: Text = "raftmq"
+    id: Uuid = ""
+
+
+class PeerNode(_Section, frozen=True, kw_only=True):
+    """One member of the cluster, this node included; addresses as others reach them."""
+
+    id: NodeNumber
+    host: Text = "127.0.0.1"
+    port: Port
+    admin: str = ""
+    """The "host:port" of its HTTP API; "" if others cannot reach it."""
+    listeners: dict[str, str] = {}
+    """listener name -> advertised "host:port"."""
+
+    @property
+    def address(self) -> str:
+        """Its peer port, as "host:port"."""
+        return join_address(self.host, self.port)
+
+
+class Listener(_Section, frozen=True, kw_only=True):
+    """A port for clients. Each serves every request code; the name picks the addresses that routes answer with."""
+
+    name: Text
+    bind: Text = "127.0.0.1"
+    port: Port
+    advertised: str = ""
+    """The "host:port" that clients are told; filled in by `load` if empty."""
+
+
+class PeerSection(_Section, frozen=True, kw_only=True):
+    """The port where the other nodes connect."""
+
+    bind: Text = "127.0.0.1"
+    port: Port = 10912
+
+
+class AdminSection(_Section, frozen=True, kw_only=True):
+    """The port of the HTTP API."""
+
+    bind: Text = "127.0.0.1"
+    port: Port = 9644
+
+
+class RaftSection(_Section, frozen=True, kw_only=True):
+    """Consensus. Timeouts are multiples of one tick; an election timeout is drawn from [election_ticks, 2x)."""
+
+    tick_ms: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
+    heartbeat_ticks: Positive = 2
+    election_ticks: Positive = 10
+    inflight_bytes_max: Positive = 8 << 20
+    append_bytes_max: Positive = 1 << 20
+
+
+class LogSection(_Section, frozen=True, kw_only=True):
+    """The commit log on disk. `segment_size_bytes` counts only when a data directory is made."""
+
+    segment_size_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)] = 64 << 20
+    idle_mark_ms: Milliseconds = 10
+
+
+class LimitsSection(_Section, frozen=True, kw_only=True):
+    """What one client and all clients may ask for."""
+
+    message_bytes_max: Positive = 4 << 20
+    properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767)] = 32767
+    frame_bytes_max: Positive = 16 << 20
+    topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=127)] = 127
+    connection_inflight_bytes_max: Positive = 64 << 20
+    node_inflight_bytes_max: Positive = 128 << 20
+    batch_bytes_max: Positive = 1 << 20
+    batch_messages_max: Positive = 4096
+    batches_inflight_max: Positive = 4
+    long_polls_max: Positive = 100_000
+    connections_max: Positive = 10_000
+
+
+class SendSection(_Section, frozen=True, kw_only=True):
+    """How long a write waits: undecided after `deadline_ms` is unknown; without a leader it is held, then refused."""
+
+    deadline_ms: Milliseconds = 3000
+    leader_wait_ms: Milliseconds = 2000
+
+
+class TopicsSection(_Section, frozen=True, kw_only=True):
+    """Topics that nobody created."""
+
+    auto_create: bool = True
+    default_queues: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
+
+
+class OffsetsSection(_Section, frozen=True, kw_only=True):
+    """Oneway offset commits ride in the log at the latest after `flush_ms`."""
+
+    flush_ms: Milliseconds = 100
+
+
+class DedupSection(_Section, frozen=True, kw_only=True):
+    """How long (log time) a producer session and its unique keys are remembered."""
+
+    session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
+
+
+class FailpointsSection(_Section, frozen=True, kw_only=True):
+    """Whether faults may be injected over HTTP. For tests only."""
+
+    enabled: bool = False
+
+
+class LogOutputSection(_Section, frozen=True, kw_only=True):
+    """What the node tells its operator."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """A checked configuration; `peers` holds this node too, every listener knows its advertised address."""
+
+    node: NodeSection
+    cluster: ClusterSection = ClusterSection()
+    peers: tuple[PeerNode, ...] = ()
+    listeners: tuple[Listener, ...] = ()
+    peer: PeerSection = PeerSection()
+    admin: AdminSection = AdminSection()
+    raft: RaftSection = RaftSection()
+    log: LogSection = LogSection()
+    limits: LimitsSection = LimitsSection()
+    send: SendSection = SendSection()
+    topics: TopicsSection = TopicsSection()
+    offsets: OffsetsSection = OffsetsSection()
+    dedup: DedupSection = DedupSection()
+    failpoints: FailpointsSection = FailpointsSection()
+    log_output: LogOutputSection = LogOutputSection()
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node."""
+        return NodeId(self.node.id)
+
+    @property
+    def voter_ids(self) -> tuple[NodeId, ...]:
+        """Every member, this node included, in ascending order."""
+        return tuple(sorted(NodeId(peer.id) for peer in self.peers))
+
+    def peer_of(self, node_id: int) -> PeerNode:
+        """The member with that id. Raises KeyError."""
+        for peer in self.peers:
+            if peer.id == node_id:
+                return peer
+        raise KeyError(node_id)
+
+    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
+        """node id -> address that the named listener of each node advertises; nodes without it are left out."""
+        return {NodeId(p.id): p.listeners[listener] for p in self.peers if listener in p.listeners}
+
+
+def load(
+    path: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """Reads the file, then `env`, then `overrides` ({"raft.tick_ms": 20}); later wins. Raises ConfigError."""
+    from cluster.config_rules import check, complete
+
+    source = Source()
+    if path is not None:
+        source.read_file(Path(path))
+    source.read_env(env or {})
+    source.read_overrides(overrides or {})
+    config: Config = _build(Config, source.tree, (), source)
+    config = complete(config, source, Path(path).parent if path is not None else None)
+    check(config, source)
+    return config
+
+
+def dump(config: Config) -> str:
+    """The whole configuration as TOML; `load` of it gives an equal Config (with an absolute `data_dir`)."""
+    blocks: list[str] = []
+    for section in msgspec.structs.fields(config):
+        value = getattr(config, section.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            header = f"[[{section.name}]]" if isinstance(value, tuple) else f"[{section.name}]"
+            rows = [f"{f.name} = {_toml(getattr(item, f.name))}" for f in msgspec.structs.fields(item)]
+            blocks.append("\n".join([header, *rows]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Takes "host:port" or "[v6]:port" apart: (host, port). Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError(f'"{text}" is not host:port')
+    if ":" in bare and bare == host:
+        raise ValueError(f'"{text}" needs brackets around its IPv6 address: [{host}]:{port}')
+    return bare, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """(host, port) -> "host:port", with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
+    """One table as its Struct; every key known, present if required, of the right type and range."""
+    if not isinstance(raw, dict):
+        raise _wrong_shape(path, "a table", raw, source, f"write it as [{dotted(path)}] with its keys below")
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for key in raw:
+        if key not in fields:
+            raise _unknown_key(kind, key, path, source)
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in raw:
+            values[name] = _value(field.type, raw[name], (*path, name), source)
+        elif field.required and typing.get_origin(field.type) is None and isinstance(field.type, type):
+            values[name] = _build(field.type, {}, (*path, name), source)  # names the first required key in it
+        elif field.required:
+            raise _missing_key(name, field.type, path, source)
+    return kind(**values)
+
+
+def _value(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        if not isinstance(raw, list):
+            raise _wrong_shape(path, "a list of tables", raw, source, f"write each item as [[{dotted(path)}]]")
+        return tuple(_build(item, each, (*path, i), source) for i, each in enumerate(raw))
+    if typing.get_origin(kind) is dict:
+        if not isinstance(raw, dict):
+            raise _wrong_shape(path, 'a table of name = "host:port"', raw, source, 'write {broker = "127.0.0.1:10911"}')
+        return {key: _value(str, each, (*path, key), source) for key, each in raw.items()}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _build(kind, raw, path, source)
+    try:
+        return msgspec.convert(raw, kind, strict=not source.is_textual(path))
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{source.where(path)}: {dotted(path)} cannot be {_toml(raw)}",
+            f"{dotted(path)} is {_expected(kind)}",
+            f"write, for example: {path[-1]} = {_example(kind, path)}",
+        ) from None
+
+
+def _wrong_shape(path: KeyPath, expected: str, raw: Any, source: Source, fix: str) -> ConfigError:
+    return ConfigError(
+        f"{source.where(path)}: {dotted(path)} cannot be {_toml(raw)}", f"{dotted(path)} is {expected}", fix
+    )
+
+
+def _unknown_key(kind: type[Any], key: str, path: KeyPath, source: Source) -> ConfigError:
+    known = [field.name for field in msgspec.structs.fields(kind)]
+    what = "key" if path else "section"
+    owner = f"[{dotted(path)}]" if path else "a configuration"
+    return ConfigError(
+        f"{source.where((*path, key))}: unknown {what} {dotted((*path, key))}",
+        f"{owner} has {', '.join(known)}",
+        did_you_mean(key, known),
+    )
+
+
+def _missing_key(name: str, kind: Any, path: KeyPath, source: Source) -> ConfigError:
+    key = (*path, name)
+    variable = "RAFTMQ_" + "__".join(str(part) for part in key).upper()
+    return ConfigError(
+        f"{source.where(path)}: {dotted(key)} is missing",
+        f"{dotted(key)} is {_expected(kind)} and has no default",
+        f"write {name} = {_example(kind, key)} under [{dotted(path)}], or set {variable}",
+    )
+
+
+def _expected(kind: Any) -> str:
+    """The type of a leaf in words."""
+    if kind is bool:
+        return "true or false"
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
+    if kind is str:
+        return "a text in quotes"
+    base, meta = typing.get_args(kind)
+    if base is str:
+        return "a text in quotes, not empty" if meta.min_length else "a UUID in lower case, or empty"
+    return f"a whole number from {meta.ge} to {meta.le}" if meta.le is not None else f"a whole number from {meta.ge} up"
+
+
+def _example(kind: Any, path: KeyPath) -> str:
+    """A value that would do: the default where there is one."""
+    section = next((f.type for f in msgspec.structs.fields(Config) if f.name == path[0]), None)
+    owner = typing.get_args(section)[0] if typing.get_origin(section) is tuple else section
+    for field in msgspec.structs.fields(owner) if owner is not None else ():
+        if field.name == path[-1] and field.default is not msgspec.NODEFAULT:
+            return _toml(field.default)
+    return {"id": "1", "port": "10911", "data_dir": '"/var/lib/raftmq"', "name": '"broker"'}.get(
+        str(path[-1]), '"127.0.0.1:10911"'
+    )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _toml_text(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(each) for each in value) + "]"
+    return str(value)
+
+
+def _toml_key(key: str) -> str:
+    is_bare = key.isascii() and key.replace("-", "_").isidentifier()
+    return key if is_bare else _toml_text(key)
+
+
+def _toml_text(text: str) -> str:
+    """A TOML basic string. JSON escapes are TOML escapes; DEL is the one character that only TOML forbids."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

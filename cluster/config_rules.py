@@ -1,0 +1,202 @@
+"""What follows from other values (defaults that depend on them), and relations that must hold between values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from cluster.config import Config, Listener, PeerNode, join_address, split_address
+from cluster.config_source import ConfigError, KeyPath, Source, did_you_mean, dotted
+
+ANY_ADDRESS = ("0.0.0.0", "::")
+FRAME_OVERHEAD_BYTES = 64 << 10
+"""Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
+
+
+def complete(config: Config, source: Source, folder: Path | None) -> Config:
+    """Fills in advertised addresses, this node's own entry in `peers`, and an absolute data directory."""
+    data_dir = Path(config.node.data_dir).expanduser()
+    if folder is not None and source.is_from_file(("node", "data_dir")):
+        data_dir = folder / data_dir
+    own = next((p for p in config.peers if p.id == config.node.id), None)
+    told = own.listeners if own else {}
+    listeners = tuple(
+        replace(each, advertised=each.advertised or told.get(each.name) or join_address(each.bind, each.port))
+        for each in config.listeners
+    )
+    return replace(
+        config,
+        node=replace(config.node, data_dir=str(data_dir.absolute())),
+        listeners=listeners,
+        peers=_with_own_listeners(config, listeners),
+    )
+
+
+def check(config: Config, source: Source) -> None:
+    """Raises ConfigError for the first relation that does not hold."""
+    _check_listeners(config, source)
+    _check_peers(config, source)
+    _check_ports(config, source)
+    _check_limits(config, source)
+
+
+def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
+    """`peers` with this node's listeners filled in; a node without peers is a cluster of one."""
+    advertised = {each.name: each.advertised for each in listeners}
+    if not config.peers:
+        admin = join_address(config.admin.bind, config.admin.port)
+        own = PeerNode(
+            id=config.node.id, host=config.peer.bind, port=config.peer.port, admin=admin, listeners=advertised
+        )
+        return (own,)
+    return tuple(
+        replace(peer, listeners=advertised) if peer.id == config.node.id and not peer.listeners else peer
+        for peer in config.peers
+    )
+
+
+def _check_listeners(config: Config, source: Source) -> None:
+    seen: set[str] = set()
+    for i, listener in enumerate(config.listeners):
+        path: KeyPath = ("listeners", i)
+        if listener.name in seen:
+            raise ConfigError(
+                f"{source.where((*path, 'name'))}: two listeners are called {listener.name}",
+                "routes answer with the addresses of the listener that was asked, found by its name",
+                "give each [[listeners]] its own name",
+            )
+        seen.add(listener.name)
+        host, _ = _address(listener.advertised, (*path, "advertised"), source)
+        if host in ANY_ADDRESS:
+            raise ConfigError(
+                f"{source.where(path)}: {dotted(path)}.advertised cannot be {listener.advertised}",
+                f"clients are told this address and cannot connect to {host}",
+                f'write advertised = "<name or address clients reach>:{listener.port}"',
+            )
+
+
+def _check_peers(config: Config, source: Source) -> None:
+    ids = [peer.id for peer in config.peers]
+    if config.node.id not in ids:
+        raise ConfigError(
+            f"{source.where(('node', 'id'))}: node.id {config.node.id} is not among the peers",
+            f"[[peers]] lists every member, this node included, and has ids {', '.join(map(str, sorted(ids)))}",
+            "use one of these ids, or add a [[peers]] table for this node",
+        )
+    for i, peer in enumerate(config.peers):
+        if peer.id in ids[:i]:
+            raise ConfigError(
+                f"{source.where(('peers', i, 'id'))}: two peers have id {peer.id}",
+                "an id names one member of the group",
+                "give each [[peers]] its own id",
+            )
+        if peer.address in [other.address for other in config.peers[:i]]:
+            raise ConfigError(
+                f"{source.where(('peers', i, 'port'))}: two peers have the address {peer.address}",
+                "each node listens for the others at its own address",
+                "give each [[peers]] its own host or port",
+            )
+        _check_peer_addresses(config, i, peer, source)
+
+
+def _check_peer_addresses(config: Config, i: int, peer: PeerNode, source: Source) -> None:
+    if peer.admin:
+        _address(peer.admin, ("peers", i, "admin"), source)
+    own_names = [listener.name for listener in config.listeners]
+    for name, address in peer.listeners.items():
+        path: KeyPath = ("peers", i, "listeners", name)
+        _address(address, path, source)
+        if name not in own_names:
+            raise ConfigError(
+                f"{source.where(path)}: {dotted(path)} names a listener that this node does not have",
+                f"this node's [[listeners]] are {', '.join(own_names) or 'none'}; every node has the same ones",
+                did_you_mean(name, own_names) if own_names else f'add a [[listeners]] table with name = "{name}"',
+            )
+    for listener in config.listeners:
+        told = peer.listeners.get(listener.name)
+        if told is None:
+            raise ConfigError(
+                f"{source.where(('peers', i))}: peers.{i} (node {peer.id}) has no address for listener {listener.name}",
+                "routes would leave that node out",
+                f'write listeners = {{{listener.name} = "{peer.host}:{listener.port}"}} there',
+            )
+        if peer.id == config.node.id and told != listener.advertised:
+            raise ConfigError(
+                f"{source.where(('peers', i, 'listeners'))}: listener {listener.name} of this node has two addresses",
+                f"peers.{i}.listeners says {told}, [[listeners]] says {listener.advertised}",
+                "remove `advertised` from [[listeners]], or make them equal",
+            )
+
+
+def _check_ports(config: Config, source: Source) -> None:
+    """No two of this node's sockets may bind one address; a bind to every address takes the port from all."""
+    wanted: list[tuple[KeyPath, str, int]] = [
+        *((("listeners", i), each.bind, each.port) for i, each in enumerate(config.listeners)),
+        (("peer",), config.peer.bind, config.peer.port),
+        (("admin",), config.admin.bind, config.admin.port),
+    ]
+    for i, (path, bind, port) in enumerate(wanted):
+        for other_path, other_bind, other_port in wanted[:i]:
+            same_host = bind == other_bind or bind in ANY_ADDRESS or other_bind in ANY_ADDRESS
+            if port == other_port and same_host:
+                raise ConfigError(
+                    f"{source.where((*path, 'port'))}: {dotted(path)}.port {port} is also {dotted(other_path)}.port",
+                    "each port of a node serves one purpose",
+                    f"give {dotted(path)} another port",
+                )
+
+
+def _check_limits(config: Config, source: Source) -> None:
+    limits, raft = config.limits, config.raft
+    entry = limits.batch_bytes_max + limits.message_bytes_max + FRAME_OVERHEAD_BYTES
+    for low, low_value, high, high_value, why in (
+        (
+            "raft.heartbeat_ticks", raft.heartbeat_ticks + 1, "raft.election_ticks", raft.election_ticks,
+            "a leader must be heard before followers give it up",
+        ),
+        (
+            "raft.append_bytes_max", raft.append_bytes_max, "raft.inflight_bytes_max", raft.inflight_bytes_max,
+            "one append must fit into what may be under way to a peer",
+        ),
+        (
+            "limits.message_bytes_max", limits.message_bytes_max + FRAME_OVERHEAD_BYTES,
+            "limits.frame_bytes_max", limits.frame_bytes_max,
+            "the largest message and its header must fit into a frame",
+        ),
+        (
+            "limits.frame_bytes_max", limits.frame_bytes_max,
+            "limits.connection_inflight_bytes_max", limits.connection_inflight_bytes_max,
+            "otherwise the largest frame would always be refused as too much in flight",
+        ),
+        (
+            "limits.connection_inflight_bytes_max", limits.connection_inflight_bytes_max,
+            "limits.node_inflight_bytes_max", limits.node_inflight_bytes_max,
+            "one connection may not have more under way than the whole node",
+        ),
+        (
+            "limits.batch_bytes_max plus limits.message_bytes_max", entry,
+            "log.segment_size_bytes", config.log.segment_size_bytes,
+            "an entry never spans two segment files",
+        ),
+        (
+            "send.leader_wait_ms", config.send.leader_wait_ms, "send.deadline_ms", config.send.deadline_ms,
+            "waiting for a leader is part of the time a send may take",
+        ),
+    ):  # fmt: skip
+        if low_value > high_value:
+            path = tuple(high.split("."))
+            raise ConfigError(
+                f"{source.where(path)}: {high} {high_value} is too small for {low}",
+                why,
+                f"set {high} to {low_value} or more, or lower {low}",
+            )
+
+
+def _address(text: str, path: KeyPath, source: Source) -> tuple[str, int]:
+    try:
+        return split_address(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{source.where(path)}: {dotted(path)} is not an address", str(error), 'write it as "127.0.0.1:10911"'
+        ) from None
