@@ -1,0 +1,261 @@
+"""Histories: what clients asked, what they were told, and when, one operation step per line.
+
+A history is JSON lines. The first line names the format, every other line is one step, the last one counts them:
+
+    {"format":"raftmq-history","version":1,"meta":{"seed":7},"crc":"…"}
+    {"index":0,"process":3,"type":"invoke","f":"send","value":{…},"time_ns":12,"crc":"…"}
+    {"index":1,"process":3,"type":"ok","f":"send","value":{…},"time_ns":31,"crc":"…"}
+    {"end":2,"crc":"…"}
+
+`crc` is the CRC-32 of the line without it, chained over all lines before, so a line that was edited, removed,
+repeated or moved is found and named: a verdict about a history that is not what happened is worth nothing.
+
+The words are Jepsen's. A *process* is a single-threaded client: it invokes, then completes, then may invoke again.
+It completes `ok` (it happened), `fail` (it is proved not to have happened and never will) or `info` (nobody knows;
+it may still happen later). After an `info` the process is retired, because its operation may still be under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, NamedTuple
+
+import msgspec
+
+FORMAT = "raftmq-history"
+VERSION = 1
+
+OpType = Literal["invoke", "ok", "fail", "info"]
+
+_CRC_TAIL = len(b',"crc":"00000000"}')
+
+
+class HistoryError(Exception):
+    """The file is not a whole, unedited history. `line` is where that shows (1-based)."""
+
+    def __init__(self, path: str, line: int, why: str) -> None:
+        super().__init__(f"{path}: line {line}: {why}")
+        self.path = path
+        self.line = line
+        self.why = why
+
+
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step of one operation. `value` is plain JSON; its shape belongs to `f` (see `checker_log`)."""
+
+    index: int
+    """Place in the history, from 0, without gaps."""
+    process: int
+    type: OpType
+    f: str
+    """What was asked: `send`, `read`, …"""
+    value: Any
+    time_ns: int
+    """Nanoseconds on the recorder's one clock; never decreases along the history."""
+
+
+class _OpLine(Op, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    crc: str
+
+
+class _HeadLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    meta: dict[str, Any]
+    crc: str
+
+
+class _EndLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    end: int
+    crc: str
+
+
+class History(NamedTuple):
+    """A history in memory. `complete` is False if the recorder died before it wrote the last line."""
+
+    meta: dict[str, Any]
+    ops: list[Op]
+    complete: bool
+
+
+class HistoryWriter:
+    """Records steps as they happen; safe to call from several threads.
+
+    Invariant: the order of `index`, of `time_ns` and of the lines is one and the same.
+    """
+
+    def __init__(
+        self, path: Path, meta: dict[str, Any] | None = None, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.ops: list[Op] = []
+        self._clock = clock
+        self._crc = 0
+        self._lock = threading.Lock()
+        self._file: IO[bytes] = path.open("xb")
+        self._write(msgspec.json.encode({"format": FORMAT, "version": VERSION, "meta": meta or {}}))
+
+    def invoke(self, process: int, f: str, value: Any) -> Op:
+        """Records that `process` asks for `f` now."""
+        return self._append(process, "invoke", f, value)
+
+    def ok(self, invoked: Op, value: Any) -> Op:
+        """Records that the operation happened; `value` is what was answered."""
+        return self._append(invoked.process, "ok", invoked.f, value)
+
+    def fail(self, invoked: Op, value: Any) -> Op:
+        """Records that the operation is proved never to happen."""
+        return self._append(invoked.process, "fail", invoked.f, value)
+
+    def info(self, invoked: Op, value: Any) -> Op:
+        """Records that the outcome is unknown; the process must not invoke again."""
+        return self._append(invoked.process, "info", invoked.f, value)
+
+    def close(self) -> None:
+        """Writes the last line, without which the history counts as cut. Closing twice is harmless."""
+        with self._lock:
+            if self._file.closed:
+                return
+            self._write(msgspec.json.encode({"end": len(self.ops)}))
+            self._file.close()
+
+    def __enter__(self) -> HistoryWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+    def _append(self, process: int, kind: OpType, f: str, value: Any) -> Op:
+        with self._lock:
+            op = Op(len(self.ops), process, kind, f, value, self._clock())
+            self._write(msgspec.json.encode(op))
+            self.ops.append(op)
+        return op
+
+    def _write(self, body: bytes) -> None:
+        self._crc = zlib.crc32(body, self._crc)
+        self._file.write(b'%s,"crc":"%08x"}\n' % (body[:-1], self._crc))
+
+
+def read_history(path: Path, *, allow_cut: bool = False) -> History:
+    """Reads a whole history. `allow_cut` accepts one whose recorder died (its whole lines are returned).
+
+    Raises HistoryError with the line for a foreign, newer, cut or edited file and for steps that cannot be:
+    a completion without an invocation, a process that invokes twice, a clock that runs backwards.
+    """
+    return _Reader(str(path), allow_cut).read(path.read_bytes())
+
+
+class _Reader:
+    def __init__(self, path: str, allow_cut: bool) -> None:
+        self.path = path
+        self.allow_cut = allow_cut
+        self.crc = 0
+
+    def read(self, data: bytes) -> History:
+        lines = data.split(b"\n")
+        torn = lines.pop()
+        if not lines:
+            raise self._error(1, "not a history: no first line" if torn else "the file is empty")
+        meta = self._head(lines[0])
+        if torn and not self.allow_cut:
+            raise self._error(len(lines) + 1, "the file is cut in the middle of this line")
+        complete = not torn and lines[-1].startswith(b'{"end":')
+        if not complete and not self.allow_cut:
+            raise self._error(len(lines), "the file is cut after this line: the closing line is missing")
+        ops = list(self._ops(lines[1 : -1 if complete else None]))
+        if complete:
+            self._end(len(lines), lines[-1], len(ops))
+        pair_up(ops, lambda op, why: self._error(op.index + 2, why))
+        return History(meta, ops, complete)
+
+    def _head(self, line: bytes) -> dict[str, Any]:
+        try:
+            head = msgspec.json.decode(line, type=_HeadLine)
+        except msgspec.MsgspecError as error:
+            raise self._error(1, f"not a history: {error}") from None
+        if head.format != FORMAT:
+            raise self._error(1, f"the format is {head.format!r}, not {FORMAT!r}")
+        if head.version != VERSION:
+            raise self._error(1, f"history version {head.version}; this release reads version {VERSION}")
+        self._check(1, line, head.crc)
+        return head.meta
+
+    def _ops(self, lines: list[bytes]) -> Iterator[Op]:
+        decoder = msgspec.json.Decoder(_OpLine)
+        for index, line in enumerate(lines):
+            number = index + 2
+            try:
+                op = decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                raise self._error(number, f"not a step of a history: {error}") from None
+            self._check(number, line, op.crc)
+            if op.index != index:
+                raise self._error(number, f"index {op.index} where {index} belongs")
+            yield Op(op.index, op.process, op.type, op.f, op.value, op.time_ns)
+
+    def _end(self, number: int, line: bytes, count: int) -> None:
+        try:
+            end = msgspec.json.decode(line, type=_EndLine)
+        except msgspec.MsgspecError as error:
+            raise self._error(number, f"not a closing line: {error}") from None
+        self._check(number, line, end.crc)
+        if end.end != count:
+            raise self._error(number, f"the closing line counts {end.end} steps, the file holds {count}")
+
+    def _check(self, number: int, line: bytes, crc: str) -> None:
+        self.crc = zlib.crc32(line[:-_CRC_TAIL] + b"}", self.crc)
+        if crc != f"{self.crc:08x}":
+            raise self._error(number, "the checksum does not fit: a line was changed, removed or moved here")
+
+    def _error(self, line: int, why: str) -> HistoryError:
+        return HistoryError(self.path, line, why)
+
+
+class Operation(NamedTuple):
+    """One operation: its invocation and, unless it was still open at the end, its completion."""
+
+    invoked: Op
+    completed: Op | None
+
+    @property
+    def outcome(self) -> OpType:
+        """ok, fail or info; an operation that never completed is info."""
+        return self.completed.type if self.completed else "info"
+
+
+def pair_up(
+    ops: Iterable[Op], error: Callable[[Op, str], Exception] = lambda op, why: ValueError(f"op {op.index}: {why}")
+) -> list[Operation]:
+    """Operations in order of invocation. Raises `error(op, why)` for steps no single-threaded process can take."""
+    pending: dict[int, Op] = {}
+    retired: set[int] = set()
+    completions: dict[int, Op] = {}
+    invocations: list[Op] = []
+    last_ns: int | None = None
+    for op in ops:
+        if last_ns is not None and op.time_ns < last_ns:
+            raise error(op, f"time runs backwards, from {last_ns} to {op.time_ns} ns")
+        last_ns = op.time_ns
+        if op.type == "invoke":
+            if op.process in pending or op.process in retired:
+                raise error(op, f"process {op.process} invokes while its operation before may still be under way")
+            pending[op.process] = op
+            invocations.append(op)
+            continue
+        invoked = pending.pop(op.process, None)
+        if invoked is None or invoked.f != op.f:
+            raise error(op, f"process {op.process} completes {op.f!r}, which it did not invoke")
+        completions[invoked.index] = op
+        if op.type == "info":
+            retired.add(op.process)
+    return [Operation(op, completions.get(op.index)) for op in invocations]
