@@ -1,0 +1,101 @@
+# `make demo` and `make test` are all that a fresh clone needs; both set up what they use.
+# The steps behind them leave stamps in .venv/.stamps, so a second run installs nothing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+PACKAGES := raftlog statemachine cluster raftmq jepsen_like $(wildcard pyspark_raftmq)
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --build-deps-for=editable
+
+# Set PYTHON to choose another interpreter; otherwise the first one found that is new enough.
+PYTHON ?=
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: help setup setup-dev demo test test-compat check lint types layers arch bench stories lock clean distclean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMPS)/package  ## .venv with the runtime packages (base.lock) and this tree, editable
+setup-dev: $(STAMPS)/dev  ## the same, with test tools and Spark (dev.lock)
+
+demo: $(STAMPS)/package  ## three nodes, a killed leader, every message accounted for (DEMO_ARGS=...)
+	@$(BIN)/raftmq demo $(DEMO_ARGS)
+
+test: $(STAMPS)/dev  ## the default suite (PYTEST_ARGS=...)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live cluster
+	@$(BIN)/python -m pytest -m compat tests/compat $(PYTEST_ARGS)
+
+check: lint types layers arch  ## everything CI runs before the tests
+
+lint: $(STAMPS)/dev  ## ruff
+	@$(BIN)/ruff check .
+
+types: $(STAMPS)/dev  ## mypy --strict
+	@$(BIN)/mypy
+
+layers: $(STAMPS)/dev  ## who may import whom (import-linter)
+	@$(BIN)/lint-imports
+
+arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
+	@$(BIN)/python -m pytest -q tests/architecture
+
+bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1 for JSON only)
+	@$(BIN)/python -m bench $(if $(JSON),--json) $(BENCH_ARGS)
+
+stories: $(STAMPS)/dev  ## the Raft stories; REWRITE=1 writes their printed outcomes anew
+	@$(BIN)/python -m pytest -q tests/raftlog/core -k stor $(if $(REWRITE),--rewrite)
+
+lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
+	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
+	@$(COMPILE) --extra dev --extra spark --extra jre -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --output-file requirements/compat.lock requirements/compat.in
+
+clean:  ## what tools and builds left behind; keeps .venv and data directories
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and .venv with it
+	@rm -rf $(VENV)
+
+# --- setting up ---------------------------------------------------------------------------------
+
+$(STAMPS)/python:
+	@sh .ci/preflight python "$(PYTHON)"
+	@sh .ci/preflight disk 1 base
+	@echo "setup: making $(VENV)" >&2
+	@"$$(sh .ci/preflight which "$(PYTHON)")" -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/base: requirements/base.lock | $(STAMPS)/python
+	@echo "setup: installing the runtime packages (requirements/base.lock)" >&2
+	@$(PIP) install --require-hashes -r requirements/base.lock
+	@touch $@
+
+# --no-build-isolation: setuptools comes from the lock file as well.
+$(STAMPS)/package: pyproject.toml $(STAMPS)/base
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
+	@sh .ci/preflight disk 3 dev
+	@echo "setup: installing test tools and Spark (requirements/dev.lock); the first time takes minutes" >&2
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock
+	@touch $@
+
+$(STAMPS)/compat: requirements/compat.lock $(STAMPS)/dev
+	@echo "setup: installing the foreign clients (requirements/compat.lock, tests/compat/package-lock.json)" >&2
+	@$(PIP) install --require-hashes -r requirements/compat.lock
+	@if [ -f tests/compat/package-lock.json ]; then sh .ci/preflight npm && cd tests/compat && npm ci --no-audit --no-fund --loglevel=error; fi
+	@touch $@
