@@ -1,0 +1,301 @@
+"""A message as RocketMQ stores it and as a pull returns it, and the small formats around it. Pure functions.
+
+All integers big-endian; `h` is 8 bytes (IPv4) or 20 (IPv6): address, then port as int32. ::
+
+     0  total size    u32  this field included        48        born host     h
+     4  magic         u32  v1 or v2                   48+h      store ms      i64
+     8  body crc      u32  crc32 & 0x7fffffff         56+h      store host    h
+    12  queue id      i32                             56+2h     reconsumed    i32
+    16  user flag     i32                             60+2h     prepared pos  i64
+    20  queue offset  i64                             68+2h     body          u32 length, bytes
+    28  position      i64  of byte 0, in the log      ...       topic         u8 (v1) or u16 (v2) length, bytes
+    36  sys flag      i32                             ...       properties    i16 length, bytes
+    40  born ms       i64
+
+v2 is used only for topics of more than 127 bytes. The body is stored as it was sent, compressed or not; the CRC covers
+it in that form. Source: MessageDecoder, MessageVersion; facts and vectors in docs/wire-protocol.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import socket
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+TOPIC_BYTES_V1 = 127
+PROPERTIES_BYTES_MAX = 32767
+
+SYS_FLAG_COMPRESSED = 0x1
+SYS_FLAG_MULTI_TAGS = 0x2
+SYS_FLAG_TRANSACTION = 0xC
+SYS_FLAG_BORN_IPV6 = 0x10
+SYS_FLAG_STORE_IPV6 = 0x20
+
+UNIQUE_KEY = "UNIQ_KEY"
+TAGS = "TAGS"
+KEYS = "KEYS"
+
+HEAD = struct.Struct(">IIIiiqqiq")
+"""Total size up to born time, 48 bytes."""
+BODY_HEAD = struct.Struct(">iqI")
+"""Reconsume times, prepared position, body length."""
+_I64 = struct.Struct(">q")
+_U32 = struct.Struct(">I")
+_U16 = struct.Struct(">H")
+_PORT = struct.Struct(">i")
+_BATCH_HEAD = struct.Struct(">iiiii")
+
+Host = tuple[str, int]
+"""Numeric ip address, port."""
+
+
+class MessageFormatError(ValueError):
+    """The bytes are not what the format says; the text names what does not fit."""
+
+
+class Message(NamedTuple):
+    """One stored message. `properties` is the raw string of section "properties" (see `parse_properties`)."""
+
+    topic: str
+    body: bytes
+    properties: bytes = b""
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    position: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: Host = ("0.0.0.0", 0)
+    store_ms: int = 0
+    store_host: Host = ("0.0.0.0", 0)
+    reconsume_times: int = 0
+    prepared_position: int = 0
+
+
+def body_crc(body: bytes) -> int:
+    """The CRC field: zlib's crc32 without its top bit, as Java keeps it positive."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+@functools.lru_cache(maxsize=4096)
+def encode_host(host: Host) -> bytes:
+    """8 bytes for IPv4, 20 for IPv6. Raises MessageFormatError if the address is not numeric."""
+    ip, port = host
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        return socket.inet_pton(family, ip.partition("%")[0]) + _PORT.pack(port)
+    except (OSError, struct.error) as error:
+        raise MessageFormatError(f"{ip}:{port} is not a numeric address and port") from error
+
+
+def decode_host(data: bytes) -> Host:
+    """The inverse of `encode_host`; `data` is exactly 8 or 20 bytes."""
+    if len(data) not in (8, 20):
+        raise MessageFormatError(f"a host has 8 or 20 bytes, not {len(data)}")
+    family = socket.AF_INET if len(data) == 8 else socket.AF_INET6
+    (port,) = _PORT.unpack_from(data, len(data) - 4)
+    return socket.inet_ntop(family, data[:-4]), port
+
+
+def encode_message(message: Message) -> bytes:
+    """The stored form. The IPv6 bits of the sys flag follow the addresses. Raises MessageFormatError."""
+    topic = message.topic.encode()
+    if len(topic) <= TOPIC_BYTES_V1:
+        magic, topic_length = MAGIC_V1, bytes((len(topic),))
+    elif len(topic) <= 0xFFFF:
+        magic, topic_length = MAGIC_V2, _U16.pack(len(topic))
+    else:
+        raise MessageFormatError(f"a topic has at most 65535 bytes, not {len(topic)}")
+    if len(message.properties) > PROPERTIES_BYTES_MAX:
+        raise MessageFormatError(f"properties have at most {PROPERTIES_BYTES_MAX} bytes, not {len(message.properties)}")
+    born, store = encode_host(message.born_host), encode_host(message.store_host)
+    sys_flag = message.sys_flag & ~(SYS_FLAG_BORN_IPV6 | SYS_FLAG_STORE_IPV6)
+    sys_flag |= (SYS_FLAG_BORN_IPV6 if len(born) == 20 else 0) | (SYS_FLAG_STORE_IPV6 if len(store) == 20 else 0)
+    after_head = (
+        born, _I64.pack(message.store_ms), store,
+        BODY_HEAD.pack(message.reconsume_times, message.prepared_position, len(message.body)), message.body,
+        topic_length, topic, _U16.pack(len(message.properties)), message.properties,
+    )  # fmt: skip
+    total = HEAD.size + sum(map(len, after_head))
+    head = HEAD.pack(
+        total, magic, body_crc(message.body), message.queue_id, message.flag, message.queue_offset,
+        message.position, sys_flag, message.born_ms,
+    )  # fmt: skip
+    return b"".join((head, *after_head))
+
+
+def decode_message(data: bytes, at: int = 0) -> tuple[Message, int]:
+    """The message that starts at `at`, and where it ends. Raises MessageFormatError, also for a wrong body CRC."""
+    if at < 0 or at + HEAD.size > len(data):
+        raise MessageFormatError(f"no room for a message at {at} of {len(data)} bytes")
+    total, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born_ms = HEAD.unpack_from(data, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise MessageFormatError(f"magic {magic:#010x} at {at} is not a message's")
+    if total < HEAD.size or at + total > len(data):
+        raise MessageFormatError(f"the message at {at} says {total} bytes and {len(data) - at} are there")
+    cut = _Cut(data, at + HEAD.size, at + total)
+    born_host = decode_host(cut.take(20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8))
+    (store_ms,) = _I64.unpack(cut.take(8))
+    store_host = decode_host(cut.take(20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8))
+    reconsume_times, prepared_position, body_length = BODY_HEAD.unpack(cut.take(BODY_HEAD.size))
+    body = cut.take(body_length)
+    topic = cut.text(cut.take(1)[0] if magic == MAGIC_V1 else _U16.unpack(cut.take(2))[0])
+    properties = cut.take(_U16.unpack(cut.take(2))[0])
+    if cut.at != at + total:
+        raise MessageFormatError(f"{at + total - cut.at} bytes too many in the message at {at}")
+    if body_crc(body) != crc:
+        raise MessageFormatError(f"the body of the message at {at} fails its CRC")
+    message = Message(
+        topic, body, properties, queue_id, flag, queue_offset, position, sys_flag, born_ms, born_host, store_ms,
+        store_host, reconsume_times, prepared_position,
+    )  # fmt: skip
+    return message, at + total
+
+
+def decode_messages(data: bytes) -> Iterator[Message]:
+    """Every message of a pull reply's body. Raises MessageFormatError at the first that does not fit."""
+    at = 0
+    while at < len(data):
+        message, at = decode_message(data, at)
+        yield message
+
+
+class _Cut:
+    """Takes pieces off the front of `data[at:end]`; a piece that would leave it raises."""
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self.data, self.at, self.end = data, at, end
+
+    def take(self, size: int) -> bytes:
+        start, stop = self.at, self.at + size
+        if size < 0 or stop > self.end:
+            raise MessageFormatError(f"a field of {size} bytes at {start} leaves its record, which ends at {self.end}")
+        self.at = stop
+        return self.data[start:stop]
+
+    def text(self, size: int) -> str:
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise MessageFormatError(f"not UTF-8: {error}") from error
+
+
+# --- properties: `name \x01 value \x02`, repeated; the last \x02 is optional ---
+
+
+def parse_properties(data: bytes | str) -> dict[str, str]:
+    """Name -> value; entries with an empty name or value are skipped and a later duplicate wins, as in Java.
+
+    Bytes that are not UTF-8 become U+FFFD, again as in Java: forward the raw bytes, not this.
+    """
+    text = data.decode(errors="replace") if isinstance(data, bytes) else data
+    properties: dict[str, str] = {}
+    for entry in text.split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def build_properties(properties: Mapping[str, str]) -> bytes:
+    """The stored form. Raises MessageFormatError if a name or value holds a separator."""
+    for name, value in properties.items():
+        if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
+            raise MessageFormatError(f"property {name!r} holds a separator (0x01 or 0x02)")
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
+
+
+# --- batch body: size · magic · crc · flag · body length (i32 each) · body · i16 length · properties, repeated ---
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; everything else comes from the request header."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def split_batch(data: bytes) -> Iterator[BatchItem]:
+    """The messages of a batch body; magic and CRC are ignored (clients send 0). Raises MessageFormatError."""
+    at = 0
+    while at < len(data):
+        if at + _BATCH_HEAD.size > len(data):
+            raise MessageFormatError(f"batch item at {at}: cut within its first {_BATCH_HEAD.size} bytes")
+        size, _magic, _crc, flag, body_length = _BATCH_HEAD.unpack_from(data, at)
+        if size < _BATCH_HEAD.size + 2 or at + size > len(data):
+            raise MessageFormatError(f"batch item at {at}: says {size} bytes, {len(data) - at} are there")
+        cut = _Cut(data, at + _BATCH_HEAD.size, at + size)
+        body = cut.take(body_length)
+        properties = cut.take(_U16.unpack(cut.take(2))[0])
+        if cut.at != at + size:
+            raise MessageFormatError(f"batch item at {at}: {at + size - cut.at} bytes too many")
+        yield BatchItem(flag, body, properties)
+        at += size
+
+
+def build_batch(items: list[BatchItem]) -> bytes:
+    """The inverse of `split_batch`, for clients."""
+    parts: list[bytes] = []
+    for flag, body, properties in items:
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise MessageFormatError(f"properties have at most {PROPERTIES_BYTES_MAX} bytes, not {len(properties)}")
+        size = _BATCH_HEAD.size + len(body) + 2 + len(properties)
+        parts += (_BATCH_HEAD.pack(size, 0, 0, flag, len(body)), body, _U16.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+# --- ids ---
+
+
+def encode_message_id(store_host: Host, position: int) -> str:
+    """The offsetMsgId of a send reply: upper-case hex of host and position, 32 (IPv4) or 56 characters."""
+    return (encode_host(store_host) + _I64.pack(position)).hex().upper()
+
+
+def decode_message_id(text: str) -> tuple[Host, int]:
+    """(store host, position) of an offsetMsgId. Raises MessageFormatError."""
+    try:
+        data = bytes.fromhex(text)
+    except ValueError as error:
+        raise MessageFormatError(f"message id {text!r} is not hex") from error
+    if len(data) not in (16, 28) or len(text) != 2 * len(data):
+        raise MessageFormatError(f"message id {text!r} has not 32 or 56 characters")
+    (position,) = _I64.unpack_from(data, len(data) - 8)
+    return decode_host(data[:-8]), position
+
+
+class UniqueKeys:
+    """Makes UNIQ_KEY values: ip 4 · pid 2 · salt 4 · ms since the start of the month 4 · counter 2, in hex.
+
+    Distinct while one maker takes fewer than 65,536 per millisecond and no other has the same ip, pid and salt.
+    """
+
+    def __init__(self, ip: str, pid: int, salt: int) -> None:
+        """An IPv6 address is shortened to its last four bytes; `salt` is any 32-bit number drawn at start."""
+        address = encode_host((ip, 0))[:-4][-4:]
+        self._prefix = (address + _U16.pack(pid & 0xFFFF) + _U32.pack(salt & 0xFFFFFFFF)).hex().upper()
+        self._counter = 0
+        self._month = (0, 0)
+
+    def next(self, now_ms: int) -> str:
+        """A new key of 32 characters. `now_ms`: milliseconds since the Unix epoch."""
+        start, end = self._month
+        if not start <= now_ms < end:
+            self._month = start, _ = month_of(now_ms)
+        self._counter = counter = (self._counter + 1) & 0xFFFF
+        return f"{self._prefix}{now_ms - start:08X}{counter:04X}"
+
+
+def month_of(now_ms: int) -> tuple[int, int]:
+    """First millisecond (UTC) of the month that holds `now_ms`, and of the month after."""
+    now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    after = (first + datetime.timedelta(days=32)).replace(day=1)
+    return int(first.timestamp()) * 1000, int(after.timestamp()) * 1000
