@@ -1,1 +1,3 @@
 """A running node and its clients."""
+
+__distribution__ = "raftmq"  # raftmq checks this line: the folder names are generic, others use them too

@@ -1,1 +1,3 @@
 """Consensus and the commit log: no network, no event loop."""
+
+__distribution__ = "raftmq"  # raftmq checks this line: the folder names are generic, others use them too

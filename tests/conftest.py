@@ -51,6 +51,8 @@ class TimeBudget:
         terminalreporter.write_sep("-", "time per folder of tests/")
         terminalreporter.write_line(f"{'folder':<16}{'tests':>7}{'seconds':>10}{'budget':>8}")
         for folder, budget in BUDGET_SECONDS.items():
+            if not self._tests[folder]:
+                continue
             seconds = self._seconds[folder]
             over = "  over" if seconds > budget else ""
             terminalreporter.write_line(f"{folder:<16}{self._tests[folder]:>7}{seconds:>10.1f}{budget:>8}{over}")
