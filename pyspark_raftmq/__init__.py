@@ -1,0 +1,1 @@
+"""The data pipeline: Spark source and jobs (the name Spark registers by itself)."""
