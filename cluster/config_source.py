@@ -152,7 +152,7 @@ def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> i
 
 
 def _line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
-    """Line of the key in TOML text, or of the nearest table around it (None if neither), and whether it is the key's."""
+    """Line of the key in TOML text or of the nearest table around it, and whether it is the key's own."""
     table: KeyPath = ()
     counts: dict[KeyPath, int] = {}
     best_length = 0

@@ -1,0 +1,79 @@
+"""Logging of a node: to stderr, as text for people or JSON lines for machines. One line per record, always."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+import msgspec
+
+PACKAGES: Final = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
+"""Whose records [log_output] level rules; libraries speak from warning up."""
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> None:
+    """Configures the process's logging once, or anew. `level` and `form` as in [log_output]."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter(node_id) if form == "json" else TextFormatter(node_id))
+    root = logging.getLogger()
+    for old in [each for each in root.handlers if isinstance(each.formatter, TextFormatter | JsonFormatter)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    for name in PACKAGES:
+        logging.getLogger(name).setLevel(level.upper())
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-20T08:15:21.042Z INFO  node 1 cluster.node: text key=value`."""
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__()
+        self._node_id = node_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; line breaks in texts and tracebacks become ` | `."""
+        extra = "".join(f" {key}={value}" for key, value in extras(record).items())
+        text = f"{record.getMessage()}{extra}"
+        if record.exc_info:
+            text = f"{text} | {self.formatException(record.exc_info)}"
+        line = " | ".join(part for part in text.splitlines() if part.strip())
+        return f"{timestamp(record)} {record.levelname:<7} node {self._node_id} {record.name}: {line}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, node, logger, message, error (a traceback), and the record's extras."""
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__()
+        self._node_id = node_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the class."""
+        fields: dict[str, Any] = {
+            "time": timestamp(record),
+            "level": record.levelname.lower(),
+            "node": self._node_id,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        fields.update({key: value for key, value in extras(record).items() if key not in fields})
+        return msgspec.json.encode(fields, enc_hook=repr).decode()
+
+
+def extras(record: logging.LogRecord) -> Mapping[str, Any]:
+    """What a caller passed as `extra=`."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def timestamp(record: logging.LogRecord) -> str:
+    """UTC, milliseconds."""
+    at = datetime.fromtimestamp(record.created, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
