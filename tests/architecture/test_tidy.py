@@ -1,0 +1,98 @@
+"""The tree reads like a table of contents and carries nothing of the place where it was written."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
+
+LINES_MAX = 500
+# Files that may be longer, and why.
+LONGER: dict[str, str] = {}
+
+# Spelled in parts, so that this file does not match itself.
+BANNED = {
+    "a path of one machine": r"(?<![\w.])/" + r"(work|home/\w+|root)/",
+    "a package registry's host": r"py" + r"pi\.org|python" + r"hosted\.org|npm" + r"js\.(org|com)|npm" + r"mirror\.com",
+    "a note to oneself": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b",
+    "a page that is not in this tree": r"\bDESI" + r"GN(\.md|,? ?§)|resea" + r"rch/[a-z-]+\.md|\.\./sha" + r"red\b",
+    "a tracker's number": r"\b[Ii]ss" + r"ue #?\d",
+}
+# Sample data is other people's text.
+NOT_OURS = re.compile(r"(^|/)(data|sample|static)/|\.jsonl(\.gz)?$|^LICENSE$|\.(png|ico|woff2)$")
+
+
+def tracked_files() -> list[Path]:
+    """Files under version control, with those that were added but not committed; deleted ones are left out."""
+    command = ["git", "ls-files", "-z", "--cached"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def product_modules() -> list[Path]:
+    return [path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def findings(text: str) -> list[str]:
+    """What in `text` does not belong in the tree, as "line: reason: match"."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for reason, pattern in BANNED.items():
+            if match := re.search(pattern, line):
+                found.append(f"{number}: {reason}: {match[0]}")
+    return found
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in tracked_files() if path.suffix == ".py"}
+    assert {name: n for name, n in lengths.items() if n > LINES_MAX and name not in LONGER} == {}
+    assert [name for name in LONGER if lengths.get(name, 0) <= LINES_MAX] == [], "no longer needs its exception"
+
+
+def test_nothing_of_the_writing_place_is_left() -> None:
+    found = {}
+    for path in tracked_files():
+        if not NOT_OURS.search(name_of(path)) and (lines := findings(path.read_text())):
+            found[name_of(path)] = lines
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see /" + "work/main/x.py",
+        "https://py" + "pi.org/simple",
+        '"resolved": "https://registry.npm' + 'js.org/x"',
+        "# TO" + "DO later",
+        "as DESI" + "GN §3 says",
+    ],
+)
+def test_a_banned_line_is_found(line: str) -> None:
+    assert findings(line)
+
+
+@pytest.mark.parametrize("line", ["a producer session", "WORKDIR /opt/work", "framework/work/x", "by design"])
+def test_an_innocent_line_is_not(line: str) -> None:
+    assert not findings(line)
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [name_of(path) for path in product_modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_test_files_have_unique_names() -> None:
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
