@@ -1,0 +1,206 @@
+"""Heartbeats, goodbyes and the list of a group's consumers (codes 34, 35, 38).
+
+34 and 35 concern the node that holds the connection and are never forwarded; 38 is the leader's to answer. What the log
+does not know yet of a group (the group, its %RETRY% topic, its subscriptions) the leader proposes, once.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.fields import (
+    RETRY_PREFIX,
+    Refusal,
+    after_read_index,
+    check_group_name,
+    refusing,
+    text,
+)
+from cluster.remoting.members import BROADCASTING, CLUSTERING, Member, Members
+from cluster.remoting.subscription import Subscription
+from cluster.services import Handler, ProposeResult, Request, Services
+from statemachine import commands
+
+_MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
+)  # fmt: skip
+"""Java's enums in order of their ordinals, which is what C++ clients send."""
+
+
+class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
+    """One topic of a heartbeat. Tags are derived from `sub_string`: C++ clients send no codeSet."""
+
+    topic: str
+    sub_string: str | None = "*"
+    sub_version: int = 0
+    expression_type: str | None = "TAG"
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    """One consumer group of a heartbeat; enums are names (Java, JS) or ordinals (C++)."""
+
+    group_name: str
+    consume_type: str | int = "CONSUME_PASSIVELY"
+    message_model: str | int = CLUSTERING
+    consume_from_where: str | int = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] | None = None
+
+
+class ProducerData(msgspec.Struct, rename="camel", gc=False):
+    """One producer group of a heartbeat."""
+
+    group_name: str
+
+
+class HeartbeatData(msgspec.Struct, rename="camel"):
+    """Body of HEART_BEAT. `without_sub`: the subscriptions are those of the last heartbeat with this fingerprint."""
+
+    client_id: str = msgspec.field(name="clientID")
+    consumer_data_set: list[ConsumerData] | None = None
+    producer_data_set: list[ProducerData] | None = None
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+_decode = msgspec.json.Decoder(HeartbeatData, strict=False).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Heartbeats:
+    """Handlers of 34, 35 and 38 over the node's `Members`."""
+
+    def __init__(self, services: Services, members: Members) -> None:
+        self._services = services
+        self._members = members
+        self._proposing: set[str] = set()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; 34 and 35 are never forwarded, 38 is the leader's."""
+        return {
+            RequestCode.HEART_BEAT: refusing(self._heartbeat),
+            RequestCode.UNREGISTER_CLIENT: refusing(self._unregister),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: refusing(self._consumer_list),
+        }
+
+    def _heartbeat(self, request: Request) -> None:
+        data = _parse(request.body)
+        changed = False
+        for producer in data.producer_data_set or ():
+            self._members.add_producer(producer.group_name, _member(request, data.client_id))
+        consumers = data.consumer_data_set or []
+        for consumer in consumers:
+            changed |= self._note_consumer(request, data, consumer)
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if changed or not data.heartbeat_fingerprint else "false",
+        }
+        self._propose_news([consumer.group_name for consumer in consumers], request, ext)
+
+    def _note_consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData) -> bool:
+        """Registers one group of a heartbeat. True if the client should send its subscriptions next time."""
+        member = _member(request, data.client_id)
+        known = self._members.consumers.get(consumer.group_name)
+        before = known.members.get(data.client_id) if known is not None else None
+        member.fingerprint = data.heartbeat_fingerprint
+        subscriptions = None if data.without_sub else _subscriptions(consumer)
+        model = _enum_name(consumer.message_model, _MESSAGE_MODELS)
+        changed = self._members.add_consumer(consumer.group_name, member, subscriptions, model)
+        group = self._members.consumers[consumer.group_name]
+        group.consume_type = _enum_name(consumer.consume_type, _CONSUME_TYPES)
+        group.consume_from_where = _enum_name(consumer.consume_from_where, _FROM_WHERE)
+        return changed or before is None or before.fingerprint != data.heartbeat_fingerprint
+
+    def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> None:
+        """Answers the heartbeat, after the log knows its groups if this node can tell it. Never an error: the next
+        heartbeat proposes again what could not be written now."""
+        news: list[commands.Command] = []
+        proposed: set[str] = set()
+        if self._services.writes_open():
+            for group in groups:
+                if group not in self._proposing and (found := self._news_of(group)):
+                    news += found
+                    proposed.add(group)
+        if not news:
+            request.reply(ResponseCode.SUCCESS, None, ext)
+            return
+        self._proposing |= proposed
+
+        def done(_result: ProposeResult) -> None:
+            self._proposing -= proposed
+            request.reply(ResponseCode.SUCCESS, None, ext)
+
+        self._services.propose(news, done)
+
+    def _news_of(self, group: str) -> list[commands.Command]:
+        """Commands that bring applied state up to what the group's members say; [] most of the time."""
+        state = self._services.state
+        news: list[commands.Command] = []
+        config = state.groups.get(group)
+        if config is None:
+            news.append([commands.PUT_GROUP, {"name": group}, True])
+        retry_topic = RETRY_PREFIX + group
+        if retry_topic not in state.topics:
+            retry = {"name": retry_topic, "read_queues": 1, "write_queues": 1, "perm": 6}
+            news.append([commands.CREATE_TOPIC, retry, True])
+        wanted = {s.topic: s[1:] for s in self._members.consumers[group].subscriptions.values()}
+        if wanted != (config.subscriptions if config is not None else {}):
+            news.append([commands.SUBSCRIBE, group, [[topic, *row] for topic, row in sorted(wanted.items())]])
+        return news
+
+    def _unregister(self, request: Request) -> None:
+        ext = request.ext
+        self._members.remove(text(request, "clientID"), ext.get("consumerGroup"), ext.get("producerGroup"))
+        request.reply(ResponseCode.SUCCESS)
+
+    def _consumer_list(self, request: Request) -> None:
+        group = text(request, "consumerGroup")
+
+        def answer(request: Request) -> None:
+            ids = self._members.consumer_ids(group)
+            if not ids:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected")
+            request.reply(ResponseCode.SUCCESS, body=_encode({"consumerIdList": ids}))
+
+        after_read_index(self._services, request, answer)
+
+
+def handlers(services: Services, members: Members) -> dict[int, Handler]:
+    """Request code -> handler of heartbeats and membership."""
+    return Heartbeats(services, members).handlers()
+
+
+def _parse(body: bytes) -> HeartbeatData:
+    try:
+        data = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, f"heartbeat body is not HeartbeatData JSON: {error}") from None
+    if not data.client_id:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, "heartbeat has no clientID")
+    for group in (*(data.consumer_data_set or ()), *(data.producer_data_set or ())):
+        check_group_name(group.group_name)
+    return data
+
+
+def _member(request: Request, client_id: str) -> Member:
+    return Member(client_id, request.connection, request.language, request.version)
+
+
+def _subscriptions(consumer: ConsumerData) -> list[Subscription]:
+    return [
+        Subscription(s.topic, s.expression_type or "TAG", s.sub_string or "*", s.sub_version)
+        for s in consumer.subscription_data_set or ()
+    ]
+
+
+def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
+    """Name of a Java enum value given as name or ordinal. Raises Refusal (29)."""
+    text_value = str(value)
+    if text_value in names:
+        return text_value
+    if text_value.isdecimal() and int(text_value) < len(names):
+        return names[int(text_value)]
+    raise Refusal(ResponseCode.INVALID_PARAMETER, f"{text_value[:40]} is none of {', '.join(names)}")

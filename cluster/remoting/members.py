@@ -1,0 +1,159 @@
+"""Who produces and consumes through this node: told by heartbeats, forgotten on disconnect or after 120 s of silence.
+
+Local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and a new leader
+answers for the group at once. Producers are known to the node they called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cluster.remoting.codes import RequestCode
+from cluster.remoting.subscription import Subscription
+from cluster.services import Connection, Services
+
+EXPIRY_MS = 120_000
+SCAN_MS = 10_000
+CLUSTERING = "CLUSTERING"
+BROADCASTING = "BROADCASTING"
+
+
+class Member:
+    """A client in one group."""
+
+    __slots__ = ("client_id", "connection", "fingerprint", "language", "last_seen_ms", "version")
+
+    def __init__(self, client_id: str, connection: Connection, language: str, version: int) -> None:
+        self.client_id = client_id
+        self.connection = connection
+        self.language = language
+        self.version = version
+        self.last_seen_ms = 0
+        self.fingerprint = 0
+        """Of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
+
+
+class ConsumerGroup:
+    """The members of a consumer group and what the group as a whole subscribes to."""
+
+    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "subscriptions")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.message_model = CLUSTERING
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Takes one member's list as the group's: newer versions replace, topics not listed go. True if it changed."""
+        merged: dict[str, Subscription] = {}
+        for new in subscriptions:
+            old = self.subscriptions.get(new.topic)
+            merged[new.topic] = new if old is None or new.version > old.version else old
+        changed = merged != self.subscriptions
+        self.subscriptions = merged
+        return changed
+
+
+class Members:
+    """All groups of this node. One periodic scan while there is anybody to expire, none otherwise."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[str, Member]] = {}
+        self._connections: set[Connection] = set()
+        self._scanning = False
+
+    def consumer_ids(self, group: str) -> list[str]:
+        """Client ids of a consumer group, sorted; every node gives the same list."""
+        found = self.consumers.get(group)
+        return sorted(found.members) if found is not None else []
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """What the group's members on this node said of the topic."""
+        found = self.consumers.get(group)
+        return found.subscriptions.get(topic) if found is not None else None
+
+    def add_producer(self, group: str, member: Member) -> None:
+        """Adds or refreshes a producer."""
+        self._note(self.producers.setdefault(group, {}), member)
+
+    def add_consumer(
+        self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
+    ) -> bool:
+        """Adds or refreshes a consumer; None keeps the group's subscriptions. True if the group's list changed.
+
+        Members of the group are told (40) of a new member, a new connection and a changed list.
+        """
+        found = self.consumers.setdefault(group, ConsumerGroup())
+        found.message_model = message_model
+        joined = self._note(found.members, member)
+        changed = subscriptions is not None and found.subscribe(subscriptions)
+        if joined or changed:
+            self._notify(group, found)
+        return changed
+
+    def remove(self, client_id: str, consumer_group: str | None, producer_group: str | None) -> None:
+        """A client says goodbye to a group (35)."""
+        if producer_group:
+            self._drop_producers(producer_group, {client_id})
+        if consumer_group:
+            self._drop_consumers(consumer_group, {client_id})
+
+    def _note(self, members: dict[str, Member], member: Member) -> bool:
+        """True if the client is new or came over another connection."""
+        member.last_seen_ms = self._services.monotonic_ms()
+        old = members.get(member.client_id)
+        members[member.client_id] = member
+        if member.connection not in self._connections:
+            self._connections.add(member.connection)
+            member.connection.on_close.append(lambda: self._on_close(member.connection))
+        if not self._scanning:
+            self._scanning = True
+            self._services.call_later(SCAN_MS, self._scan)
+        return old is None or old.connection is not member.connection
+
+    def _on_close(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._drop_if(lambda member: member.connection is connection)
+
+    def _scan(self) -> None:
+        oldest = self._services.monotonic_ms() - EXPIRY_MS
+        self._drop_if(lambda member: member.last_seen_ms < oldest)
+        self._scanning = bool(self.consumers or self.producers)
+        if self._scanning:
+            self._services.call_later(SCAN_MS, self._scan)
+
+    def _drop_if(self, gone: Callable[[Member], bool]) -> None:
+        for name, members in list(self.producers.items()):
+            self._drop_producers(name, {m.client_id for m in members.values() if gone(m)})
+        for name, group in list(self.consumers.items()):
+            self._drop_consumers(name, {m.client_id for m in group.members.values() if gone(m)})
+
+    def _drop_producers(self, name: str, client_ids: set[str]) -> None:
+        members = self.producers.get(name, {})
+        for client_id in client_ids:
+            members.pop(client_id, None)
+        if not members:
+            self.producers.pop(name, None)
+
+    def _drop_consumers(self, name: str, client_ids: set[str]) -> None:
+        group = self.consumers.get(name)
+        if group is None:
+            return
+        before = len(group.members)
+        for client_id in client_ids:
+            group.members.pop(client_id, None)
+        if not group.members:
+            del self.consumers[name]
+        elif len(group.members) != before:
+            self._notify(name, group)
+
+    def _notify(self, name: str, group: ConsumerGroup) -> None:
+        """Asks the members of a CLUSTERING group to divide the queues anew."""
+        if group.message_model != CLUSTERING:
+            return
+        for connection in {member.connection for member in group.members.values()}:
+            connection.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})

@@ -1,0 +1,198 @@
+"""The name server half: where topics are, which topics there are (codes 105, 106, 101, 206, 216, 219, 224, 304, 351).
+
+Every node answers from its own applied state; only before it calls a topic unknown does it ask the group (ReadIndex),
+so a topic is visible everywhere as soon as the request that made it was answered. The whole Raft group is one broker
+name: id 0 is the leader, every other node has its own id, addresses are those of the listener that was asked.
+JSON is compact and in key order: the Go client splits it as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.fields import no_topic, refusing, text
+from cluster.services import Handler, Request, Services
+from raftlog.types import NOBODY
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import TopicConfig
+
+AUTO_CREATE_TOPIC = "TBW102"
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "rmq_sys_wheel_timer",
+    }
+)
+"""Names that tools hide from lists of user topics."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Routes:
+    """Answers route requests; remembers the last leader, so that a map stays whole while there is none."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._last_leader = NOBODY
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; none of these is forwarded."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: refusing(self._route),
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: refusing(self._topics_by_cluster),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_KV_CONFIG: self._no_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._no_kv_config,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._succeed,
+            RequestCode.GET_TOPIC_CONFIG: refusing(self._topic_config),
+        }
+
+    def broker_data(self, listener: str) -> dict[str, Any]:
+        """The BrokerData object: addresses of that listener, "0" the leader's, "n" those of the other nodes n.
+
+        Without a leader the last known one keeps its place; if there never was one, no address has id 0 and
+        producers ask again before each send.
+        """
+        addresses = self._services.broker_addresses(listener)
+        leader = self._services.leader_id()
+        if leader != NOBODY:
+            self._last_leader = leader
+        by_id = {("0" if node == self._last_leader else str(node)): addresses[node] for node in addresses}
+        cluster = self._services.config.cluster
+        return {
+            "brokerAddrs": dict(sorted(by_id.items())),
+            "brokerName": cluster.broker_name,
+            "cluster": cluster.name,
+            "enableActingMaster": False,
+        }
+
+    def _route(self, request: Request) -> None:
+        topic = text(request, "topic")
+        self._answer_about(request, topic, lambda: self._route_body(topic, request.connection.listener))
+
+    def _topic_config(self, request: Request) -> None:
+        topic = text(request, "topic")
+        self._answer_about(request, topic, lambda: self._topic_config_body(topic))
+
+    def _answer_about(self, request: Request, topic: str, body_of: Callable[[], bytes | None]) -> None:
+        """Answers with the body; if there is none yet, asks the group before saying that the topic is unknown."""
+        body = body_of()
+        if body is not None:
+            request.reply(ResponseCode.SUCCESS, body=body)
+            return
+
+        def confirmed(ok: bool) -> None:
+            body = body_of()
+            if body is not None:
+                request.reply(ResponseCode.SUCCESS, body=body)
+            elif ok:
+                request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(topic).remark)
+            else:  # 17 would make a producer create a topic that may well exist
+                remark = f"no leader can say now whether topic {topic} exists; try again"
+                request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+        self._services.read_index(confirmed)
+
+    def _route_body(self, topic: str, listener: str) -> bytes | None:
+        queues = self._queue_data(topic)
+        if queues is None:
+            return None
+        return _encode({"brokerDatas": [self.broker_data(listener)], "filterServerTable": {}, "queueDatas": [queues]})
+
+    def _topic_config_body(self, topic: str) -> bytes | None:
+        config = self._services.state.topics.get(topic)
+        return None if config is None else encode_topic_config(config)
+
+    def _queue_data(self, topic: str) -> dict[str, Any] | None:
+        name = self._services.config.cluster.broker_name
+        config = self._services.state.topics.get(topic)
+        if config is not None:
+            return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
+        topics = self._services.config.topics
+        if topic == AUTO_CREATE_TOPIC and topics.auto_create:
+            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
+        return None
+
+    def _cluster_info(self, request: Request) -> None:
+        cluster = self._services.config.cluster
+        body = {
+            "brokerAddrTable": {cluster.broker_name: self.broker_data(request.connection.listener)},
+            "clusterAddrTable": {cluster.name: [cluster.broker_name]},
+        }
+        request.reply(ResponseCode.SUCCESS, body=_encode(body))
+
+    def _all_topics(self, request: Request) -> None:
+        _reply_topics(request, list(self._services.state.topics))
+
+    def _topics_by_cluster(self, request: Request) -> None:
+        ours = text(request, "cluster") == self._services.config.cluster.name
+        _reply_topics(request, list(self._services.state.topics) if ours else [])
+
+    def _system_topics(self, request: Request) -> None:
+        cluster = self._services.config.cluster
+        _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, cluster.broker_name])
+
+    def _no_kv_config(self, request: Request) -> None:
+        request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table is empty")
+
+    def _succeed(self, request: Request) -> None:
+        """216: a topic's route is gone with the topic (215), there is nothing else to delete."""
+        request.reply(ResponseCode.SUCCESS)
+
+
+def handlers(services: Services) -> dict[int, Handler]:
+    """Request code -> handler of the name server half."""
+    return Routes(services).handlers()
+
+
+def encode_topic_config(config: TopicConfig) -> bytes:
+    """A topic as the TopicConfig JSON of RocketMQ."""
+    return _encode(topic_config_fields(config))
+
+
+def topic_config_fields(config: TopicConfig) -> dict[str, Any]:
+    """The fields of TopicConfig JSON, in key order."""
+    return {
+        "attributes": dict(sorted(config.attributes.items())),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": config.name,
+        "topicSysFlag": config.sys_flag,
+        "writeQueueNums": config.write_queues,
+    }
+
+
+def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_flag: int) -> dict[str, Any]:
+    return {
+        "brokerName": name,
+        "perm": perm,
+        "readQueueNums": read_queues,
+        "topicSysFlag": sys_flag,
+        "writeQueueNums": write_queues,
+    }
+
+
+def _reply_topics(request: Request, topics: list[str]) -> None:
+    request.reply(ResponseCode.SUCCESS, body=_encode({"topicList": sorted(topics)}))

@@ -1,0 +1,40 @@
+"""What a consumer wants of a topic, and the tag filter that follows from it."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from cluster.remoting.codec import java_hash
+from cluster.remoting.codes import ResponseCode
+from cluster.remoting.fields import Refusal
+
+TagFilter = frozenset[int] | None
+"""Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
+
+
+class Subscription(NamedTuple):
+    """One topic of a consumer group. `version` is the client's clock when it subscribed; the newest wins."""
+
+    topic: str
+    expression_type: str
+    sub_string: str
+    version: int
+
+
+def tag_filter(expression_type: str | None, sub_string: str | None) -> TagFilter:
+    """The filter of a subscription. Raises Refusal (23) for anything but tags."""
+    if expression_type and expression_type != "TAG":
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"filter type {expression_type[:40]} is not supported, only TAG (for example: tagA || tagB)",
+        )
+    return tag_hashes(sub_string or "*")
+
+
+@functools.lru_cache(maxsize=4096)
+def tag_hashes(sub_string: str) -> TagFilter:
+    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all."""
+    if sub_string.strip() in ("", "*"):
+        return None
+    return frozenset(java_hash(tag.strip()) for tag in sub_string.split("||") if tag.strip()) or None
