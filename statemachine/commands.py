@@ -14,7 +14,7 @@ result, and only commands that a client sent may be answered with an error; none
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -29,6 +29,69 @@ EXPIRE = "expire"
 Command = list[Any]
 
 
+class CommandResult(NamedTuple):
+    """What apply answers to one command; the same on every replica.
+
+    `code` is "" or one of: exists (ok: if_absent found one, `value` is it), not_found, invalid (`value` says why).
+    """
+
+    ok: bool
+    code: str
+    value: Any
+
+
+class InvalidCommandError(ValueError):
+    """A command's arguments are not acceptable; becomes the result `invalid`, never an exception of apply."""
+
+
+def done(value: Any = None) -> CommandResult:
+    """The command took effect."""
+    return CommandResult(True, "", value)
+
+
+def not_found(what: str) -> CommandResult:
+    """Nothing of that name: nothing changed."""
+    return CommandResult(False, "not_found", what)
+
+
+def checked_int(value: Any, what: str, low: int, high: int) -> int:
+    """`value` if it is an int in low..high. Raises InvalidCommandError."""
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidCommandError(f"{what} must be a whole number in {low}..{high}, not {value!r}")
+    return value
+
+
+def checked_str(value: Any, what: str) -> str:
+    """`value` if it is a str. Raises InvalidCommandError."""
+    if type(value) is not str:
+        raise InvalidCommandError(f"{what} must be a text, not {value!r}")
+    return value
+
+
+def checked_bool(value: Any, what: str) -> bool:
+    """`value` if it is a bool. Raises InvalidCommandError."""
+    if type(value) is not bool:
+        raise InvalidCommandError(f"{what} must be true or false, not {value!r}")
+    return value
+
+
+def checked_str_map(value: Any, what: str) -> dict[str, str]:
+    """`value`, keys sorted, if it maps str to str. Raises InvalidCommandError."""
+    if type(value) is not dict or not all(type(k) is str and type(v) is str for k, v in value.items()):
+        raise InvalidCommandError(f"{what} must map texts to texts, not {value!r}")
+    return dict(sorted(value.items()))
+
+
+def checked_fields(config: Any, known: frozenset[str]) -> dict[str, Any]:
+    """`config` if it is a map with known keys only. Raises InvalidCommandError."""
+    if type(config) is not dict:
+        raise InvalidCommandError(f"config must be a map, not {config!r}")
+    unknown = [key for key in config if key not in known]
+    if unknown:
+        raise InvalidCommandError(f"config has unknown fields {unknown!r}; known are {', '.join(sorted(known))}")
+    return config
+
+
 def pack(commands: list[Command]) -> bytes:
     """The payload of a COMMAND entry, or the effects section of a MESSAGES entry."""
     packed: bytes = msgpack.packb(commands, use_bin_type=True)
@@ -39,7 +102,10 @@ def unpack(data: bytes) -> list[Command]:
     """The commands; [] for no bytes. Raises ValueError on anything else than an array of arrays."""
     if not data:
         return []
-    commands = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    try:
+        commands = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except TypeError as error:  # a map whose key is itself an array or a map
+        raise ValueError(str(error)) from error
     if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands):
         raise ValueError("not an array of commands")
     return commands

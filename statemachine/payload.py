@@ -108,6 +108,8 @@ class Payload(NamedTuple):
         """Yields the queue runs in payload order."""
         data, at, end = self.runs, 0, len(self.runs)
         while at < end:
+            if end - at < RUN.size:
+                raise PayloadError("a run's header is cut")
             topic_id, queue_id, base, count, kind = RUN.unpack_from(data, at)
             stop = at + RUN.size + count * ITEM.size
             if stop > end:
@@ -119,6 +121,8 @@ class Payload(NamedTuple):
         """Yields the producer sessions in payload order."""
         data, at, end = self.sessions, 0, len(self.sessions)
         while at < end:
+            if end - at < SESSION.size:
+                raise PayloadError("a session's header is cut")
             producer_id, low, high, count = SESSION.unpack_from(data, at)
             stop = at + SESSION.size + count * SESSION_ROW.size
             if stop > end:

@@ -1,0 +1,281 @@
+"""The state machine: applies runs of committed entries, answers reads.
+
+Threads: `apply` runs on one lane; every other public member may be used on any thread meanwhile. A run becomes one
+batch (rows and applied index together); only after it is written are the views in memory replaced, rows before
+`applied`. So whoever sees an applied index, a topic, an end of a queue or a session can read what it stands for.
+
+No clock and no randomness: rows and results are a function of the log, on every replica, however its entries were
+grouped into runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from raftlog.errors import InvariantViolationError
+from raftlog.types import Entry, EntryId, EntryType
+from statemachine import commands, keys, payload, query
+from statemachine.commands import Command, CommandResult, InvalidCommandError
+from statemachine.consume_queue import ConsumeQueues
+from statemachine.consumer_offsets import ConsumerOffsets
+from statemachine.dedup import Dedup, ProducerSession, UniqueRow
+from statemachine.groups import GroupConfig, Groups
+from statemachine.kv import KV, META, KVError
+from statemachine.query import QueueItem
+from statemachine.stage import Stage
+from statemachine.topics import TopicConfig, Topics
+
+_INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
+
+
+class AppliedMark(NamedTuple):
+    """The last applied entry: what recovery compares with the log."""
+
+    term: int
+    index: int  # type: ignore[assignment]
+    end_position: int
+    """Position of the next frame."""
+    timestamp_ms: int
+    header_crc: int
+
+
+NOTHING_APPLIED = AppliedMark(0, -1, 0, 0, 0)
+
+
+class ApplyRun(NamedTuple):
+    """What a run did: for each entry the results of its commands (or effects), and the queues that grew."""
+
+    results: list[list[CommandResult]]
+    grown: set[tuple[int, int]]
+    """(topic_id, queue_id)."""
+
+
+class BrokerState:
+    """State of one group, over a KV that nobody else writes. Raises KVError if a newer version wrote it."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        _check_format(kv)
+        self._topics = Topics(kv)
+        self._groups = Groups(kv)
+        self._offsets = ConsumerOffsets(kv)
+        self._queues = ConsumeQueues(kv)
+        self._dedup = Dedup(kv)
+        self._mark = _load_mark(kv)
+        self._failure: str | None = None
+
+    # -- reads, any thread
+
+    @property
+    def applied(self) -> EntryId:
+        """(term, index) of the last applied entry; (0, -1) if there is none."""
+        return EntryId(self._mark.term, self._mark.index)
+
+    @property
+    def applied_mark(self) -> AppliedMark:
+        """The last applied entry, with its place in the log."""
+        return self._mark
+
+    @property
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """Every topic by name: a snapshot that does not change."""
+        return self._topics.by_name
+
+    @property
+    def topics_by_id(self) -> Mapping[int, TopicConfig]:
+        """Every topic by id: a snapshot that does not change."""
+        return self._topics.by_id
+
+    @property
+    def groups(self) -> Mapping[str, GroupConfig]:
+        """Every consumer group by name: a snapshot that does not change."""
+        return self._groups.by_name
+
+    def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
+        """The group's committed offset (next to consume), None if it never committed."""
+        return self._offsets.get(group, topic_id, queue_id)
+
+    def offsets_of_group(self, group: str) -> list[tuple[int, int, int]]:
+        """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
+        return self._offsets.of_group(group)
+
+    def max_offset(self, topic_id: int, queue_id: int) -> int:
+        """The next offset of the queue: 0 for one without messages; everything below can be fetched."""
+        return self._queues.max_offset(topic_id, queue_id)
+
+    def min_offset(self, topic_id: int, queue_id: int) -> int:
+        """The first offset of the queue: 0, as long as no entry type trims the log."""
+        return 0
+
+    def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
+        """Up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
+        if queue_offset < self.min_offset(topic_id, queue_id):
+            return []
+        end = min(queue_offset + count_max, self.max_offset(topic_id, queue_id))
+        return query.fetch(self._kv, topic_id, queue_id, queue_offset, end)
+
+    def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool) -> int:
+        """The first offset stored at or after the time (max_offset if none), or with `upper` the last stored at or
+        before it (min_offset if none)."""
+        low, high = self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id)
+        return query.offset_by_time(self._kv, topic_id, queue_id, timestamp_ms, upper, low, high)
+
+    def session(self, producer_id: bytes) -> ProducerSession | None:
+        """What is remembered of a producer (16 bytes), None if it is unknown or expired."""
+        return self._dedup.session(producer_id)
+
+    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueRow | None:
+        """Where a message with this key and body went, for topics with dedup=strict."""
+        return self._dedup.unique(topic_id, key_hash, body_crc)
+
+    # -- apply, one lane
+
+    def apply(self, entries: Sequence[Entry]) -> ApplyRun:
+        """Applies the entries after `applied`, in one batch. Raises InvariantViolationError or KVError: then nothing
+        of the run is visible, the node must stop, and every later call is refused."""
+        if self._failure is not None:
+            raise InvariantViolationError(f"apply has failed before and the state is frozen: {self._failure}")
+        if not entries:
+            return ApplyRun([], set())
+        try:
+            return self._apply_run(entries)
+        except BaseException as error:
+            self._failure = str(error) or repr(error)
+            raise
+
+    def _apply_run(self, entries: Sequence[Entry]) -> ApplyRun:
+        stage = Stage(self._kv)
+        term, index = self._mark.term, self._mark.index
+        results: list[list[CommandResult]] = []
+        for entry in entries:
+            if entry.index != index + 1 or entry.term < term:
+                raise InvariantViolationError(
+                    f"entry (term {entry.term}, index {entry.index}) does not follow (term {term}, index {index})"
+                )
+            term, index = entry.term, entry.index
+            results.append(self._apply_entry(stage, entry))
+        mark = AppliedMark(term, index, entry.end_position, entry.timestamp_ms, entry.header_crc)
+        stage.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*mark))
+        if self._mark is NOTHING_APPLIED:
+            stage.put(META, keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
+        self._kv.write(stage.batch())
+        return ApplyRun(results, self._publish(mark))
+
+    def _publish(self, mark: AppliedMark) -> set[tuple[int, int]]:
+        self._topics.publish()
+        self._groups.publish()
+        self._offsets.publish()
+        self._dedup.publish()
+        grown = self._queues.publish()
+        self._mark = mark
+        return grown
+
+    def _apply_entry(self, stage: Stage, entry: Entry) -> list[CommandResult]:
+        kind = entry.type
+        try:
+            if kind == EntryType.MESSAGES:
+                return self._apply_messages(stage, entry)
+            if kind == EntryType.COMMAND:
+                return self._apply_commands(stage, commands.unpack(entry.payload))
+        except (InvariantViolationError, ValueError) as error:
+            raise InvariantViolationError(f"entry (term {entry.term}, index {entry.index}): {error}") from error
+        if kind not in _INDEX_ONLY:
+            raise InvariantViolationError(
+                f"entry (term {entry.term}, index {entry.index}) is of type {kind}, which this version cannot apply: "
+                f"was it written by a newer RaftMQ?"
+            )
+        return []
+
+    def _apply_messages(self, stage: Stage, entry: Entry) -> list[CommandResult]:
+        """Effects first, then rows. Rows were decided by the leader: one that does not fit stops the node."""
+        decoded = payload.decode(entry.payload)
+        results = self._apply_commands(stage, commands.unpack(decoded.effects)) if decoded.effects else []
+        topics, append = self._topics, self._queues.append
+        for topic_id, queue_id, base, count, _, items in decoded.iter_runs():
+            if not topics.exists(topic_id):
+                raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
+            append(stage, topic_id, queue_id, base, count, items)
+        if decoded.sessions:
+            for session in decoded.iter_sessions():
+                self._dedup.add_session(stage, session, entry.index, entry.timestamp_ms)
+        if decoded.unique:
+            for row in decoded.iter_unique():
+                self._dedup.add_unique(stage, row, entry.timestamp_ms)
+        return results
+
+    # -- commands
+
+    def _apply_commands(self, stage: Stage, run: list[Command]) -> list[CommandResult]:
+        return [self._apply_command(stage, command) for command in run]
+
+    def _apply_command(self, stage: Stage, command: Command) -> CommandResult:
+        name, *arguments = command
+        known = _COMMANDS.get(name) if isinstance(name, str) else None
+        if known is None:
+            raise InvariantViolationError(f"unknown command {name!r}: was it written by a newer RaftMQ?")
+        method, count = known
+        if len(arguments) != count:
+            return CommandResult(False, "invalid", f"{name} takes {count} arguments, not {len(arguments)}")
+        try:
+            return method(self, stage, *arguments)
+        except InvalidCommandError as error:
+            return CommandResult(False, "invalid", str(error))
+
+    def _create_topic(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
+        return self._topics.create(stage, config, if_absent)
+
+    def _delete_topic(self, stage: Stage, name: Any) -> CommandResult:
+        result = self._topics.delete(stage, name)
+        if result.ok:
+            topic_id = result.value.id
+            self._queues.delete_topic(stage, topic_id)
+            self._offsets.delete_topic(stage, topic_id)
+            self._dedup.delete_topic(stage, topic_id)
+        return result
+
+    def _put_group(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
+        return self._groups.put(stage, config, if_absent)
+
+    def _delete_group(self, stage: Stage, name: Any, clean_offsets: Any) -> CommandResult:
+        clean = commands.checked_bool(clean_offsets, "clean_offsets")
+        result = self._groups.delete(stage, name)
+        if result.ok and clean:
+            self._offsets.delete_group(stage, name)
+        return result
+
+    def _subscribe(self, stage: Stage, group: Any, subscriptions: Any) -> CommandResult:
+        return self._groups.subscribe(stage, group, subscriptions)
+
+    def _commit_offsets(self, stage: Stage, rows: Any) -> CommandResult:
+        return self._offsets.commit(stage, rows, self._topics)
+
+    def _expire(self, stage: Stage, before_ms: Any) -> CommandResult:
+        return self._dedup.expire(stage, before_ms)
+
+
+_COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
+    commands.CREATE_TOPIC: (BrokerState._create_topic, 2),
+    commands.DELETE_TOPIC: (BrokerState._delete_topic, 1),
+    commands.PUT_GROUP: (BrokerState._put_group, 2),
+    commands.DELETE_GROUP: (BrokerState._delete_group, 2),
+    commands.SUBSCRIBE: (BrokerState._subscribe, 2),
+    commands.COMMIT_OFFSETS: (BrokerState._commit_offsets, 1),
+    commands.EXPIRE: (BrokerState._expire, 1),
+}
+"""Name -> (method, number of arguments)."""
+
+
+def _check_format(kv: KV) -> None:
+    row = kv.get(META, keys.FORMAT_KEY)
+    found = keys.FORMAT if row is None else keys.U32.unpack(row)[0]
+    if found != keys.FORMAT:
+        raise KVError(
+            f"the state database has row format {found}, this version reads {keys.FORMAT}: start the node with the "
+            f"version that wrote it"
+        )
+
+
+def _load_mark(kv: KV) -> AppliedMark:
+    row = kv.get(META, keys.APPLIED_KEY)
+    return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))

@@ -1,0 +1,99 @@
+"""Consumer offsets: the next queue offset each group wants of each queue. All in memory, every one a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from statemachine import keys
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
+from statemachine.groups import check_group_name
+from statemachine.kv import KV, OFFSETS
+from statemachine.stage import Stage
+from statemachine.topics import Topics
+
+OFFSET_MAX = 2**63 - 1
+
+Queue = tuple[int, int]
+"""(topic_id, queue_id)."""
+
+
+class _Commit(NamedTuple):
+    group: str
+    topic_id: int
+    queue_id: int
+    offset: int
+
+
+class ConsumerOffsets:
+    """Offsets by group. A group's map is replaced, never changed, so any thread may read it at any time."""
+
+    def __init__(self, kv: KV) -> None:
+        self._published: dict[str, Mapping[Queue, int]] = {}
+        self._staged: dict[str, dict[Queue, int]] = {}
+        for key, value in kv.scan(OFFSETS, keys.FIRST, keys.LAST):
+            group, topic_id, queue_id = keys.parse_offset_key(key)
+            self._staged.setdefault(group, {})[topic_id, queue_id] = keys.U64.unpack(value)[0]
+        self.publish()
+
+    def get(self, group: str, topic_id: int, queue_id: int) -> int | None:
+        """The committed offset, None if there is none."""
+        offsets = self._published.get(group)
+        return None if offsets is None else offsets.get((topic_id, queue_id))
+
+    def of_group(self, group: str) -> list[tuple[int, int, int]]:
+        """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
+        return sorted((topic, queue, offset) for (topic, queue), offset in self._published.get(group, {}).items())
+
+    def commit(self, stage: Stage, rows: Any, topics: Topics) -> CommandResult:
+        """Stores the offsets, also backwards; value: how many. Rows of topics that are gone are left out (not_found):
+        nothing would ever remove them."""
+        if type(rows) is not list:
+            raise InvalidCommandError(f"offsets must be a list, not {rows!r}")
+        commits = [_check_row(row) for row in rows]
+        kept = [commit for commit in commits if topics.exists(commit.topic_id)]
+        for group, topic_id, queue_id, offset in kept:
+            self._writable(group)[topic_id, queue_id] = offset
+            stage.put(OFFSETS, keys.offset_key(group, topic_id, queue_id), keys.U64.pack(offset))
+        return done(len(kept)) if len(kept) == len(commits) else CommandResult(False, "not_found", len(kept))
+
+    def delete_group(self, stage: Stage, group: str) -> None:
+        """Forgets every offset of the group."""
+        self._staged[group] = {}
+        stage.delete_range(OFFSETS, *keys.offsets_range(group))
+
+    def delete_topic(self, stage: Stage, topic_id: int) -> None:
+        """Forgets every group's offsets of the topic."""
+        for group in {*self._published, *self._staged}:
+            current = self._staged.get(group, self._published.get(group, {}))
+            gone = [queue for queue in current if queue[0] == topic_id]
+            for queue in gone:
+                del self._writable(group)[queue]
+                stage.delete(OFFSETS, keys.offset_key(group, *queue))
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        for group, offsets in self._staged.items():
+            if offsets:
+                self._published[group] = offsets
+            else:
+                self._published.pop(group, None)
+        self._staged = {}
+
+    def _writable(self, group: str) -> dict[Queue, int]:
+        offsets = self._staged.get(group)
+        if offsets is None:
+            offsets = self._staged[group] = dict(self._published.get(group, {}))
+        return offsets
+
+
+def _check_row(row: Any) -> _Commit:
+    if type(row) is not list or len(row) != 4:
+        raise InvalidCommandError(f"an offset is [group, topic_id, queue_id, offset], not {row!r}")
+    group, topic_id, queue_id, offset = row
+    return _Commit(
+        check_group_name(group),
+        checked_int(topic_id, "topic_id", 0, keys.U32_MAX),
+        checked_int(queue_id, "queue_id", 0, keys.U32_MAX),
+        checked_int(offset, "offset", 0, OFFSET_MAX),
+    )

@@ -1,0 +1,183 @@
+"""What apply remembers so that the leader can tell a retry from a new message; deciding is the leader's business.
+
+Producer sessions: where each sequence of a producer went, from the lowest the producer has not settled. Unique rows:
+for topics with dedup=strict, where a message with this key and body went.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from raftlog.errors import InvariantViolationError
+from statemachine import keys
+from statemachine.commands import CommandResult, checked_int, done
+from statemachine.kv import DEDUP, KV
+from statemachine.payload import SESSION_ROW, SessionRows
+from statemachine.payload import UniqueRow as NewUniqueRow
+from statemachine.stage import Stage
+
+SESSION_WINDOW_MAX = 65_536
+"""Sequences below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if the producer never settles them."""
+
+_ROW_SIZE = SESSION_ROW.size
+
+Stored = tuple[int, int, int, int]
+"""Where a sequence went: (topic_id, queue_id, queue_offset, position)."""
+
+
+class SessionPart(NamedTuple):
+    """What one entry stored for a producer: `rows` is packed session rows, sequences ascending."""
+
+    index: int  # type: ignore[assignment]
+    low: int
+    high: int
+    rows: bytes
+
+
+class ProducerSession(NamedTuple):
+    """One producer at one moment (immutable: find, then `forgotten`, speak about the same moment)."""
+
+    low_sequence: int
+    max_sequence: int
+    last_ms: int
+    """Log time of the producer's last entry."""
+    parts: tuple[SessionPart, ...]
+
+    def find(self, sequence: int) -> Stored | None:
+        """Where the message with this sequence went; None if it was not stored, or is forgotten."""
+        for part in self.parts:
+            if part.low <= sequence <= part.high:
+                rows = range(len(part.rows) // _ROW_SIZE)
+                at = bisect_left(rows, sequence, key=lambda row, data=part.rows: _sequence_at(data, row))  # type: ignore[misc]
+                found, *stored = SESSION_ROW.unpack_from(part.rows, at * _ROW_SIZE)
+                if found == sequence:
+                    topic_id, queue_id, queue_offset, position = stored
+                    return topic_id, queue_id, queue_offset, position
+        return None
+
+    def forgotten(self, sequence: int) -> bool:
+        """Whether the sequence is below what is remembered: nobody can tell any more if it was stored."""
+        return sequence < self.low_sequence
+
+
+class UniqueRow(NamedTuple):
+    """Where a message of a strict topic went, and the log time of its entry."""
+
+    queue_id: int
+    queue_offset: int
+    position: int
+    time_ms: int
+
+
+class Dedup:
+    """Sessions in memory and in rows; unique rows only in rows. `session` and `unique` may be called on any thread."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._sessions = _load_sessions(kv)
+        self._staged: dict[bytes, ProducerSession | None] = {}
+
+    def session(self, producer_id: bytes) -> ProducerSession | None:
+        """The producer as of the last applied run, None if it is unknown."""
+        return self._sessions.get(producer_id)
+
+    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueRow | None:
+        """The row as of the last applied run."""
+        value = self._kv.get(DEDUP, keys.unique_key(topic_id, key_hash, body_crc))
+        return None if value is None else UniqueRow(*keys.UNIQUE_VALUE.unpack(value))
+
+    def add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
+        """Remembers what entry `index` stored for a producer and forgets what it settled."""
+        producer_id = new.producer_id
+        old = self._current(producer_id)
+        parts: tuple[SessionPart, ...] = ()
+        low, high = new.low_sequence, new.max_sequence
+        if old is not None:
+            parts, low, high = old.parts, max(low, old.low_sequence), max(high, old.max_sequence)
+        low = max(low, high - SESSION_WINDOW_MAX)
+        if new.rows:
+            if parts and parts[-1].index == index:
+                raise InvariantViolationError(f"two sessions of producer {producer_id.hex()} in one entry")
+            parts = (*parts, _part(index, new.rows))
+            stage.put(DEDUP, keys.session_key(producer_id, index), new.rows)
+        for part in parts:
+            if part.high < low:
+                stage.unput(DEDUP, keys.session_key(producer_id, part.index))
+        parts = tuple([part for part in parts if part.high >= low])
+        stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(low, high, time_ms))
+        self._staged[producer_id] = ProducerSession(low, high, time_ms, parts)
+
+    def add_unique(self, stage: Stage, row: NewUniqueRow, time_ms: int) -> None:
+        """Remembers where a message of a strict topic went; a later one with the same key and body replaces it."""
+        name = (row.topic_id, row.key_hash, row.body_crc)
+        value = keys.UNIQUE_VALUE.pack(row.queue_id, row.queue_offset, row.position, time_ms)
+        stage.put(DEDUP, keys.unique_key(*name), value)
+        stage.put(DEDUP, keys.unique_time_key(time_ms, *name), b"")
+
+    def delete_topic(self, stage: Stage, topic_id: int) -> None:
+        """Forgets the topic's unique rows; their time rows go when they expire."""
+        stage.delete_range(DEDUP, *keys.unique_topic_range(topic_id))
+
+    def expire(self, stage: Stage, before_ms: object) -> CommandResult:
+        """Forgets producers and unique rows last written before `before_ms` of log time; value: (producers, rows)."""
+        before = checked_int(before_ms, "before_ms", 0, keys.U64_MAX)
+        return done([self._expire_sessions(stage, before), _expire_unique(stage, before)])
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        for producer_id, session in self._staged.items():
+            if session is None:
+                self._sessions.pop(producer_id, None)
+            else:
+                self._sessions[producer_id] = session
+        self._staged = {}
+
+    def _current(self, producer_id: bytes) -> ProducerSession | None:
+        if producer_id in self._staged:
+            return self._staged[producer_id]
+        return self._sessions.get(producer_id)
+
+    def _expire_sessions(self, stage: Stage, before: int) -> int:
+        everyone: Mapping[bytes, ProducerSession | None] = {**self._sessions, **self._staged}
+        idle = [(name, session) for name, session in everyone.items() if session and session.last_ms < before]
+        for producer_id, session in idle:
+            stage.delete(DEDUP, keys.producer_key(producer_id))
+            for part in session.parts:
+                stage.unput(DEDUP, keys.session_key(producer_id, part.index))
+            self._staged[producer_id] = None
+        return len(idle)
+
+
+def _expire_unique(stage: Stage, before: int) -> int:
+    expired = 0
+    for key, _ in stage.scan(DEDUP, *keys.unique_time_range(before)):
+        stage.delete(DEDUP, key)
+        row_key, time_ms = keys.unique_key_of_time_key(key)
+        row = stage.get(DEDUP, row_key)
+        if row is not None and UniqueRow(*keys.UNIQUE_VALUE.unpack(row)).time_ms == time_ms:
+            stage.delete(DEDUP, row_key)
+            expired += 1
+    return expired
+
+
+def _load_sessions(kv: KV) -> dict[bytes, ProducerSession]:
+    parts: dict[bytes, list[SessionPart]] = {}
+    for key, rows in kv.scan(DEDUP, b"s", b"t"):
+        producer_id, index = keys.parse_session_key(key)
+        parts.setdefault(producer_id, []).append(_part(index, rows))
+    sessions = {}
+    for key, value in kv.scan(DEDUP, b"p", b"q"):
+        low, high, last_ms = keys.PRODUCER.unpack(value)
+        sessions[key[1:]] = ProducerSession(low, high, last_ms, tuple(parts.get(key[1:], ())))
+    return sessions
+
+
+def _part(index: int, rows: bytes) -> SessionPart:
+    return SessionPart(index, _sequence_at(rows, 0), _sequence_at(rows, len(rows) // _ROW_SIZE - 1), rows)
+
+
+def _sequence_at(rows: bytes, row: int) -> int:
+    sequence: int = SESSION_ROW.unpack_from(rows, row * _ROW_SIZE)[0]
+    return sequence

@@ -1,0 +1,83 @@
+"""The store below the state machine: sorted byte keys in column families, written by atomic batches.
+
+Two implementations pass the same tests: `memory_kv.MemoryKV` (simulator) and `rocks.RocksKV` (production).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from raftlog.errors import StorageError
+
+META = "meta"
+TOPICS = "topics"
+GROUPS = "groups"
+OFFSETS = "offsets"
+CQ = "cq"
+DEDUP = "dedup"
+FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP)
+"""Every column family of this version. Still to come, with their rows: index, timer, trans, pop, tier."""
+
+
+class KVError(StorageError):
+    """The store cannot be opened, read or written; the message names the path and says what to do."""
+
+
+class Op(NamedTuple):
+    """One step of a batch: put (value is bytes), delete (both None), or delete_range (end is bytes, exclusive)."""
+
+    family: str
+    key: bytes
+    value: bytes | None
+    end: bytes | None
+
+
+class Batch:
+    """Steps that take effect together, in order: a later step sees, and wins over, an earlier one."""
+
+    __slots__ = ("ops",)
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        """Sets the row."""
+        self.ops.append(Op(family, key, value, None))
+
+    def delete(self, family: str, key: bytes) -> None:
+        """Removes the row, if there is one."""
+        self.ops.append(Op(family, key, None, None))
+
+    def delete_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Removes every row with start <= key < end."""
+        self.ops.append(Op(family, start, None, end))
+
+
+class KV(Protocol):
+    """What the state machine needs of a store.
+
+    Threads: one writer; `get`, `scan` and `seek_last` may run on another thread meanwhile. Each of these three sees
+    whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
+    """
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The row's value, None if there is no such row."""
+
+    def write(self, batch: Batch) -> None:
+        """Applies the batch: all of it or, after a crash, nothing of it. Does not wait for the disk."""
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with start <= key < end, ascending."""
+
+    def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
+        """The last row with low <= key < high, None if there is none."""
+
+    def flush_wal(self) -> None:
+        """Returns when everything written so far survives a power loss."""
+
+    def checkpoint(self, path: str) -> None:
+        """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment."""
+
+    def close(self) -> None:
+        """Ends all use of the store; open scans end with it. Idempotent."""

@@ -1,0 +1,136 @@
+"""A store in memory: the reference for `KV`, and the simulator's disk with a power switch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from statemachine.kv import FAMILIES, Batch, KVError
+
+
+class _Family:
+    """Rows of one column family: a dict, and its keys sorted."""
+
+    __slots__ = ("keys", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.keys: list[bytes] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self.rows:
+            insort(self.keys, key)
+        self.rows[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if self.rows.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        a, b = bisect_left(self.keys, start), bisect_left(self.keys, end)
+        for key in self.keys[a:b]:
+            del self.rows[key]
+        del self.keys[a:b]
+
+
+class MemoryKV:
+    """`KV` in memory, for one thread.
+
+    With `model_crash` the batches since the last `flush_wal` are kept, so that `crash` can lose some of them as
+    RocksDB's point-in-time recovery would: always a suffix, never a hole.
+    """
+
+    def __init__(self, *, model_crash: bool = False) -> None:
+        self._families = {name: _Family() for name in FAMILIES}
+        self._durable = MemoryKV() if model_crash else None
+        self._unsynced: list[Batch] = []
+        self._checkpoints: dict[str, MemoryKV] = {}
+        self._closed = False
+
+    @property
+    def unsynced(self) -> int:
+        """How many batches a crash could lose (0 unless `model_crash`)."""
+        return len(self._unsynced)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """See `KV.get`."""
+        return self._open(family).rows.get(key)
+
+    def write(self, batch: Batch) -> None:
+        """See `KV.write`."""
+        targets = [self._open(op.family) for op in batch.ops]
+        for target, (_, key, value, end) in zip(targets, batch.ops, strict=True):
+            if value is not None:
+                target.put(key, value)
+            elif end is not None:
+                target.delete_range(key, end)
+            else:
+                target.delete(key)
+        if self._durable is not None:
+            self._unsynced.append(batch)
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `KV.scan`."""
+        rows, keys = self._open(family).rows, self._open(family).keys
+        span = keys[bisect_left(keys, start) : bisect_left(keys, end)]
+        return iter([(key, rows[key]) for key in span])
+
+    def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
+        """See `KV.seek_last`."""
+        source = self._open(family)
+        at = bisect_left(source.keys, high) - 1
+        if at < 0 or source.keys[at] < low:
+            return None
+        key = source.keys[at]
+        return key, source.rows[key]
+
+    def flush_wal(self) -> None:
+        """See `KV.flush_wal`."""
+        self._open(FAMILIES[0])
+        if self._durable is not None:
+            for batch in self._unsynced:
+                self._durable.write(batch)
+            self._unsynced = []
+
+    def checkpoint(self, path: str) -> None:
+        """See `KV.checkpoint`; `checkpoints[path]` is then the copy."""
+        if path in self._checkpoints:
+            raise KVError(f"a checkpoint named {path} exists already")
+        self._checkpoints[path] = self._copy(MemoryKV())
+
+    @property
+    def checkpoints(self) -> dict[str, MemoryKV]:
+        """The copies made by `checkpoint`, by path."""
+        return self._checkpoints
+
+    def close(self) -> None:
+        """See `KV.close`."""
+        self._closed = True
+
+    def crash(self, kept: int) -> MemoryKV:
+        """The store a power loss leaves: all that was flushed plus the first `kept` batches since. Closes this one."""
+        if self._durable is None:
+            raise KVError("only MemoryKV(model_crash=True) knows what a crash would lose")
+        self._closed = True
+        lost = MemoryKV(model_crash=True)
+        self._durable._copy(lost)
+        for batch in self._unsynced[:kept]:
+            lost.write(batch)
+        lost.flush_wal()
+        return lost
+
+    def _copy(self, target: MemoryKV) -> MemoryKV:
+        for name, source in self._families.items():
+            target._families[name].rows = dict(source.rows)
+            target._families[name].keys = list(source.keys)
+        if target._durable is not None:
+            self._copy(target._durable)
+        return target
+
+    def _open(self, family: str) -> _Family:
+        if self._closed:
+            raise KVError("the store is closed")
+        try:
+            return self._families[family]
+        except KeyError:
+            raise KVError(f"no column family {family!r}") from None

@@ -1,0 +1,204 @@
+"""`KV` on RocksDB (rocksdict, raw bytes, one column family each), sized so that an idle node stays small.
+
+Durability is the Raft log's business: batches go to RocksDB's WAL without a sync, and after a power loss the default
+`point_in_time` recovery drops a suffix of them. The applied index rides in the same batches, so what was dropped
+shows as a lower applied index and is replayed. Never set `tolerate_corrupted_tail_records`: it can drop rows from the
+middle (docs/adr/0013-apply-atomicity.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from statemachine.kv import FAMILIES, Batch, KVError
+
+MIB = 1024 * 1024
+WRITE_BUFFER_BYTES = 4 * MIB
+"""Per family, before it is flushed to a table file."""
+BLOCK_CACHE_BYTES = 16 * MIB
+"""One cache for all families."""
+WAL_BYTES_MAX = 64 * MIB
+"""Above this the families that pin the oldest WAL file are flushed: bounds disk use and replay at open."""
+
+
+class RocksKV:
+    """See `KV`. Opens or creates the database at `path`; raises KVError if it cannot, and changes nothing then."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        _check_families(path)
+        cache = Cache(BLOCK_CACHE_BYTES)
+        families = {name: _family_options(cache) for name in FAMILIES}
+        try:
+            self._db = Rdict(path, _db_options(cache), column_families=families)
+        except Exception as error:
+            raise KVError(_cannot_open(path, error)) from error
+        self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in FAMILIES}
+        self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+        self._scans: WeakSet[_Scan] = WeakSet()
+        self._closed = False
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """See `KV.get`."""
+        value: bytes | None = self._view(family).get(key)
+        return value
+
+    def write(self, batch: Batch) -> None:
+        """See `KV.write`."""
+        if self._closed:
+            raise KVError(f"the state database at {self.path} is closed")
+        rocks = WriteBatch(raw_mode=True)
+        handles = self._handles
+        put = rocks.put
+        for family, key, value, end in batch.ops:
+            if value is not None:
+                put(key, value, handles[family])
+            elif end is not None:
+                rocks.delete_range(key, end, handles[family])
+            else:
+                rocks.delete(key, handles[family])
+        try:
+            self._db.write(rocks)
+        except Exception as error:
+            raise KVError(f"the state database at {self.path} refused a write: {error}") from error
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `KV.scan`."""
+        scan = _Scan(self._view(family), start, end)
+        self._scans.add(scan)
+        return scan
+
+    def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
+        """See `KV.seek_last`."""
+        rows = self._view(family).iter()
+        rows.seek_for_prev(high)
+        if rows.valid() and rows.key() == high:
+            rows.prev()
+        if not rows.valid():
+            rows.status()
+            return None
+        key: bytes = rows.key()
+        return None if key < low else (key, rows.value())
+
+    def flush_wal(self) -> None:
+        """See `KV.flush_wal`. Slow (a disk sync): called on a timer, never per batch."""
+        self._view(FAMILIES[0])
+        self._db.flush_wal(sync=True)
+
+    def checkpoint(self, path: str) -> None:
+        """See `KV.checkpoint`: hard links, after a flush so that the call itself, which holds the GIL, is short."""
+        for name in FAMILIES:
+            self._view(name).flush()
+        try:
+            Checkpoint(self._db).create_checkpoint(path)
+        except Exception as error:
+            raise KVError(f"cannot make a checkpoint at {path}: {error}") from error
+
+    def close(self) -> None:
+        """See `KV.close`. The lock file is free afterwards."""
+        if self._closed:
+            return
+        self._closed = True
+        for scan in list(self._scans):
+            scan.close()
+        self._handles = {}
+        for view in self._views.values():
+            view.close()
+        self._views = {}
+        self._db.close()
+
+    def _view(self, family: str) -> Rdict:
+        try:
+            return self._views[family]
+        except KeyError:
+            if self._closed:
+                raise KVError(f"the state database at {self.path} is closed") from None
+            raise KVError(f"no column family {family!r}") from None
+
+
+class _Scan(Iterator[tuple[bytes, bytes]]):
+    """A RocksDB iterator with an end; releases the database as soon as it is exhausted or closed."""
+
+    __slots__ = ("__weakref__", "_end", "_rows")
+
+    def __init__(self, view: Rdict, start: bytes, end: bytes) -> None:
+        self._rows: Iterator[Any] | None = iter(view.items(from_key=start))
+        self._end = end
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._rows is None:
+            raise StopIteration
+        row: tuple[bytes, bytes] | None = next(self._rows, None)
+        if row is None or row[0] >= self._end:
+            self._rows = None
+            raise StopIteration
+        return row
+
+    def close(self) -> None:
+        """Ends the scan."""
+        self._rows = None
+
+
+def _db_options(cache: Cache) -> Options:
+    options = _family_options(cache)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_max_total_wal_size(WAL_BYTES_MAX)
+    options.set_db_write_buffer_size(32 * MIB)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 * MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _family_options(cache: Cache) -> Options:
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_target_file_size_base(16 * MIB)
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def _check_families(path: str) -> None:
+    """Raises KVError if the database has families this version does not know: a newer RaftMQ wrote it."""
+    found: list[str] = []
+    with suppress(Exception):  # no database yet, or one that opening will describe better
+        found = Rdict.list_cf(path, Options(raw_mode=True))
+    unknown = sorted(set(found) - {"default", *FAMILIES})
+    if unknown:
+        raise KVError(
+            f"the state database at {path} has column families {', '.join(unknown)}, which this version does not "
+            f"know: it was written by a newer RaftMQ. Start the node with that version."
+        )
+
+
+def _cannot_open(path: str, error: Exception) -> str:
+    if "lock" in str(error).lower():
+        what = "Another process (or another node in this one) has it open: stop that one, or use another directory."
+    else:
+        what = (
+            "Check that the directory is writable and the disk not full. If the database is damaged, move it aside: "
+            "the node rebuilds it from a checkpoint and the log."
+        )
+    return f"cannot open the state database at {path}: {error}. {what}"

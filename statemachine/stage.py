@@ -1,0 +1,77 @@
+"""The one batch of an apply run while it is built, readable as if it were written already.
+
+Commands that read rows (expire) see what entries before them in the same run wrote; so what a run leaves in the store
+does not depend on where runs begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from statemachine.kv import FAMILIES, KV, Batch, Op
+
+
+class Stage:
+    """Rows to be written over those of a KV. `rows[family][key]` is the new value, None for a removed row.
+
+    Ranges are removed first and rows written after them: a row put before its range was removed is dropped at once.
+    """
+
+    __slots__ = ("_kv", "_ranges", "rows")
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._ranges: list[tuple[str, bytes, bytes]] = []
+        self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        """Sets a row."""
+        self.rows[family][key] = value
+
+    def delete(self, family: str, key: bytes) -> None:
+        """Removes a row."""
+        self.rows[family][key] = None
+
+    def unput(self, family: str, key: bytes) -> None:
+        """Removes a row whose key is put once in its life: if that put is still in this stage, both are left out."""
+        rows = self.rows[family]
+        if rows.pop(key, None) is None:
+            rows[key] = None
+
+    def delete_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Removes every row with start <= key < end."""
+        rows = self.rows[family]
+        for key in [key for key in rows if start <= key < end]:
+            del rows[key]
+        self._ranges.append((family, start, end))
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The row's value as of this stage."""
+        rows = self.rows[family]
+        if key in rows:
+            return rows[key]
+        return None if self._in_removed_range(family, key) else self._kv.get(family, key)
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with start <= key < end as of this stage, ascending; a copy, so writing meanwhile is fine."""
+        merged: dict[bytes, bytes | None] = {
+            key: value
+            for key, value in self._kv.scan(family, start, end)
+            if not self._in_removed_range(family, key)
+        }  # fmt: skip
+        merged.update((key, value) for key, value in self.rows[family].items() if start <= key < end)
+        return iter([(key, value) for key, value in sorted(merged.items()) if value is not None])
+
+    def batch(self) -> Batch:
+        """Everything staged, as one batch."""
+        batch = Batch()
+        for family, start, end in self._ranges:
+            batch.delete_range(family, start, end)
+        ops = batch.ops
+        for family, rows in self.rows.items():
+            for key, value in rows.items():
+                ops.append(Op(family, key, value, None))
+        return batch
+
+    def _in_removed_range(self, family: str, key: bytes) -> bool:
+        return any(f == family and start <= key < end for f, start, end in self._ranges)

@@ -1,0 +1,172 @@
+"""Topics: their configuration, and the ids that stand for them in every other row.
+
+An id is given when a topic is created and never again, so rows of a deleted topic can not be taken for those of a
+later topic with the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgpack
+
+from raftlog.errors import InvariantViolationError
+from statemachine import keys
+from statemachine.commands import (
+    CommandResult,
+    InvalidCommandError,
+    checked_bool,
+    checked_fields,
+    checked_int,
+    checked_str,
+    checked_str_map,
+    done,
+    not_found,
+)
+from statemachine.kv import KV, META, TOPICS
+from statemachine.stage import Stage
+
+NAME_LENGTH_MAX = 127
+DERIVED_NAME_LENGTH_MAX = 255
+"""For %RETRY%group and %DLQ%group."""
+QUEUES_MAX = 65_535
+PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
+DEDUP_MODES = ("off", "retry", "strict")
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sys_flag", "attributes"})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """RocketMQ's TopicConfig, and the id. `attributes` holds at least what clients set; `dedup` reads one of them."""
+
+    id: int
+    name: str
+    read_queues: int = 8
+    write_queues: int = 8
+    perm: int = PERM_READ | PERM_WRITE
+    order: bool = False
+    sys_flag: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dedup(self) -> str:
+        """off, retry or strict (docs/adr on dedup)."""
+        return self.attributes.get("dedup", "retry")
+
+    @property
+    def queues(self) -> int:
+        """How many queues have rows or may get some: the larger of read and write."""
+        return max(self.read_queues, self.write_queues)
+
+    def to_map(self) -> dict[str, Any]:
+        """The `config` argument of create_topic that makes this topic again."""
+        return {
+            "name": self.name, "read_queues": self.read_queues, "write_queues": self.write_queues, "perm": self.perm,
+            "order": self.order, "sys_flag": self.sys_flag, "attributes": dict(self.attributes),
+        }  # fmt: skip
+
+
+def check_topic_name(name: Any) -> str:
+    """`name` if a topic may have it. Raises InvalidCommandError (remoting code 29)."""
+    checked_str(name, "topic name")
+    limit = DERIVED_NAME_LENGTH_MAX if name.startswith(("%RETRY%", "%DLQ%")) else NAME_LENGTH_MAX
+    if not 0 < len(name) <= limit:
+        raise InvalidCommandError(f"a topic name has 1 to {limit} characters, not {len(name)}")
+    if not _NAME.fullmatch(name):
+        raise InvalidCommandError(f"topic name {name!r} may hold only letters, digits and % | _ -")
+    return str(name)
+
+
+def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig:
+    """`base` with the fields of `config`, checked. Raises InvalidCommandError naming the field."""
+    attributes = checked_str_map(config.get("attributes", base.attributes), "attributes")
+    if attributes.get("dedup", "retry") not in DEDUP_MODES:
+        raise InvalidCommandError(f"attribute dedup must be one of {', '.join(DEDUP_MODES)}")
+    return replace(
+        base,
+        read_queues=checked_int(config.get("read_queues", base.read_queues), "read_queues", 1, QUEUES_MAX),
+        write_queues=checked_int(config.get("write_queues", base.write_queues), "write_queues", 1, QUEUES_MAX),
+        perm=checked_int(config.get("perm", base.perm), "perm", 0, 15),
+        order=checked_bool(config.get("order", base.order), "order"),
+        sys_flag=checked_int(config.get("sys_flag", base.sys_flag), "sys_flag", 0, keys.U32_MAX),
+        attributes=attributes,
+    )
+
+
+class Topics:
+    """All topics. `by_name` and `by_id` are replaced, never changed: any thread may read them at any time."""
+
+    def __init__(self, kv: KV) -> None:
+        self._names: dict[str, TopicConfig] = {}
+        self._ids: dict[int, TopicConfig] = {}
+        for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST):
+            self._remember(_unpack_row(keys.U32.unpack(key)[0], value))
+        row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
+        self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
+        self._changed = True
+        self.by_name: Mapping[str, TopicConfig] = {}
+        self.by_id: Mapping[int, TopicConfig] = {}
+        self.publish()
+
+    def exists(self, topic_id: int) -> bool:
+        """Whether the topic exists at this point of the run (apply lane only)."""
+        return topic_id in self._ids
+
+    def create(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
+        """Creates the topic or updates the given fields of an existing one; value: its TopicConfig."""
+        config = checked_fields(config, _FIELDS)
+        name = check_topic_name(config.get("name"))
+        existing = self._names.get(name)
+        if existing is not None and checked_bool(if_absent, "if_absent"):
+            return CommandResult(True, "exists", existing)
+        checked_bool(if_absent, "if_absent")
+        topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
+        if existing is None:
+            if self._next_id >= keys.U32_MAX:
+                raise InvariantViolationError(f"topic ids are used up: the next would be {self._next_id}")
+            self._next_id += 1
+            stage.put(META, keys.NEXT_TOPIC_ID_KEY, keys.U32.pack(self._next_id))
+        stage.put(TOPICS, keys.U32.pack(topic.id), _pack_row(topic))
+        self._remember(topic)
+        return done(topic)
+
+    def delete(self, stage: Stage, name: Any) -> CommandResult:
+        """Forgets the topic; value: its TopicConfig. Its queue rows are the caller's business."""
+        topic = self._names.pop(checked_str(name, "topic name"), None)
+        if topic is None:
+            return not_found(f"no topic {name!r}")
+        del self._ids[topic.id]
+        self._changed = True
+        stage.delete(TOPICS, keys.U32.pack(topic.id))
+        return done(topic)
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        if self._changed:
+            self._changed = False
+            self.by_name = dict(self._names)
+            self.by_id = dict(self._ids)
+
+    def _remember(self, topic: TopicConfig) -> None:
+        self._names[topic.name] = topic
+        self._ids[topic.id] = topic
+        self._changed = True
+
+
+def _pack_row(topic: TopicConfig) -> bytes:
+    row: bytes = msgpack.packb(
+        [
+            topic.name, topic.read_queues, topic.write_queues, topic.perm, topic.order, topic.sys_flag,
+            dict(sorted(topic.attributes.items())),
+        ]
+    )  # fmt: skip
+    return row
+
+
+def _unpack_row(topic_id: int, row: bytes) -> TopicConfig:
+    return TopicConfig(topic_id, *msgpack.unpackb(row))
