@@ -1,0 +1,188 @@
+"""The `raftmq` command: finds sub-commands without importing them, and turns every error into three lines.
+
+Errors go to stderr as what happened, why, and what to type; with --json also as one object on stdout. Exit codes are
+those of `cluster.local_errors.ExitCode`. Modules that take long to import are imported inside the commands that need
+them: `raftmq --help` must not wait for a client.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from cluster.config_source import nearest
+from cluster.local_errors import ExitCode, LocalError
+
+ENTRY_POINT_GROUP = "raftmq.commands"
+
+
+class _Listed(NamedTuple):
+    module: str
+    attribute: str
+    help: str
+
+
+def _here(name: str, help_text: str, attribute: str | None = None) -> _Listed:
+    return _Listed(f"cluster.commands.{name}", attribute or name, help_text)
+
+
+COMMANDS = {
+    "up": _here("up", "Start a cluster on this machine."),
+    "down": _here("nodes", "Stop the cluster; nothing is deleted.", "down"),
+    "status": _here("status", "Show who leads and how each node is."),
+    "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
+    "restart": _here("nodes", "Stop and start one node.", "restart"),
+    "logs": _here("logs", "Show what the nodes printed."),
+    "topic": _here("topic", "Create, list, describe and delete topics."),
+    "group": _here("group", "List and describe consumer groups."),
+    "produce": _here("produce", "Send each line of stdin or a file as a message."),
+    "consume": _here("consume", "Print the messages of a topic."),
+    "init": _here("serve", "Make the data directories of a new cluster.", "init"),
+    "serve": _here("serve", "Run one node in the foreground.", "serve"),
+}
+"""Every command of this package, in the order of --help. Others come from the entry points `raftmq.commands`."""
+
+
+class RootGroup(click.Group):
+    """Imports a command when it is called for; lists all without importing any."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """As a program (`standalone_mode`): prints errors in three lines and exits with the code."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        given = args[0] if args else extra.get("args")
+        sys.exit(run(list(sys.argv[1:] if given is None else given)))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *(name for name in sorted(_plugins()) if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            listed = COMMANDS[cmd_name]
+            command = getattr(importlib.import_module(listed.module), listed.attribute)
+        elif cmd_name in (plugins := _plugins()):
+            command = plugins[cmd_name].load()
+        else:
+            return None
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, listed.help) for name, listed in COMMANDS.items()]
+        for name in self.list_commands(ctx)[len(rows) :]:
+            command = self.get_command(ctx, name)
+            rows.append((name, command.get_short_help_str(80) if command else ""))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _plugins() -> dict[str, Any]:
+    """Commands of the packages above this one, by name: imports go down only, so they are looked up, not imported."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+@click.group(
+    "raftmq", cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="raftmq", message="raftmq %(version)s")
+def cli() -> None:
+    """A replicated message log that RocketMQ clients can use.
+
+    Try it: raftmq up --detach, then raftmq status.
+    """
+
+
+def main() -> NoReturn:
+    """The console script: runs a command and exits with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command line; prints its errors; returns the exit code."""
+    from cluster.client.errors import RaftMQError
+    from cluster.config_source import ConfigError
+
+    try:
+        result = cli.main(args=arguments, prog_name="raftmq", standalone_mode=False)
+    except click.UsageError as error:
+        return _show(_usage_error(error), arguments)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        return 130
+    except click.ClickException as error:
+        what = _sentence(error.format_message())
+        return _show(LocalError(what, "the command could not be carried out", "raftmq --help"), arguments)
+    except LocalError as error:
+        return _show(error, arguments)
+    except ConfigError as error:
+        return _show(LocalError(error.what, error.why, error.fix, ExitCode.USAGE), arguments)
+    except RaftMQError as error:
+        return _show(_client_error(error), arguments)
+    except BrokenPipeError:
+        sys.stderr.close()  # `raftmq consume t | head`: whoever read has seen enough
+        return ExitCode.OK
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _show(error: LocalError, arguments: list[str]) -> int:
+    lines = (("", error.what, "red"), ("because: ", error.why, None), ("type:    ", error.fix, "green"))
+    for label, text, colour in lines:
+        click.secho(label + " ".join(text.split("\n")), fg=colour, err=True)
+    if "--json" in arguments:
+        told = {"what": error.what, "why": error.why, "type": error.fix, "exit_code": int(error.exit_code)}
+        click.echo(json.dumps({"schema": 1, "error": told}))
+    return error.exit_code
+
+
+def _client_error(error: Any) -> LocalError:
+    """What the client knows of the outcome decides the exit code."""
+    from cluster.client import errors
+    from cluster.remoting.codes import ResponseCode
+
+    by_input = {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+    if isinstance(error, errors.Unknown):
+        code, why = ExitCode.UNKNOWN, "the outcome is unknown: it may have been carried out"
+    elif isinstance(error, errors.Unreachable):
+        code, why = ExitCode.UNREACHABLE, "no server could be asked; nothing was carried out"
+    elif isinstance(error, errors.Refused) and error.code not in by_input:
+        code, why = ExitCode.REFUSED, "the cluster refused it; nothing was carried out"
+    else:
+        code, why = ExitCode.FAILED, "it was not carried out"
+    return LocalError(str(error), why, error.hint or "raftmq status", code)
+
+
+def _usage_error(error: click.UsageError) -> LocalError:
+    """Names what there is and the nearest right word."""
+    context = error.ctx
+    path = context.command_path if context else "raftmq"
+    known: list[str] = []
+    word = ""
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        word = error.option_name
+        known = [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
+    elif context is not None and isinstance(context.command, click.Group) and "No such command" in error.message:
+        known = context.command.list_commands(context)
+        word = error.message.partition("'")[2].rpartition("'")[0]
+    if not known:
+        usage = context.get_usage().removeprefix("Usage: ") if context else "raftmq --help"
+        return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
+    match = nearest(word, known)
+    what = f"{path} has no {'option' if word.startswith('-') else 'command'} {word}"
+    return LocalError(
+        what, f"it has {', '.join(known)}", f"{path} {match}" if match else f"{path} --help", ExitCode.USAGE
+    )
+
+
+def _sentence(text: str) -> str:
+    text = text.rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+if __name__ == "__main__":
+    main()

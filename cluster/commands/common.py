@@ -1,0 +1,75 @@
+"""What commands share: the options --json, --data and --servers, and how they print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cluster.local_errors import ExitCode, LocalError
+from cluster.local_layout import find_data_dir
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cluster.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """--json: one JSON object (or one per message) on stdout instead of text."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def data_option(command: F) -> F:
+    """--data: the local cluster's directory."""
+    return click.option(
+        "--data",
+        metavar="DIR",
+        help="Data directory (RAFTMQ_DATA; else the nearest .raftmq from here upwards, else ./.raftmq).",
+    )(command)
+
+
+def servers_option(command: F) -> F:
+    """--servers: a cluster that is not this machine's own."""
+    return click.option(
+        "--servers",
+        metavar="HOST:PORT;…",
+        help="Name servers of the cluster (RAFTMQ_SERVERS; else the local cluster's).",
+    )(command)
+
+
+def data_dir(given: str | None) -> Path:
+    """The directory that --data, the environment and the working directory amount to."""
+    return find_data_dir(given)
+
+
+def print_json(value: object) -> None:
+    """One object, one line."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where text for people goes: stdout, or stderr for progress beside real output."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def connect(servers: str | None) -> Client:
+    """A connected client. Raises LocalError for addresses that are none."""
+    from cluster.client import connect as open_client
+
+    try:
+        return open_client(servers)
+    except ValueError as error:
+        raise LocalError(
+            str(error),
+            "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json",
+            'raftmq … --servers "127.0.0.1:9876;127.0.0.1:9877"',
+            ExitCode.USAGE,
+        ) from None

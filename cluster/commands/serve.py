@@ -1,0 +1,44 @@
+"""`raftmq serve` and `raftmq init`: a node under other supervision (systemd, compose), and its data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cluster.commands.common import json_option, print_json
+
+_CONFIG = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--config", "config", type=_CONFIG, required=True, metavar="FILE", help="The node's raftmq.toml.")
+def serve(config: Path) -> int:
+    """Run one node in the foreground until SIGTERM or Ctrl-C."""
+    from cluster.node import main as run_node
+
+    return run_node(["--config", str(config)])
+
+
+@click.command()
+@click.option(
+    "--config", "configs", type=_CONFIG, required=True, multiple=True, metavar="FILE",
+    help="A member's raftmq.toml; name every member.",
+)  # fmt: skip
+@json_option
+def init(configs: tuple[Path, ...], as_json: bool) -> None:
+    """Make the data directories of a new cluster, all of them or none.
+
+    Every member is named with its own --config. If all their data directories hold the same cluster already, nothing is
+    done, so that it may run before every start. If only some do, it is refused: a member's lost data is not replaced by
+    an empty directory.
+    """
+    from cluster.local_init import create_data_dirs
+
+    made = create_data_dirs(list(configs))
+    if as_json:
+        print_json({"schema": 1, "created": made.created, "cluster_uuid": str(made.cluster_uuid)})
+    elif made.created:
+        click.echo(f"made {len(configs)} data directories for the new cluster {made.cluster_uuid}")
+    else:
+        click.echo(f"nothing to do: all {len(configs)} directories hold the cluster {made.cluster_uuid}")

@@ -1,0 +1,75 @@
+"""`raftmq status`: who leads, and how each node is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.commands.common import console, data_dir, data_option, json_option, print_json
+from cluster.local_errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cluster.local_status import ClusterView, NodeView
+
+
+@click.command()
+@data_option
+@json_option
+def status(data: str | None, as_json: bool) -> int:
+    """Show who leads and how each node is.
+
+    Ends with 4 if no node answers, with 0 otherwise, also when there is no leader: the answer is then in the output.
+    """
+    from cluster.local import LocalCluster
+
+    cluster = LocalCluster(data_dir(data))
+    view = cluster.view()
+    if as_json:
+        print_json(view.to_json())
+    elif view.term is not None:
+        out = console()
+        out.print(_headline(view))
+        out.print(_table(view))
+    if view.term is None:
+        if as_json:
+            return ExitCode.UNREACHABLE
+        running = [str(node.record.id) for node in view.nodes if node.running]
+        raise LocalError(
+            f"no node of {cluster.data} answers",
+            f"node {', '.join(running)} runs but does not answer" if running else "none of them is running",
+            "raftmq logs" if running else "raftmq up",
+            ExitCode.UNREACHABLE,
+        )
+    return ExitCode.OK
+
+
+def _headline(view: ClusterView) -> str:
+    if view.leader is None:
+        return f"[red]no leader[/] (term {view.term}): writes wait or are refused"
+    writes = "writes open" if view.writes_open else "[yellow]writes not open yet[/]"
+    return f"[green]node {view.leader} leads[/] (term {view.term}), {writes}"
+
+
+def _table(view: ClusterView) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "name server", "admin"):
+        table.add_column(title, justify="left" if title in ("state", "role") else "right")
+    for node in view.nodes:
+        table.add_row(*_row(view, node))
+    return table
+
+
+def _row(view: ClusterView, node: NodeView) -> list[str]:
+    record, own = node.record, node.status
+    state = "[green]up[/]" if own else "[yellow]silent[/]" if node.running else "[red]down[/]"
+    said = [str(own[key]) for key in ("role", "term", "commit_index", "applied_index")] if own else ["-"] * 4
+    lag = view.lag_of(record.id)
+    return [
+        str(record.id), state, *said, "-" if lag is None else str(lag), str(record.pid) if node.running else "-",
+        str(record.broker_port), str(record.namesrv_port), str(record.admin_port),
+    ]  # fmt: skip

@@ -1,0 +1,93 @@
+"""`raftmq up`: make and start a cluster on this machine, and stay with it or leave it running."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.commands.common import console, data_dir, data_option, json_option, print_json
+
+if TYPE_CHECKING:
+    from cluster.local import LocalCluster
+    from cluster.local_status import ClusterView
+
+_WATCH_S = 0.3
+
+
+@click.command()
+@click.option("--nodes", type=int, help="How many nodes a new cluster has (3).")
+@data_option
+@click.option("--base-port", type=int, metavar="P", help="Use ports in a row from P instead of RocketMQ's usual ones.")
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready; it keeps running.")
+@click.option("--failpoints", is_flag=True, help="Let tests inject faults over HTTP.")
+@json_option
+def up(
+    nodes: int | None, data: str | None, base_port: int | None, detach: bool, failpoints: bool, as_json: bool
+) -> None:
+    """Start a cluster on this machine.
+
+    The first time it makes the data directories; later it starts the nodes that do not run. It stays until Ctrl-C and
+    then stops them, or returns at once with --detach.
+    """
+    from cluster.local import LocalCluster
+
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGHUP, _as_interrupt)
+    cluster = LocalCluster(data_dir(data))
+    with console(stderr=True).status("starting") as spinner:
+        began = time.monotonic()
+        view = cluster.up(nodes, base_port, failpoints=failpoints, on_stage=spinner.update)
+    ready_s = time.monotonic() - began
+    if as_json:
+        print_json(
+            {**view.to_json(), "servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
+        )
+    else:
+        _tell(cluster, view, ready_s, detach=detach)
+    if not detach:
+        _stay(cluster)
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool) -> None:
+    out = console()
+    count = len(view.nodes)
+    out.print(f"[green]ready[/] in {ready_s:.1f} s: {count} nodes, node {view.leader} leads (term {view.term})")
+    out.print(f"data         {cluster.data}")
+    out.print(f"name server  [bold]{cluster.servers}[/]")
+    out.print(f"admin        [bold]{cluster.admin_url}[/]/v1/status")
+    out.print("try          echo hello | raftmq produce greetings")
+    out.print("             raftmq consume greetings")
+    out.print(f"             raftmq kill {view.leader} && raftmq status")
+    out.print("stop         raftmq down" if detach else "stop         Ctrl-C")
+
+
+def _stay(cluster: LocalCluster) -> None:
+    """Until Ctrl-C, or until another command has stopped all nodes. A node that ends by itself is reported once."""
+    from cluster.local_process import is_running
+
+    out = console(stderr=True)
+    reported: set[tuple[int, int | None]] = set()
+    try:
+        while True:
+            nodes = cluster.nodes
+            if all(node.pid is None for node in nodes):
+                out.print("all nodes were stopped by another command")
+                return
+            for node in nodes:
+                if node.pid is not None and not is_running(node) and (node.id, node.pid) not in reported:
+                    reported.add((node.id, node.pid))
+                    out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq restart {node.id}")
+            time.sleep(_WATCH_S)
+    except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        stopped = cluster.down()
+        out.print(f"stopped {len(stopped)} nodes; the data stays in {cluster.data}")

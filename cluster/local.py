@@ -1,0 +1,239 @@
+"""A whole cluster on one machine: `raftmq up`, `down`, `kill`, `restart`, `status` as functions.
+
+Nodes are ordinary processes that run what `raftmq serve` runs; nothing here is on their path once they are up. What
+runs is written to cluster.json before anybody waits for it, so that every process we start can be found and ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cluster.local_config import move_ports, plan_nodes, read_nodes, write_configs
+from cluster.local_errors import ExitCode, LocalError
+from cluster.local_init import check_data_dirs, create_data_dirs
+from cluster.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
+from cluster.local_process import check_ports, is_running, kill_node, log_tail, start_node, stop_nodes
+from cluster.local_status import ClusterView, view_cluster
+
+READY_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+
+
+class LocalCluster:
+    """The cluster in one data directory. Every method reads cluster.json afresh: other commands may change it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+
+    @property
+    def nodes(self) -> list[NodeRecord]:
+        """The nodes. Raises LocalError if there is no cluster in the directory."""
+        return read_cluster(self.data).nodes
+
+    @property
+    def servers(self) -> str:
+        """What a client is given: "127.0.0.1:9876;127.0.0.1:9877;…"."""
+        return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
+
+    @property
+    def admin_url(self) -> str:
+        """The HTTP API of the first node."""
+        return f"http://127.0.0.1:{self.nodes[0].admin_port}"
+
+    def view(self) -> ClusterView:
+        """Which processes run and what they say."""
+        return view_cluster(self.nodes)
+
+    def up(
+        self,
+        count: int | None = None,
+        base_port: int | None = None,
+        *,
+        failpoints: bool = False,
+        on_stage: Callable[[str], None] = lambda stage: None,
+        timeout_s: float = READY_TIMEOUT_S,
+    ) -> ClusterView:
+        """Makes the cluster if there is none, starts every node that does not run, and waits until writes are open.
+
+        Raises LocalError and leaves no process behind that it started: a used port, a foreign directory, all nodes
+        running already, a node that ends while it starts, not ready within `timeout_s`.
+        """
+        prepare_data_dir(self.data)
+        with locked(self.data):
+            cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
+            waiting = [node for node in cluster.nodes if not is_running(node)]
+            if not waiting:
+                raise LocalError(
+                    f"the cluster in {self.data} is running already",
+                    "all its nodes have a living process",
+                    "raftmq status    (or raftmq down first)",
+                    ExitCode.REFUSED,
+                )
+            check_ports(waiting)
+            started: list[int] = []
+            try:
+                for node in waiting:
+                    on_stage(f"starting node {node.id}")
+                    self._start(node.id)
+                    started.append(node.id)
+                on_stage("waiting for a leader")
+                return self.wait_ready(timeout_s)
+            except BaseException:
+                self._stop(started)
+                raise
+
+    def down(self) -> list[int]:
+        """Ends every node that we started. Returns the ids of those that ran."""
+        with locked(self.data):
+            running = [node.id for node in self.nodes if is_running(node)]
+            self._stop(node.id for node in self.nodes)
+        return running
+
+    def kill(self, node_id: int) -> int:
+        """kill -9 on one node; returns its last pid. Raises LocalError if it does not run."""
+        with locked(self.data):
+            node = read_cluster(self.data).node(node_id)
+            if node.pid is None or not kill_node(node):
+                raise LocalError(
+                    f"node {node_id} is not running",
+                    f"{self.data / CLUSTER_FILE} names no living process for it",
+                    f"raftmq restart {node_id}",
+                    ExitCode.REFUSED,
+                )
+            self._set_pid(node_id, None)
+            return node.pid
+
+    def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Stops the node if it runs, starts it, and waits until it answers; returns its new pid."""
+        with locked(self.data):
+            node = read_cluster(self.data).node(node_id)
+            stop_nodes([node])
+            check_ports([node])
+            check_data_dirs(self.nodes)
+            pid = self._start(node_id)
+            self._wait(lambda view: _answers(view, node_id), timeout_s, f"node {node_id} does not answer", [node_id])
+            return pid
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> ClusterView:
+        """Waits until all nodes answer, agree on a leader, and writes are open. Raises LocalError."""
+        ids = [node.id for node in self.nodes]
+        return self._wait(lambda view: view.ready, timeout_s, "the cluster is not ready", ids)
+
+    def _load(
+        self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]
+    ) -> ClusterFile:
+        """The cluster that is there, or a new one; with other ports or failpoints if asked for."""
+        nodes = read_nodes(self.data)
+        if not nodes:
+            on_stage("making the data directories")
+            nodes = plan_nodes(self.data, count or 3, base_port)
+            check_ports(nodes)
+            write_configs(nodes, failpoints=failpoints)
+            create_data_dirs([node.config_path for node in nodes])
+        else:
+            nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
+        cluster = ClusterFile(nodes)
+        write_cluster(self.data, cluster)
+        return cluster
+
+    def _existing(
+        self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool
+    ) -> list[NodeRecord]:
+        if count is not None and count != len(nodes):
+            raise LocalError(
+                f"the cluster in {self.data} has {len(nodes)} nodes, not {count}",
+                "its members were fixed when it was made",
+                f"raftmq up --nodes {len(nodes)}    (or make another one with --data)",
+                ExitCode.REFUSED,
+            )
+        check_data_dirs(nodes)
+        pids = {node.id: node.pid for node in read_cluster(self.data).nodes} if self._has_file() else {}
+        known = ClusterFile(nodes)
+        for node in nodes:
+            known = known.with_pid(node.id, pids.get(node.id))
+        if base_port is None and not failpoints:
+            return known.nodes
+        if any(is_running(node) for node in known.nodes):
+            raise LocalError(
+                "ports and failpoints cannot change while nodes run",
+                f"nodes of {self.data} are running with the old settings",
+                "raftmq down    (then repeat the command)",
+                ExitCode.REFUSED,
+            )
+        moved = plan_nodes(self.data, len(nodes), base_port) if base_port is not None else nodes
+        check_ports(moved)
+        move_ports(moved, failpoints=failpoints)
+        return moved
+
+    def _has_file(self) -> bool:
+        return (self.data / CLUSTER_FILE).exists()
+
+    def _start(self, node_id: int) -> int:
+        pid = start_node(read_cluster(self.data).node(node_id))
+        self._set_pid(node_id, pid)
+        return pid
+
+    def _stop(self, node_ids: Iterable[int]) -> None:
+        chosen = set(node_ids)
+        stop_nodes(node for node in self.nodes if node.id in chosen)
+        for node_id in chosen:
+            self._set_pid(node_id, None)
+
+    def _set_pid(self, node_id: int, pid: int | None) -> None:
+        write_cluster(self.data, read_cluster(self.data).with_pid(node_id, pid))
+
+    def _wait(
+        self, done: Callable[[ClusterView], bool], timeout_s: float, what: str, must_run: list[int]
+    ) -> ClusterView:
+        """Polls until `done`. A node that ended meanwhile is the reason, and its last words are the explanation."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            view = self.view()
+            if done(view):
+                return view
+            for node in view.nodes:
+                if node.record.id in must_run and not node.running:
+                    raise _ended(node.record)
+            if time.monotonic() >= deadline:
+                silent = [str(node.record.id) for node in view.nodes if node.status is None]
+                raise LocalError(
+                    f"{what} after {timeout_s:.0f} s",
+                    f"no answer from node {', '.join(silent)}" if silent else f"leader {view.leader}, term {view.term}",
+                    "raftmq logs",
+                )
+            time.sleep(_POLL_S)
+
+
+def prepare_data_dir(data: Path) -> None:
+    """Makes the directory. Raises LocalError if it is a file, cannot be made, or holds something else."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalError(
+            f"{data} cannot be the data directory", str(error), "raftmq up --data DIR", ExitCode.REFUSED
+        ) from None
+    content = {path.name for path in data.iterdir()}
+    if content and CLUSTER_FILE not in content and not (data / "n1" / "raftmq.toml").exists():
+        if content <= {"lock", *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
+            return
+        raise LocalError(
+            f"{data} is not a data directory of RaftMQ",
+            f"it holds {', '.join(sorted(content)[:3])} and no {CLUSTER_FILE}",
+            "raftmq up --data DIR    (with an empty or new DIR)",
+            ExitCode.REFUSED,
+        )
+
+
+def _answers(view: ClusterView, node_id: int) -> bool:
+    return any(node.record.id == node_id and node.ready for node in view.nodes)
+
+
+def _ended(node: NodeRecord) -> LocalError:
+    words = [line for line in log_tail(node, 4) if line.strip()]
+    return LocalError(
+        f"node {node.id} ended while it started",
+        "; ".join(words) if words else "it printed nothing",
+        f"raftmq logs {node.id}",
+    )

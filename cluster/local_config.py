@@ -1,0 +1,154 @@
+"""The raftmq.toml files of a local cluster: written once by `raftmq up`, the user's to edit afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from cluster.config import FailpointsSection, dump, load
+from cluster.local_errors import ExitCode, LocalError
+from cluster.local_layout import NodeRecord
+
+HOST = "127.0.0.1"
+NODES_MAX = 9
+"""More voters only make every write slower; other machines join through their own configuration."""
+
+
+def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord]:
+    """Nodes 1..count with RocketMQ's usual ports, or with 4 x count ports in a row from `base_port`."""
+    if not 1 <= count <= NODES_MAX:
+        raise LocalError(
+            f"a local cluster of {count} nodes is not possible",
+            f"it has 1 to {NODES_MAX} nodes; 3 survive the loss of one, 5 of two",
+            "raftmq up --nodes 3",
+            ExitCode.USAGE,
+        )
+    if base_port is not None and not 1024 <= base_port <= 65536 - 4 * count:
+        raise LocalError(
+            f"--base-port {base_port} leaves no room for the ports",
+            f"{count} nodes take {4 * count} ports in a row, from 1024 to 65535",
+            "raftmq up --base-port 20000",
+            ExitCode.USAGE,
+        )
+    nodes = []
+    for i in range(count):
+        if base_port is None:
+            namesrv, broker, peer, admin = 9876 + i, 10911 + 10 * i, 10912 + 10 * i, 9644 + i
+        else:
+            namesrv, broker, peer, admin = (base_port + step * count + i for step in range(4))
+        log = str(data / f"n{i + 1}" / "node.log")
+        nodes.append(NodeRecord(i + 1, None, broker, namesrv, peer, admin, log))
+    return nodes
+
+
+def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
+    """Makes each node's folder and its raftmq.toml; only what differs from the defaults stands in it."""
+    for node in nodes:
+        node.home.mkdir(parents=True, exist_ok=True)
+        node.config_path.write_text(_toml(node, nodes, failpoints), encoding="utf-8")
+
+
+def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> str:
+    lines = [
+        f"# Node {node.id} of a local cluster, written by `raftmq up`. Every key: docs/configuration.md",
+        "[node]",
+        f"id = {node.id}",
+        'data_dir = "data"',
+        "",
+        "[peer]",
+        f"port = {node.peer_port}",
+        "",
+        "[admin]",
+        f"port = {node.admin_port}",
+        "",
+        "[[listeners]]",
+        'name = "broker"',
+        f"port = {node.broker_port}",
+        "",
+        "# The port that clients know as the name server: whoever asks here is sent to the broker ports.",
+        "[[listeners]]",
+        'name = "namesrv"',
+        f"port = {node.namesrv_port}",
+    ]
+    for each in nodes:
+        broker = f"{HOST}:{each.broker_port}"
+        lines += [
+            "",
+            "[[peers]]",
+            f"id = {each.id}",
+            f"port = {each.peer_port}",
+            f'admin = "{HOST}:{each.admin_port}"',
+            f'listeners = {{broker = "{broker}", namesrv = "{broker}"}}',
+        ]
+    if failpoints:
+        lines += ["", "[failpoints]", "enabled = true"]
+    return "\n".join(lines) + "\n"
+
+
+def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
+    """Rewrites existing raftmq.toml files for other ports; every other setting in them stays."""
+    for node in nodes:
+        config = load(node.config_path)
+        listeners = tuple(
+            replace(each, port=_listener_port(node, each.name) or each.port, advertised="") for each in config.listeners
+        )
+        peers = tuple(
+            replace(
+                peer,
+                port=other.peer_port,
+                admin=f"{HOST}:{other.admin_port}",
+                listeners={
+                    name: f"{HOST}:{other.broker_port}" if _listener_port(other, name) else address
+                    for name, address in peer.listeners.items()
+                },
+            )
+            for peer in config.peers
+            for other in nodes
+            if other.id == peer.id
+        )
+        moved = replace(
+            config,
+            node=replace(config.node, data_dir="data"),
+            peer=replace(config.peer, port=node.peer_port),
+            admin=replace(config.admin, port=node.admin_port),
+            listeners=listeners,
+            peers=peers,
+            failpoints=FailpointsSection(enabled=failpoints or config.failpoints.enabled),
+        )
+        fresh = node.config_path.with_suffix(".toml.new")
+        fresh.write_text(dump(moved), encoding="utf-8")
+        load(fresh)
+        fresh.replace(node.config_path)
+
+
+def _listener_port(node: NodeRecord, name: str) -> int | None:
+    return {"broker": node.broker_port, "namesrv": node.namesrv_port}.get(name)
+
+
+def read_nodes(data: Path) -> list[NodeRecord]:
+    """The nodes of an existing data directory as their raftmq.toml files describe them; none if there are none."""
+    nodes = []
+    for path in sorted(data.glob("n*/raftmq.toml")):
+        config = load(path)
+        ports = {listener.name: listener.port for listener in config.listeners}
+        if missing := {"broker", "namesrv"} - ports.keys():
+            raise LocalError(
+                f"{path} has no listener called {missing.pop()}",
+                "the local cluster tells clients the listeners `broker` and `namesrv`",
+                f"add a [[listeners]] table with that name to {path}",
+                ExitCode.REFUSED,
+            )
+        log = str(path.parent / "node.log")
+        nodes.append(
+            NodeRecord(
+                config.node.id, None, ports["broker"], ports["namesrv"], config.peer.port, config.admin.port, log
+            )
+        )
+    return sorted(nodes, key=lambda node: node.id)
+
+
+def data_dir_of(node: NodeRecord) -> Path:
+    """Where the node keeps its log and its database."""
+    return Path(load(node.config_path).node.data_dir)

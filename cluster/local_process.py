@@ -1,0 +1,185 @@
+"""Processes and ports on this machine: start a node, know it again, end it, and say who holds a port.
+
+A process is ours only if its command line runs `cluster.node` with the very configuration file of the node; a pid that
+the system has given to somebody else since is never signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.local_errors import ExitCode, LocalError
+from cluster.local_layout import NodeRecord
+
+if TYPE_CHECKING:
+    import psutil
+
+NODE_MODULE = "cluster.node"
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Nodes this very process started: they must be waited for, or they stay as zombies."""
+
+
+def start_node(node: NodeRecord) -> int:
+    """Starts the node in its own session, so that Ctrl-C here does not reach it; returns its pid.
+
+    `-P` keeps the working directory off the import path: a user's own cluster.py must not be started instead.
+    """
+    command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path)]
+    with Path(node.log).open("ab") as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
+        )
+    _children[child.pid] = child
+    return child.pid
+
+
+def find_process(node: NodeRecord) -> psutil.Process | None:
+    """The node's living process, or None."""
+    import psutil
+
+    if node.pid is None:
+        return None
+    if node.pid in _children and _children[node.pid].poll() is not None:
+        return None
+    try:
+        process = psutil.Process(node.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        command = process.cmdline()
+    except psutil.Error:
+        return None
+    return process if NODE_MODULE in command and str(node.config_path) in command else None
+
+
+def is_running(node: NodeRecord) -> bool:
+    """True if the process that cluster.json names still runs this node."""
+    return find_process(node) is not None
+
+
+def kill_node(node: NodeRecord) -> bool:
+    """kill -9, and waits until the process is gone. False if it did not run."""
+    process = find_process(node)
+    if process is None:
+        return False
+    _signal(process, signal.SIGKILL)
+    _wait_gone([node], 10.0)
+    return True
+
+
+def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[int]:
+    """Asks the running nodes to end (SIGTERM), then insists (SIGKILL). Returns ids of those that had to be killed."""
+    running = [(node, process) for node in nodes if (process := find_process(node)) is not None]
+    for _, process in running:
+        _signal(process, signal.SIGTERM)
+    stubborn = _wait_gone([node for node, _ in running], timeout_s)
+    for node in stubborn:
+        if (process := find_process(node)) is not None:
+            _signal(process, signal.SIGKILL)
+    _wait_gone(stubborn, timeout_s)
+    return [node.id for node in stubborn]
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    import psutil
+
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied:
+        raise LocalError(
+            f"process {process.pid} cannot be stopped",
+            "it belongs to another user",
+            f"sudo kill {process.pid}",
+            ExitCode.REFUSED,
+        ) from None
+
+
+def _wait_gone(nodes: list[NodeRecord], timeout_s: float) -> list[NodeRecord]:
+    """Waits for the nodes' processes to end; returns those that still run after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    left = nodes
+    while left := [node for node in left if is_running(node)]:
+        if time.monotonic() >= deadline:
+            return left
+        time.sleep(0.02)
+    return []
+
+
+def check_ports(nodes: Iterable[NodeRecord]) -> None:
+    """Raises LocalError for the first port that somebody else listens on, naming who if the system tells."""
+    for node in nodes:
+        for purpose, port in node.ports.items():
+            if error := _bind_error(port):
+                who = port_owner(port)
+                raise LocalError(
+                    f"port {port} ({purpose} of node {node.id}) is in use",
+                    f"{who} listens on it" if who else f"another process holds it ({os.strerror(error)})",
+                    "raftmq up --base-port 20000    (other ports; or end that process)",
+                    ExitCode.REFUSED,
+                )
+
+
+def _bind_error(port: int) -> int | None:
+    """errno of binding the port as a node will, or None. SO_REUSEADDR: a port in TIME_WAIT is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError as error:
+            return error.errno
+    return None
+
+
+def port_owner(port: int) -> str | None:
+    """Who listens on a TCP port of this machine, as "python3 (pid 71)", or None if the system does not tell."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        return None
+    return None
+
+
+def free_base_port(count: int, seed: int | None = None) -> int:
+    """A base port with `count` free ports in a row, away from RocketMQ's usual ones and from ephemeral ports.
+
+    Another process may take one before it is used; `check_ports` says so then. Raises LocalError if none is found.
+    """
+    import random
+
+    rng = random.Random(seed)
+    for _ in range(200):
+        base = rng.randrange(15000, 32000 - count)
+        if all(_bind_error(port) is None for port in range(base, base + count)):
+            return base
+    raise LocalError(
+        f"there are no {count} free ports in a row",
+        "200 places between 15000 and 32000 were tried",
+        "raftmq up --base-port P    (with a P of your choice)",
+        ExitCode.REFUSED,
+    )
+
+
+def log_tail(node: NodeRecord, lines: int = 8) -> list[str]:
+    """The last lines the node printed."""
+    try:
+        with Path(node.log).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16384))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []

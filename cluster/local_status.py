@@ -1,0 +1,116 @@
+"""What the nodes say about themselves over HTTP, and what follows for the cluster."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import http.client
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cluster.local_layout import NodeRecord
+from cluster.local_process import is_running
+
+STATUS_SCHEMA = 1
+
+
+class NodeView(NamedTuple):
+    """One node: whether its process runs, and its own words (`/v1/status`), None if it does not answer."""
+
+    record: NodeRecord
+    running: bool
+    status: dict[str, Any] | None
+
+    @property
+    def ready(self) -> bool:
+        """It answers and knows a leader."""
+        return self.status is not None and bool(self.status.get("leader"))
+
+
+class ClusterView(NamedTuple):
+    """All nodes at about one moment. Leader and term are those of the highest term that any node knows."""
+
+    nodes: list[NodeView]
+
+    @property
+    def term(self) -> int | None:
+        """Highest term known, None if no node answers."""
+        return max((int(view.status["term"]) for view in self.nodes if view.status), default=None)
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads in that term, by its own word."""
+        for view in self.nodes:
+            status = view.status
+            if status and status["role"] == "leader" and int(status["term"]) == self.term:
+                return view.record.id
+        return None
+
+    @property
+    def writes_open(self) -> bool:
+        """The leader takes writes."""
+        return any(
+            view.record.id == self.leader and view.status is not None and bool(view.status["writes_open"])
+            for view in self.nodes
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Every node answers and knows the same leader, and writes are open."""
+        known = {view.status.get("leader") if view.status else None for view in self.nodes}
+        return self.writes_open and known == {self.leader}
+
+    def lag_of(self, node_id: int) -> int | None:
+        """Entries that the node's log is behind the leader's, as the leader sees it; 0 for the leader itself."""
+        for view in self.nodes:
+            if view.record.id == self.leader and view.status is not None:
+                if node_id == self.leader:
+                    return 0
+                peers = {int(peer["id"]): peer for peer in view.status["peers"]}
+                return int(peers[node_id]["lag"]) if node_id in peers else None
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of `raftmq status --json`."""
+        return {
+            "schema": STATUS_SCHEMA,
+            "leader": self.leader,
+            "term": self.term,
+            "writes_open": self.writes_open,
+            "nodes": [
+                {
+                    "id": view.record.id,
+                    "pid": view.record.pid if view.running else None,
+                    "running": view.running,
+                    "answers": view.status is not None,
+                    "broker_port": view.record.broker_port,
+                    "namesrv_port": view.record.namesrv_port,
+                    "peer_port": view.record.peer_port,
+                    "admin_port": view.record.admin_port,
+                    "log": view.record.log,
+                    "status": view.status,
+                }
+                for view in self.nodes
+            ],
+        }
+
+
+def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1") -> dict[str, Any] | None:
+    """`GET /v1/status` of one node; None if nothing (or something else) answers there."""
+    connection = http.client.HTTPConnection(host, admin_port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/v1/status")
+        response = connection.getresponse()
+        body = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return body if response.status == 200 and isinstance(body, dict) and "term" in body else None
+
+
+def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:
+    """Asks all nodes at once."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        statuses = list(pool.map(lambda node: fetch_status(node.admin_port, timeout_s), nodes))
+    return ClusterView([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])
