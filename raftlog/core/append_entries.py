@@ -1,0 +1,93 @@
+"""AppendEntries and its reply (Raft paper 5.3); pipelined as in the thesis, 10.2.1. What is sent: replication.py."""
+
+from __future__ import annotations
+
+from raftlog.core import commit, replication, transfer
+from raftlog.core.progress import Progress
+from raftlog.core.raft import Raft
+from raftlog.errors import InvariantViolationError
+from raftlog.messages import AppendEntries, AppendEntriesReply
+from raftlog.types import EntryId, NodeId, Role
+
+# -- follower
+
+
+def on_append_entries(raft: Raft, message: AppendEntries) -> None:
+    """Appends what is new, accepts up to the last entry of the message, or refuses with a hint."""
+    hear_leader(raft, message.from_id)
+    log = raft.log
+    prev = message.prev
+    if prev.index < log.commit_index:
+        # Late or repeated: all of it up to the commit index is here and equal. Say where we are.
+        _accept(raft, message.from_id, _append_above_commit(raft, message))
+        return
+    if not log.matches(prev):
+        # "Reply false if log doesn't contain an entry at prevLogIndex whose term matches prevLogTerm" (figure 2)
+        hint = log.last_not_above(prev.index, prev.term)
+        raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
+        return
+    log.append_received(message.entries)
+    last_new = prev.index + len(message.entries)
+    # "set commitIndex = min(leaderCommit, index of last new entry)": what lies above it here may still be cut
+    log.commit_to(min(message.commit_index, last_new))
+    _accept(raft, message.from_id, last_new)
+
+
+def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
+    log = raft.log
+    last_new = message.prev.index + len(message.entries)
+    if last_new <= log.commit_index:
+        return log.commit_index
+    log.append_received(message.entries[log.commit_index - message.prev.index :])
+    log.commit_to(min(message.commit_index, last_new))
+    return last_new
+
+
+def _accept(raft: Raft, leader: NodeId, match_index: int) -> None:
+    raft.send_after_persist(
+        AppendEntriesReply(raft.id, leader, raft.term, False, match_index, EntryId(raft.log.tail.term, match_index))
+    )
+
+
+def hear_leader(raft: Raft, leader: NodeId) -> None:
+    """A message of the current term's leader: whoever campaigns in this term gives up (Raft paper 5.2).
+
+    Raises InvariantViolationError on a second leader of the term.
+    """
+    if raft.role is Role.FOLLOWER and raft.leader_id == leader:
+        raft.election_elapsed = 0
+        return
+    if raft.role is Role.LEADER:
+        raise InvariantViolationError(f"two leaders in term {raft.term}: {raft.id} and {leader}")
+    raft.become_follower(raft.term, leader)
+
+
+# -- leader, receiving
+
+
+def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
+    """Moves the follower's progress, and with it the commit index."""
+    progress = raft.members.peers.get(message.from_id)
+    if raft.role is not Role.LEADER or progress is None:
+        return
+    progress.recent_active = True
+    if message.rejected:
+        _on_rejected(raft, message, progress)
+        return
+    if message.match_index > raft.log.tail.index:
+        raise InvariantViolationError(
+            f"node {message.from_id} acknowledges index {message.match_index} in term {raft.term}, "
+            f"the leader's log ends at {raft.log.tail.index}"
+        )
+    if progress.accepted(message.match_index):
+        commit.advance(raft)
+    replication.fill_window(raft, message.from_id, progress)
+    transfer.hand_over_if_caught_up(raft)
+
+
+def _on_rejected(raft: Raft, message: AppendEntriesReply, progress: Progress) -> None:
+    # The follower's hint is its largest entry not above the refused (index, term). Everything of ours above that with
+    # a term larger than the hint's cannot be in its log: skip it too (one round trip per term, thesis 3.3).
+    hint = raft.log.last_not_above(message.hint.index, message.hint.term)
+    if progress.rejected(message.match_index, hint.index):
+        replication.probe(raft, message.from_id, progress)

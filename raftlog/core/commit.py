@@ -1,0 +1,18 @@
+"""The commit rule."""
+
+from __future__ import annotations
+
+from raftlog.core.raft import Raft
+
+
+def advance(raft: Raft) -> bool:
+    """Commits what a majority of disks holds; True if the commit index moved. Leader only.
+
+    "Only log entries from the leader's current term are committed by counting replicas; once an entry from the current
+    term has been committed in this way, then all prior entries are committed indirectly" (Raft paper 5.4.2, figure 8).
+    """
+    log = raft.log
+    agreed = raft.members.agreed_match(log.persisted_index)
+    if agreed <= log.commit_index or agreed < raft.term_start_index:
+        return False
+    return log.commit_to(agreed)

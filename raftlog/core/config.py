@@ -1,0 +1,58 @@
+"""The settings of one Raft member: one validated value, handed in once. Times are ticks, sizes are bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftlog.frame import FRAME_LENGTH_MAX
+from raftlog.types import NOBODY, NodeId
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """What the core needs to know besides its log. The driver decides how many milliseconds a tick is."""
+
+    node_id: NodeId
+    group_id: int
+    election_ticks: int = 10
+    """A follower campaigns after a random election_ticks..2*election_ticks-1 ticks of silence; within the first
+    election_ticks it refuses to help others campaign, and a leader unheard by a majority for as long steps down."""
+    heartbeat_ticks: int = 2
+    inflight_bytes_max: int = 8 * MIB
+    """Sent and not yet acknowledged, per follower."""
+    inflight_messages_max: int = 256
+    append_bytes_max: int = 1 * MIB
+    """Entries in one AppendEntries; one entry goes out alone even if it is larger."""
+    cache_bytes_max: int = 32 * MIB
+    """Recent entries kept in memory; older ones come back through the LogReader. What is not on the own disk yet
+    is kept whatever its size."""
+    apply_bytes_max: int = 8 * MIB
+    """Committed entries in one Ready; one entry is handed out even if it is larger."""
+    applying_bytes_max: int = 32 * MIB
+    """Handed out for apply and not yet reported by `applied`: above that, `Ready.committed_entries` waits."""
+    segment_size: int = 1024 * MIB
+    """Length at which the leader starts a new segment file (FLAG_ROLL); a fact of the cluster, from GENESIS."""
+    pre_vote: bool = True
+    check_quorum: bool = True
+
+    def validate(self) -> None:
+        """Raises ValueError naming the field, its value and what would be accepted."""
+        if self.node_id <= NOBODY:
+            raise ValueError(f"node_id is {self.node_id}: give a positive integer (0 means nobody)")
+        if self.heartbeat_ticks < 1:
+            raise ValueError(f"heartbeat_ticks is {self.heartbeat_ticks}: give at least 1")
+        if self.election_ticks <= self.heartbeat_ticks:
+            raise ValueError(
+                f"election_ticks is {self.election_ticks}: give more than heartbeat_ticks ({self.heartbeat_ticks}), "
+                "5 to 10 times as many"
+            )
+        for name in (
+            "inflight_bytes_max", "inflight_messages_max", "append_bytes_max", "cache_bytes_max", "apply_bytes_max",
+            "applying_bytes_max", "segment_size",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
+        if self.append_bytes_max > FRAME_LENGTH_MAX:
+            raise ValueError(f"append_bytes_max is {self.append_bytes_max}: give at most {FRAME_LENGTH_MAX}")

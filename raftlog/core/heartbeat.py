@@ -1,0 +1,46 @@
+"""Heartbeats: they keep the term, carry commit notices, confirm reads, and find out what got lost."""
+
+from __future__ import annotations
+
+from raftlog.core import append_entries, election, read_index, replication, transfer
+from raftlog.core.raft import Raft
+from raftlog.messages import Heartbeat, HeartbeatReply
+from raftlog.types import NOBODY, Role
+
+
+def tick_leader(raft: Raft) -> None:
+    """One tick of a leader: check-quorum, transfer deadline, heartbeats."""
+    raft.election_elapsed += 1
+    if raft.election_elapsed >= raft.config.election_ticks:
+        raft.election_elapsed = 0
+        if raft.config.check_quorum and not election.has_quorum_contact(raft):
+            raft.become_follower(raft.term, NOBODY)
+            return
+    transfer.tick(raft)
+    raft.heartbeat_elapsed += 1
+    if raft.heartbeat_elapsed >= raft.config.heartbeat_ticks:
+        replication.broadcast_heartbeats(raft)
+    else:
+        replication.send_commit_notices(raft)
+
+
+def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
+    """Follows, learns commits, echoes the round."""
+    append_entries.hear_leader(raft, message.from_id)
+    raft.log.commit_to(message.commit_index)
+    raft.send(HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms))
+
+
+def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
+    """The follower lives: confirm reads; if it lacks entries, find out whether something was lost on the way."""
+    progress = raft.members.peers.get(message.from_id)
+    if raft.role is not Role.LEADER or progress is None:
+        return
+    progress.recent_active = True
+    if message.context > progress.acked_round:
+        progress.acked_round = message.context
+        read_index.confirm(raft)
+    if progress.match_index < raft.log.tail.index:
+        replication.probe(raft, message.from_id, progress)
+    else:
+        transfer.hand_over_if_caught_up(raft)

@@ -1,0 +1,258 @@
+"""The log as the core sees it: what the disk holds, what is on its way there, and the marks that move along it.
+
+    first_index .. applied <= applying <= min(commit, persisted)     commit <= last
+                   persisted <= handed <= last = tail.index
+
+`applying` is what Ready handed out for apply, `handed` what Ready handed out for the disk. Entries above `persisted`
+live only in the cache; older ones may come back through the LogReader.
+
+Acks from the disk and the ABA problem. Terms 1, 2 and 3 may write index 5 as (1,5), (2,5) and again (1,5) while the
+disk still works on the first. An ack names (1,5): of which write? The log remembers every write it handed out, in
+order, and an ack settles the *first* one that holds the id; a write whose entries were truncated meanwhile counts only
+up to the truncation. Disk writes complete in the order they were handed out, so this is exact when each write is acked,
+and errs on the safe side when acks are skipped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from raftlog.core.entry_cache import EntryCache
+from raftlog.core.terms import TermRanges
+from raftlog.errors import FrameError, InvariantViolationError
+from raftlog.frame import check_follows, tail_after
+from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryId, LogTail
+
+_ROLLS_KEPT = 64
+
+
+class LogReader(Protocol):
+    """The core's read port to the stored log. Called on the driver's thread, only for persisted entries."""
+
+    @property
+    def first_index(self) -> int:
+        """Lowest index still stored; 0 for an empty log."""
+
+    @property
+    def tail(self) -> LogTail:
+        """The last *persisted* entry; EMPTY_TAIL if there is none. Read once, when the core starts."""
+
+    def term_ranges(self) -> list[tuple[int, int]]:
+        """[(first index, term)], ascending, covering first_index..tail.index. Read once, when the core starts."""
+
+    def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        """Entries [low, high), cut before the one that passes `bytes_max`, at least one."""
+
+
+class _Write:
+    """Entries handed to the disk in one Ready."""
+
+    __slots__ = ("entries", "first_index", "valid_to")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.first_index = entries[0].index
+        self.valid_to = entries[-1].index
+        """The log still holds what this write and those before it put on disk, up to this index."""
+
+    def holds(self, entry_id: EntryId) -> bool:
+        at = entry_id.index - self.first_index
+        return 0 <= at < len(self.entries) and self.entries[at].term == entry_id.term
+
+
+class RaftLog:
+    """Tail, marks, cache and term ranges; reads older entries through `reader`."""
+
+    __slots__ = (
+        "_rolls", "_writes", "applied_index", "applying_index", "cache", "commit_index", "handed_index",
+        "persisted_index", "reader", "tail", "terms",
+    )  # fmt: skip
+
+    def __init__(self, reader: LogReader, *, commit_index: int, applied_index: int, cache_bytes_max: int) -> None:
+        tail = reader.tail
+        if applied_index > tail.index:
+            raise InvariantViolationError(
+                f"the state machine has applied index {applied_index}, the log on disk ends at {tail.index}: "
+                "apply never passes what the own disk holds, so entries were lost"
+            )
+        self.reader = reader
+        self.tail = tail
+        """Last entry, persisted or not: what the next entry is stamped after."""
+        self.persisted_index = tail.index
+        """fdatasync returned for everything up to here. Moves back only by truncation."""
+        self.handed_index = tail.index
+        self.commit_index = max(min(commit_index, tail.index), applied_index)
+        """A majority has everything up to here on disk. Never moves back; may be above `persisted_index`."""
+        self.applied_index = applied_index
+        self.applying_index = applied_index
+        self.cache = EntryCache(tail.index + 1, cache_bytes_max)
+        self.terms = TermRanges(reader.term_ranges())
+        self._writes: deque[_Write] = deque()
+        self._rolls: deque[int] = deque([tail.segment_base], _ROLLS_KEPT)
+
+    # -- reading
+
+    def term_at(self, index: int) -> int | None:
+        """Term of `index`; None above the tail and below what is stored. Index -1, before GENESIS, has term 0."""
+        if index == self.tail.index:
+            return self.tail.term
+        if index > self.tail.index:
+            return None
+        if index < self.reader.first_index:
+            return 0 if index == -1 else None
+        return self.terms.at(index)
+
+    def matches(self, entry_id: EntryId) -> bool:
+        """True if the log holds that entry (index -1 is in every log)."""
+        return self.term_at(entry_id.index) == entry_id.term
+
+    def is_up_to_date(self, last: EntryId) -> bool:
+        """A log that ends at `last` is at least as up to date as this one (Raft paper 5.4.1)."""
+        return (last.term, last.index) >= (self.tail.term, self.tail.index)
+
+    def last_not_above(self, index: int, term: int) -> EntryId:
+        """The largest entry with index <= `index` and term <= `term`: the conflict hint, on both sides."""
+        found_index, found_term = self.terms.last_not_above(min(index, self.tail.index), term)
+        return EntryId(found_term, found_index)
+
+    def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        """Entries [low, high) from memory, or their persisted beginning from disk; at least one."""
+        first_cached = self.cache.first_index
+        if low >= first_cached:
+            return self.cache.slice_bytes(low, high, bytes_max)
+        return self.reader.read_entries(low, min(high, first_cached), bytes_max)
+
+    def entry(self, index: int) -> Entry:
+        """The entry at `index`, which the caller knows to be in the log."""
+        return self.cache.get(index) or self.reader.read_entries(index, index + 1, 1)[0]
+
+    # -- appending
+
+    def append(self, entry: Entry) -> None:
+        """Adds an entry stamped after `tail` by this node (the leader)."""
+        if entry.flags & FLAG_ROLL:
+            self._rolls.append(entry.position)
+        self.tail = tail_after(self.tail, entry)
+        self.terms.add(entry.index, entry.term)
+        self.cache.append(entry)
+
+    def append_received(self, entries: Sequence[Entry]) -> None:
+        """Adds entries that follow one this log holds (a follower, after the prev check).
+
+        "If an existing entry conflicts with a new one (same index but different terms), delete the existing entry and
+        all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already
+        there are left alone: a late, shorter message must not cut what a newer one brought.
+        Raises InvariantViolationError if a committed entry conflicts, or if the chain of headers breaks.
+        """
+        for at, entry in enumerate(entries):
+            if entry.index > self.tail.index:
+                self._append_chained(entries[at:])
+                return
+            if self.term_at(entry.index) != entry.term:
+                self._truncate_from(entry.index)
+                self._append_chained(entries[at:])
+                return
+            held = self.cache.get(entry.index)
+            if held is not None and held.header_crc != entry.header_crc:
+                raise InvariantViolationError(
+                    f"two entries with id {entry.id}: header_crc {held.header_crc:08x} here, "
+                    f"{entry.header_crc:08x} at the leader"
+                )
+
+    def _append_chained(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            try:
+                check_follows(self.tail, entry)
+            except FrameError as error:
+                raise InvariantViolationError(f"the leader's entry breaks the chain: {error}") from error
+            self.append(entry)
+
+    def _truncate_from(self, index: int) -> None:
+        if index <= self.commit_index:
+            raise InvariantViolationError(
+                f"the leader's log conflicts at index {index}, which is committed here (commit index "
+                f"{self.commit_index})"
+            )
+        self.tail = self._tail_at(index - 1)
+        self.terms.truncate_from(index)
+        self.cache.truncate_from(index)
+        self.persisted_index = min(self.persisted_index, index - 1)
+        self.handed_index = min(self.handed_index, index - 1)
+        for write in self._writes:
+            write.valid_to = min(write.valid_to, index - 1)
+
+    def _tail_at(self, index: int) -> LogTail:
+        if index < 0:
+            self._rolls.clear()
+            return EMPTY_TAIL
+        last = self.entry(index)
+        while self._rolls and self._rolls[-1] > last.position:
+            self._rolls.pop()
+        # Rolled before this process started: not remembered. A base that is too low only rolls the next file early.
+        base = self._rolls[-1] if self._rolls else 0
+        return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
+
+    # -- marks
+
+    def hand_to_disk(self) -> list[Entry]:
+        """Entries to persist now; the first may replace what the disk holds at its index."""
+        low, high = self.handed_index + 1, self.tail.index + 1
+        if low == high:
+            return []
+        entries = self.cache.slice(low, high)
+        self._writes.append(_Write(entries))
+        self.handed_index = self.tail.index
+        return entries
+
+    def persisted(self, entry_id: EntryId) -> bool:
+        """The write that ends at `entry_id`, and all before it, are on disk. True if `persisted_index` moved."""
+        writes = self._writes
+        write = next((write for write in writes if write.holds(entry_id)), None)
+        if write is None:
+            return False
+        while writes[0] is not write:
+            writes.popleft()
+        if write.entries[-1].index == entry_id.index:
+            writes.popleft()
+        persisted = min(entry_id.index, write.valid_to)
+        if persisted <= self.persisted_index:
+            return False
+        self.persisted_index = persisted
+        self.cache.evict(persisted)
+        return True
+
+    def commit_to(self, index: int) -> bool:
+        """Raises the commit index; True if it moved. Raises InvariantViolationError beyond the tail."""
+        if index <= self.commit_index:
+            return False
+        if index > self.tail.index:
+            raise InvariantViolationError(
+                f"commit index {index} is beyond the log, which ends at {self.tail.index}: "
+                "entries that this node acknowledged are missing"
+            )
+        self.commit_index = index
+        return True
+
+    @property
+    def applicable_index(self) -> int:
+        """Apply may go up to here: committed, and on the own disk."""
+        return min(self.commit_index, self.persisted_index)
+
+    def hand_to_apply(self, bytes_max: int) -> list[Entry]:
+        """The next committed entries, once and in order."""
+        low, high = self.applying_index + 1, self.applicable_index + 1
+        if low >= high:
+            return []
+        entries = self.read(low, high, bytes_max)
+        self.applying_index = entries[-1].index
+        return entries
+
+    def applied(self, index: int) -> None:
+        """The state machine holds everything up to `index`; repeats are harmless."""
+        if index > self.applying_index:
+            raise InvariantViolationError(
+                f"applied index {index} was never handed out (applying {self.applying_index})"
+            )
+        self.applied_index = max(self.applied_index, index)

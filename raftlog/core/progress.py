@@ -1,0 +1,140 @@
+"""What the leader knows about one follower, and how it paces what it sends there (etcd's tracker).
+
+How to think of it: `next_index` is an optimistic guess, `match_index` is a fact. In PROBE the guess may be wrong: one
+message at a time until the follower has answered. In REPLICATE it has been right: messages are pipelined, bounded
+by `Inflights`, and only a rejection or silence turns the follower back to PROBE.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+
+
+class ProgressState(IntEnum):
+    """How the leader talks to a follower."""
+
+    PROBE = 0
+    REPLICATE = 1
+
+
+class Inflights:
+    """AppendEntries that were sent and not acknowledged, bounded in messages and bytes."""
+
+    __slots__ = ("_bytes_max", "_messages_max", "_sent", "bytes")
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.bytes = 0
+        self._sent: deque[tuple[int, int]] = deque()
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    @property
+    def full(self) -> bool:
+        """Nothing more may be sent. One message may pass the byte limit, so that a large entry gets through."""
+        return self.bytes >= self._bytes_max or len(self._sent) >= self._messages_max
+
+    def add(self, last_index: int, size: int) -> None:
+        """A message with entries up to `last_index` (`size` bytes) was sent."""
+        self._sent.append((last_index, size))
+        self.bytes += size
+
+    def free_to(self, index: int) -> None:
+        """Everything up to `index` is acknowledged."""
+        sent = self._sent
+        while sent and sent[0][0] <= index:
+            self.bytes -= sent.popleft()[1]
+
+    def clear(self) -> None:
+        """Nothing is in flight any more, as far as the leader is concerned."""
+        self._sent.clear()
+        self.bytes = 0
+
+
+class Progress:
+    """One follower as its leader sees it.
+
+    Invariant: match_index < next_index; match_index never falls within a term.
+    """
+
+    __slots__ = (
+        "acked_round", "inflights", "match_index", "next_index", "probe_sent", "recent_active", "sent_commit", "state",
+    )  # fmt: skip
+
+    def __init__(self, next_index: int, inflights: Inflights) -> None:
+        self.match_index = -1
+        """Largest index known to be on the follower's disk and equal to the leader's log."""
+        self.next_index = next_index
+        """Index of the next entry to send."""
+        self.state = ProgressState.PROBE
+        self.probe_sent = False
+        """PROBE only: a probe is under way; cleared by its reply, or by a heartbeat reply (it may be lost)."""
+        self.recent_active = False
+        """Something was heard since the last check-quorum."""
+        self.sent_commit = -1
+        """Largest commit index told to the follower in a message it can act on; if lost, a heartbeat tells it."""
+        self.acked_round = 0
+        """Newest heartbeat round (ReadIndex) it echoed in this term."""
+        self.inflights = inflights
+
+    @property
+    def paused(self) -> bool:
+        """No entries may be sent now."""
+        return self.inflights.full if self.state is ProgressState.REPLICATE else self.probe_sent
+
+    def become_probe(self) -> None:
+        """The guess was wrong: back to what is known."""
+        self.state = ProgressState.PROBE
+        self.next_index = self.match_index + 1
+        self.probe_sent = False
+        self.inflights.clear()
+
+    def become_replicate(self) -> None:
+        """The follower's log matches: pipeline from here."""
+        self.state = ProgressState.REPLICATE
+        self.probe_sent = False
+        self.inflights.clear()
+
+    def sent(self, last_index: int, size: int) -> None:
+        """Entries up to `last_index`, `size` bytes (0 for an empty message), left for the follower."""
+        if self.state is ProgressState.PROBE:
+            self.probe_sent = True
+        elif size:
+            self.next_index = last_index + 1
+            self.inflights.add(last_index, size)
+
+    def accepted(self, match_index: int) -> bool:
+        """The follower has everything up to `match_index`; False if that was known (a late or repeated reply).
+
+        Neither index ever moves back here: replies may be reordered and duplicated.
+        """
+        if match_index < self.match_index:
+            return False
+        advanced = match_index > self.match_index
+        self.match_index = match_index
+        self.next_index = max(self.next_index, match_index + 1)
+        if self.state is ProgressState.PROBE:
+            self.become_replicate()
+        else:
+            self.inflights.free_to(match_index)
+        return advanced
+
+    def rejected(self, refused_index: int, hint_index: int) -> bool:
+        """The follower refused a message with prev index `refused_index`; False if the reply is stale.
+
+        In REPLICATE a refusal at or below `match_index` answers an old message; in PROBE only the refusal of the one
+        probe under way counts. `next_index` never falls to or below what is known to match.
+        """
+        if self.state is ProgressState.REPLICATE:
+            if refused_index <= self.match_index:
+                return False
+            self.become_probe()
+            return True
+        if refused_index != self.next_index - 1:
+            return False
+        self.next_index = max(min(refused_index, hint_index + 1), self.match_index + 1)
+        self.probe_sent = False
+        return True

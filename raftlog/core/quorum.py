@@ -1,0 +1,22 @@
+"""What a majority of voters agrees on. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def majority(voters: int) -> int:
+    """How many of `voters` voters make a majority."""
+    return voters // 2 + 1
+
+
+def agreed_value(values: Iterable[int]) -> int:
+    """The largest value that a majority of the voters has reached; `values` holds one number per voter."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def lower_median(values: Iterable[int]) -> int:
+    """The middle value, the lower of the two middle ones for an even count: in doubt log time runs late, not early."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]

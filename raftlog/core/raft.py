@@ -1,0 +1,156 @@
+"""The state of one member and its transitions between roles; what each message does lives in the file of its name.
+
+Two rules of this package:
+
+1. Nothing here waits, sleeps, sends or writes. Inputs are ticks, messages, proposals and acks; outputs gather in
+   `messages`, `messages_after_persist` and the log, and leave through `RawNode.ready`.
+2. A message that depends on the term, the vote or an entry being on disk goes to `send_after_persist`; everything else
+   to `send`. The candidate's own RequestVote depends on its vote: a candidate that wins, replicates and crashes before
+   its term is durable could win the same term again and put two entries at one (term, index).
+
+Handlers are functions `on_<message>(raft, message)`; `step.py` holds the table and the rules about terms.
+"""
+
+from __future__ import annotations
+
+import random
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.log import RaftLog
+from raftlog.core.log_time import LogTime
+from raftlog.core.members import Members
+from raftlog.core.read_queue import ReadQueue
+from raftlog.errors import InvariantViolationError
+from raftlog.messages import Message
+from raftlog.types import NOBODY, HardState, NodeId, Role, SoftState
+
+
+class Raft:
+    """One member of one group."""
+
+    __slots__ = (
+        "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "id", "leader_id", "log", "log_time",
+        "members", "messages", "messages_after_persist", "monotonic_ms", "reads", "replication_due", "rng", "role",
+        "term", "term_start_index", "transfer", "transfer_elapsed", "transferee", "vote", "vote_clocks", "votes",
+        "wall_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self, config: RaftConfig, hard_state: HardState, log: RaftLog, members: Members, rng: random.Random
+    ) -> None:
+        self.config = config
+        self.id = config.node_id
+        self.log = log
+        self.members = members
+        self.rng = rng
+        self.term = hard_state.term
+        """Never falls."""
+        self.vote = hard_state.vote
+        """Whom this node voted for in `term`. Set once per term; only a *higher* term clears it."""
+        self.role = Role.FOLLOWER
+        self.leader_id = NOBODY
+        self.wall_ms = 0
+        self.monotonic_ms = 0
+        self.messages: list[Message] = []
+        self.messages_after_persist: list[Message] = []
+        # elections
+        self.votes: dict[NodeId, bool] = {}
+        """Answers to the campaign under way."""
+        self.vote_clocks: dict[NodeId, int] = {}
+        """Wall clock of each granting voter less the own monotonic clock when the answer came."""
+        self.transfer = False
+        """The campaign under way was asked for by the leader."""
+        self.election_elapsed = 0
+        """Ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum."""
+        self.election_timeout = 0
+        # leading
+        self.heartbeat_elapsed = 0
+        self.log_time = LogTime()
+        self.term_start_index = -1
+        """Index of the no-op of the own term: once committed, so is everything before (Raft paper 5.4.2, 8)."""
+        self.reads = ReadQueue()
+        self.transferee = NOBODY
+        self.transfer_elapsed = 0
+        self.replication_due = False
+        """Entries were proposed since the last broadcast; ready() sends them, several proposals in one message."""
+        self.draw_election_timeout()
+        if log.tail.term > self.term:
+            raise InvariantViolationError(
+                f"the log ends in term {log.tail.term}, the hard state is at term {self.term}: "
+                "a term is on disk before any of its entries"
+            )
+
+    # -- output
+
+    def send(self, message: Message) -> None:
+        """Queues a message that may leave at once."""
+        self.messages.append(message)
+
+    def send_after_persist(self, message: Message) -> None:
+        """Queues a message that may leave only when the hard state and every entry so far are on disk."""
+        self.messages_after_persist.append(message)
+
+    @property
+    def hard_state(self) -> HardState:
+        """Term, vote, and a commit index that the own disk covers."""
+        return HardState(self.term, self.vote, self.log.applicable_index)
+
+    @property
+    def soft_state(self) -> SoftState:
+        """Leader and role."""
+        return SoftState(self.leader_id, self.role)
+
+    @property
+    def hears_leader(self) -> bool:
+        """Within the minimum election timeout of hearing a leader, or being one (thesis 4.2.3): no help to others."""
+        return self.leader_id != NOBODY and self.election_elapsed < self.config.election_ticks
+
+    # -- transitions
+
+    def draw_election_timeout(self) -> None:
+        """A new random timeout, so that split votes are rare (Raft paper 5.2)."""
+        ticks = self.config.election_ticks
+        self.election_timeout = ticks + self.rng.randrange(ticks)
+
+    def _reset(self, term: int) -> None:
+        if term < self.term:
+            raise InvariantViolationError(f"term would fall from {self.term} to {term}")
+        if term > self.term:
+            self.term = term
+            self.vote = NOBODY
+        self.leader_id = NOBODY
+        self.votes = {}
+        self.vote_clocks = {}
+        self.transfer = False
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        self.draw_election_timeout()
+        self.transferee = NOBODY
+        self.replication_due = False
+        self.reads.clear()
+
+    def become_follower(self, term: int, leader_id: NodeId) -> None:
+        """Follows `leader_id` (maybe nobody yet) in `term`; in the same term the vote stays."""
+        self._reset(term)
+        self.role = Role.FOLLOWER
+        self.leader_id = leader_id
+
+    def become_pre_candidate(self) -> None:
+        """Asks whether a campaign would succeed; neither term nor vote moves (thesis 9.6)."""
+        self._reset(self.term)
+        self.role = Role.PRE_CANDIDATE
+
+    def become_candidate(self) -> None:
+        """A new term and a vote for itself, both durable before anyone hears of them."""
+        self._reset(self.term + 1)
+        self.vote = self.id
+        self.role = Role.CANDIDATE
+
+    def become_leader(self) -> None:
+        """Leads `term`; the caller appends the no-op. Only a candidate may."""
+        if self.role is not Role.CANDIDATE:
+            raise InvariantViolationError(f"{self.role.name} of term {self.term} would become its leader")
+        self._reset(self.term)
+        self.role = Role.LEADER
+        self.leader_id = self.id
+        self.members.reset(self.log.tail.index + 1)

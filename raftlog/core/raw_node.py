@@ -1,0 +1,266 @@
+"""The door to the core: inputs as calls, outputs as one value, `Ready`."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import NamedTuple
+
+from raftlog.core import commit, election, read_index, replication, status, step, transfer
+from raftlog.core.config import RaftConfig
+from raftlog.core.log import LogReader, RaftLog
+from raftlog.core.members import Members
+from raftlog.core.raft import Raft
+from raftlog.errors import NotLeaderError, ProposalDroppedError
+from raftlog.frame import make_entry
+from raftlog.messages import Message
+from raftlog.types import NOBODY, Entry, EntryId, HardState, LogTail, NodeId, ReadState, Role, SoftState
+
+
+class Ready(NamedTuple):
+    """Everything the core wants done. The caller's duties:
+
+    1. Send `messages` at once, in any order, losing any.
+    2. Hand `hard_state` (if not None) and `entries` to the disk, in the order of the Readys. Write and fdatasync the
+       hard state before the entries. If `entries[0].index` is not above the last index stored, truncate there first.
+    3. Send `messages_after_persist` once the hard state and entries of this Ready *and of every Ready before it* are on
+       disk, even if this Ready brings neither. Messages to the own node go back into `step`, at the same moment.
+    4. When entries are on disk, call `persisted(id of the last one)`, once per Ready with entries, in order.
+       (One fdatasync may cover many Readys; acks that skip all but the last are accepted, and may be credited late.)
+    5. Apply `committed_entries` in order and call `applied(index)`. Each entry is handed out once, never above what
+       `persisted` reported, never before it is committed.
+    6. `read_states`: answer each read once the applied index has reached its index. When `soft_state` shows that
+       leadership ended, reads without a state are never answered: fail them.
+    7. A disk that fails duty 2 ends the node: take no further Ready, send nothing more.
+
+    Steps 1 and 2 of one Ready may overlap; the next Ready may be taken while the disk still works on this one.
+    """
+
+    hard_state: HardState | None
+    """Changed term or vote. The commit index rides along; it alone never makes a hard state to write."""
+    soft_state: SoftState | None
+    """Changed role or leader."""
+    entries: list[Entry]
+    messages: list[Message]
+    messages_after_persist: list[Message]
+    committed_entries: list[Entry]
+    read_states: list[ReadState]
+
+
+class RawNode:
+    """One member of a Raft group; not thread-safe, owned by one driver. Any InvariantViolationError is final."""
+
+    __slots__ = ("_applying", "_applying_bytes", "_hard", "_soft", "raft")
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        *,
+        hard_state: HardState,
+        log: LogReader,
+        voters: tuple[NodeId, ...],
+        applied_index: int,
+        rng: random.Random,
+    ) -> None:
+        """Starts as a follower. `applied_index`: what the state machine durably holds, -1 for nothing.
+
+        Raises ValueError on a bad configuration, InvariantViolationError if disk and state machine contradict.
+        """
+        config.validate()
+        if config.node_id not in voters or len(set(voters)) != len(voters):
+            raise ValueError(f"voters are {voters}: give distinct ids that include the own one, {config.node_id}")
+        raft_log = RaftLog(
+            log, commit_index=hard_state.commit_index, applied_index=applied_index,
+            cache_bytes_max=config.cache_bytes_max,
+        )  # fmt: skip
+        members = Members(config.node_id, voters, config.inflight_messages_max, config.inflight_bytes_max)
+        self.raft = Raft(config, hard_state, raft_log, members, rng)
+        self._hard = (hard_state.term, hard_state.vote)
+        self._soft = self.raft.soft_state
+        self._applying: deque[tuple[int, int]] = deque()
+        self._applying_bytes = 0
+
+    # -- inputs
+
+    def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
+        """The clocks of this turn; they reach only votes, heartbeat replies and log time."""
+        self.raft.wall_ms = wall_ms
+        self.raft.monotonic_ms = monotonic_ms
+
+    def tick(self) -> None:
+        """One tick passed."""
+        step.tick(self.raft)
+
+    def step(self, message: Message) -> None:
+        """A message arrived, from a peer or (duty 3) from this node."""
+        step.step(self.raft, message)
+
+    def campaign(self) -> None:
+        """Acts as if the election timeout had passed; nothing on a leader."""
+        if self.raft.role is not Role.LEADER:
+            election.start(self.raft)
+
+    def propose(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
+        """Stamps and appends one entry; its id tells later whether it was committed or replaced.
+
+        Raises NotLeaderError or ProposalDroppedError (transfer under way): nothing was proposed; FrameError if the
+        payload is too long. The timestamp is raised to the last entry's.
+        """
+        raft = self.raft
+        if raft.role is not Role.LEADER:
+            raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")
+        if raft.transferee != NOBODY:
+            raise ProposalDroppedError(f"leadership is being transferred to node {raft.transferee}: retry in a moment")
+        config = raft.config
+        entry = make_entry(
+            raft.log.tail, term=raft.term, entry_type=entry_type, payload=payload, timestamp_ms=timestamp_ms,
+            group_id=config.group_id, segment_size=config.segment_size,
+        )  # fmt: skip
+        raft.log.append(entry)
+        raft.replication_due = True
+        return entry
+
+    def read_index(self, context: int) -> None:
+        """Asks for a linearizable read; a ReadState with `context` follows. Raises NotLeaderError.
+
+        On a leader without a committed entry of its own term the read waits. It is dropped when leadership ends.
+        """
+        read_index.request(self.raft, context)
+
+    def transfer_leadership(self, to: NodeId) -> None:
+        """Hands leadership to `to`, or gives up after an election timeout. Raises NotLeaderError, ValueError."""
+        transfer.start(self.raft, to)
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """The TCP connection from `peer` closed: if it led, a pre-vote starts at once or within two ticks."""
+        election.on_peer_closed(self.raft, peer)
+
+    def persisted(self, entry_id: EntryId) -> None:
+        """Everything up to `entry_id` is on the own disk. Ignored if the log no longer holds that entry."""
+        raft = self.raft
+        if raft.log.persisted(entry_id) and raft.role is Role.LEADER:
+            commit.advance(raft)
+
+    def applied(self, index: int) -> None:
+        """The state machine holds everything up to `index`. InvariantViolationError if that was not handed out."""
+        self.raft.log.applied(index)
+        applying = self._applying
+        while applying and applying[0][0] <= index:
+            self._applying_bytes -= applying.popleft()[1]
+
+    # -- outputs
+
+    def has_ready(self) -> bool:
+        """True if `ready` would hold anything."""
+        raft = self.raft
+        log = raft.log
+        return bool(
+            raft.messages
+            or raft.messages_after_persist
+            or log.handed_index != log.tail.index
+            or self._can_apply()
+            or raft.reads.states
+            or (raft.term, raft.vote) != self._hard
+            or raft.soft_state != self._soft
+            or raft.replication_due
+            or read_index.is_due(raft)
+        )
+
+    def ready(self) -> Ready:
+        """Takes everything; nothing is handed out twice. The caller owns the lists."""
+        raft = self.raft
+        if raft.replication_due:
+            replication.broadcast(raft)
+        if read_index.is_due(raft):
+            read_index.start_round(raft)
+        messages, raft.messages = raft.messages, []
+        after_persist, raft.messages_after_persist = raft.messages_after_persist, []
+        read_states, raft.reads.states = raft.reads.states, []
+        return Ready(
+            self._take_hard_state(), self._take_soft_state(), raft.log.hand_to_disk(), messages, after_persist,
+            self._take_committed(), read_states,
+        )  # fmt: skip
+
+    def _take_hard_state(self) -> HardState | None:
+        raft = self.raft
+        if (raft.term, raft.vote) == self._hard:
+            return None
+        self._hard = (raft.term, raft.vote)
+        return raft.hard_state
+
+    def _take_soft_state(self) -> SoftState | None:
+        soft = self.raft.soft_state
+        if soft == self._soft:
+            return None
+        self._soft = soft
+        return soft
+
+    def _can_apply(self) -> bool:
+        log = self.raft.log
+        return log.applying_index < log.applicable_index and self._applying_bytes < self.raft.config.applying_bytes_max
+
+    def _take_committed(self) -> list[Entry]:
+        if not self._can_apply():
+            return []
+        entries = self.raft.log.hand_to_apply(self.raft.config.apply_bytes_max)
+        size = entries[-1].end_position - entries[0].position
+        self._applying.append((entries[-1].index, size))
+        self._applying_bytes += size
+        return entries
+
+    # -- state
+
+    @property
+    def tail(self) -> LogTail:
+        """The last entry, persisted or not: the next one starts at `tail.end_position`."""
+        return self.raft.log.tail
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+        return self.raft.term
+
+    @property
+    def role(self) -> Role:
+        """Current role."""
+        return self.raft.role
+
+    @property
+    def leader_id(self) -> NodeId:
+        """Leader of the current term as far as known, 0 if not."""
+        return self.raft.leader_id
+
+    @property
+    def commit_index(self) -> int:
+        """Highest index known to be on a majority's disks."""
+        return self.raft.log.commit_index
+
+    @property
+    def persisted_index(self) -> int:
+        """Highest index on the own disk."""
+        return self.raft.log.persisted_index
+
+    @property
+    def applied_index(self) -> int:
+        """Highest index the state machine reported."""
+        return self.raft.log.applied_index
+
+    @property
+    def last_index(self) -> int:
+        """Highest index in the log, persisted or not."""
+        return self.raft.log.tail.index
+
+    @property
+    def term_start_index(self) -> int:
+        """Index of the no-op of the term this node leads or last led: the first index of its own; -1 if never."""
+        return self.raft.term_start_index
+
+    def log_time_ms(self) -> int:
+        """Log time now on a leader (log_time.py); elsewhere the timestamp of the last entry. Never below that."""
+        raft = self.raft
+        floor = raft.log.tail.timestamp_ms
+        return max(raft.log_time.now(raft.monotonic_ms), floor) if raft.role is Role.LEADER else floor
+
+    def status(self) -> status.Status:
+        """Everything an operator asks for, as a value."""
+        return status.of(self.raft)

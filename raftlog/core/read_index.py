@@ -1,0 +1,40 @@
+"""ReadIndex: linearizable reads without a log entry (thesis 6.4).
+
+1. The leader must have committed an entry of its own term, or its commit index may be old: reads wait for the no-op.
+2. It notes its commit index and sends a round of heartbeats; once a majority has answered, no newer leader existed
+   when the round began.
+3. State applied up to the noted index answers the read.
+
+All reads that wait when a Ready is taken share one round.
+"""
+
+from __future__ import annotations
+
+from raftlog.core import replication
+from raftlog.core.raft import Raft
+from raftlog.errors import NotLeaderError
+from raftlog.types import Role
+
+
+def request(raft: Raft, context: int) -> None:
+    """Queues a read. Raises NotLeaderError on anyone but the leader."""
+    if raft.role is not Role.LEADER:
+        raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")
+    raft.reads.waiting.append(context)
+
+
+def is_due(raft: Raft) -> bool:
+    """Reads wait and a round may start."""
+    return bool(raft.reads.waiting) and raft.log.commit_index >= raft.term_start_index
+
+
+def start_round(raft: Raft) -> None:
+    """Starts one round for everything that waits; a group of one needs no answers."""
+    raft.reads.start_round(raft.log.commit_index)
+    replication.broadcast_heartbeats(raft)
+    confirm(raft)
+
+
+def confirm(raft: Raft) -> None:
+    """Answers the rounds that a majority has echoed."""
+    raft.reads.confirm(raft.members.agreed_round(raft.reads.last_round))

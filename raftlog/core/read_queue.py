@@ -1,0 +1,49 @@
+"""Reads that wait for proof that their leader still leads."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from raftlog.types import ReadState
+
+
+class _Round(NamedTuple):
+    number: int
+    index: int  # type: ignore[assignment]
+    contexts: tuple[int, ...]
+
+
+class ReadQueue:
+    """Reads not yet in a round, and rounds not yet confirmed.
+
+    A round is a heartbeat number. A follower that echoes number n confirms every round up to n: that heartbeat left
+    after they began. Numbers rise for the life of the process, and replies of older terms never get here.
+    """
+
+    __slots__ = ("last_round", "rounds", "states", "waiting")
+
+    def __init__(self) -> None:
+        self.last_round = 0
+        self.waiting: list[int] = []
+        """Contexts to put into the next round."""
+        self.rounds: deque[_Round] = deque()
+        self.states: list[ReadState] = []
+        """Answers to hand out."""
+
+    def start_round(self, commit_index: int) -> None:
+        """Everything waiting shares one round, answered with the commit index of now."""
+        self.last_round += 1
+        self.rounds.append(_Round(self.last_round, commit_index, tuple(self.waiting)))
+        self.waiting.clear()
+
+    def confirm(self, number: int) -> None:
+        """A majority has confirmed every round up to `number`."""
+        while self.rounds and self.rounds[0].number <= number:
+            done = self.rounds.popleft()
+            self.states.extend(ReadState(context, done.index) for context in done.contexts)
+
+    def clear(self) -> None:
+        """Leadership ended: nothing unconfirmed is ever answered (confirmed answers stay true)."""
+        self.waiting.clear()
+        self.rounds.clear()

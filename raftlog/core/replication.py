@@ -1,0 +1,74 @@
+"""What a leader sends: entries, probes, heartbeats. How much and when is paced by each follower's Progress."""
+
+from __future__ import annotations
+
+from raftlog.core.progress import Progress, ProgressState
+from raftlog.core.raft import Raft
+from raftlog.messages import AppendEntries, Heartbeat
+from raftlog.types import EntryId, NodeId
+
+
+def broadcast(raft: Raft) -> None:
+    """Sends every follower what it lacks, as far as its window allows."""
+    raft.replication_due = False
+    for node, progress in raft.members.peers.items():
+        fill_window(raft, node, progress)
+
+
+def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
+    """Sends entries until the follower has them all or its window is full."""
+    while progress.next_index <= raft.log.tail.index and not progress.paused:
+        if not _send(raft, node, progress, with_entries=True):
+            return
+
+
+def probe(raft: Raft, node: NodeId, progress: Progress) -> None:
+    """Sends something for sure: entries if allowed, else an empty message that makes the follower tell its state.
+
+    Called when a message may have been lost. In REPLICATE an empty message after the last entry sent is enough: the
+    follower accepts it if it has everything (only acks were lost) and refuses it otherwise.
+    """
+    if progress.state is ProgressState.PROBE:
+        progress.probe_sent = False
+    before = progress.next_index
+    fill_window(raft, node, progress)
+    if progress.next_index == before and not (progress.state is ProgressState.PROBE and progress.probe_sent):
+        _send(raft, node, progress, with_entries=False)
+
+
+def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -> bool:
+    log = raft.log
+    next_index = progress.next_index
+    prev_term = log.term_at(next_index - 1)
+    if prev_term is None:
+        # The entries this follower needs are trimmed: here InstallSnapshot starts (docs/divergence.md). Until it
+        # exists the follower stays in PROBE, and status shows its lag.
+        return False
+    entries = tuple(log.read(next_index, log.tail.index + 1, raft.config.append_bytes_max)) if with_entries else ()
+    last_index = next_index - 1 + len(entries)
+    raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
+    progress.sent(last_index, entries[-1].end_position - entries[0].position if entries else 0)
+    progress.sent_commit = max(progress.sent_commit, min(log.commit_index, last_index))
+    return True
+
+
+def broadcast_heartbeats(raft: Raft) -> None:
+    """One heartbeat to every peer. It carries the newest read round, so a lost round is repeated by the next beat."""
+    raft.heartbeat_elapsed = 0
+    for node, progress in raft.members.peers.items():
+        _send_heartbeat(raft, node, progress)
+
+
+def _send_heartbeat(raft: Raft, node: NodeId, progress: Progress) -> None:
+    # A follower may hold a divergent tail: it may be told of commits only as far as its log is known to match.
+    commit_index = min(raft.log.commit_index, progress.match_index)
+    raft.send(Heartbeat(raft.id, node, raft.term, commit_index, raft.reads.last_round))
+    progress.sent_commit = max(progress.sent_commit, commit_index)
+
+
+def send_commit_notices(raft: Raft) -> None:
+    """Tells followers of commits that no AppendEntries has carried: under load the next one always does."""
+    commit_index = raft.log.commit_index
+    for node, progress in raft.members.peers.items():
+        if progress.sent_commit < min(commit_index, progress.match_index):
+            _send_heartbeat(raft, node, progress)

@@ -1,0 +1,66 @@
+"""A member's state as a value, for operators, metrics and tests."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftlog.core.raft import Raft
+from raftlog.types import NodeId, Role
+
+
+class PeerStatus(NamedTuple):
+    """One follower as the leader sees it."""
+
+    node_id: NodeId
+    match_index: int
+    next_index: int
+    state: str
+    """PROBE or REPLICATE."""
+    recent_active: bool
+    """Heard since the last check-quorum."""
+    lag: int
+    """Entries of the leader's log that are not known to be on the follower's disk."""
+    inflight_messages: int
+    inflight_bytes: int
+
+
+class Status(NamedTuple):
+    """A member. `peers` is empty unless it leads."""
+
+    node_id: NodeId
+    group_id: int
+    role: Role
+    term: int
+    vote: NodeId
+    leader_id: NodeId
+    transferee: NodeId
+    """Target of the leadership transfer under way, 0 if there is none."""
+    voters: tuple[NodeId, ...]
+    first_index: int
+    last_index: int
+    persisted_index: int
+    commit_index: int
+    applied_index: int
+    cache_bytes: int
+    peers: tuple[PeerStatus, ...]
+
+
+def of(raft: Raft) -> Status:
+    """The status of `raft` now."""
+    log = raft.log
+    return Status(
+        raft.id, raft.config.group_id, raft.role, raft.term, raft.vote, raft.leader_id, raft.transferee,
+        raft.members.voters, log.reader.first_index, log.tail.index, log.persisted_index, log.commit_index,
+        log.applied_index, log.cache.bytes, _peers(raft) if raft.role is Role.LEADER else (),
+    )  # fmt: skip
+
+
+def _peers(raft: Raft) -> tuple[PeerStatus, ...]:
+    last = raft.log.tail.index
+    return tuple(
+        PeerStatus(
+            node, peer.match_index, peer.next_index, peer.state.name, peer.recent_active, last - peer.match_index,
+            len(peer.inflights), peer.inflights.bytes,
+        )
+        for node, peer in raft.members.peers.items()
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""One message in: first the rules about terms, then the handler of its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.core import append_entries, election, heartbeat, transfer
+from raftlog.core.raft import Raft
+from raftlog.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+)
+from raftlog.types import NOBODY, Role
+
+_HANDLERS: dict[type, Callable[[Raft, Any], None]] = {
+    RequestVote: election.on_request_vote,
+    RequestVoteReply: election.on_request_vote_reply,
+    AppendEntries: append_entries.on_append_entries,
+    AppendEntriesReply: append_entries.on_append_entries_reply,
+    Heartbeat: heartbeat.on_heartbeat,
+    HeartbeatReply: heartbeat.on_heartbeat_reply,
+    TimeoutNow: transfer.on_timeout_now,
+}
+
+
+def step(raft: Raft, message: Message) -> None:
+    """Takes one message. Messages may be lost, repeated, reordered and late: every rule here expects that."""
+    if message.term > raft.term:
+        if not _enter_higher_term(raft, message):
+            return
+    elif message.term < raft.term:
+        _answer_lower_term(raft, message)
+        return
+    _HANDLERS[type(message)](raft, message)
+
+
+def _enter_higher_term(raft: Raft, message: Message) -> bool:
+    """Adopts a higher term; False: drop the message.
+
+    "If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower" (figure 2).
+
+    Exceptions: who hears a leader ignores campaigns, so that a returning or partitioned member cannot depose it
+    (thesis 4.2.3); pre-votes and their grants carry a term that nobody is in yet.
+    """
+    if isinstance(message, RequestVote):
+        if raft.config.check_quorum and raft.hears_leader and not message.transfer:
+            return False
+        if message.pre_vote:
+            return True
+    if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
+        return True
+    leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow)
+    raft.become_follower(message.term, message.from_id if leads else NOBODY)
+    return True
+
+
+def _answer_lower_term(raft: Raft, message: Message) -> None:
+    """Requests of an older term are refused with the current one, so that their sender catches up (figure 2).
+
+    Without these answers a member that was away in a higher term would be stuck: it ignores the leader, and pre-vote
+    and check-quorum keep it from deposing it.
+    """
+    to_id, term = message.from_id, raft.term
+    if isinstance(message, RequestVote):
+        raft.send(RequestVoteReply(raft.id, to_id, term, False, message.pre_vote, raft.wall_ms))
+    elif isinstance(message, AppendEntries):
+        raft.send(AppendEntriesReply(raft.id, to_id, term, True, message.prev.index, raft.log.tail.id))
+    elif isinstance(message, Heartbeat):
+        raft.send(HeartbeatReply(raft.id, to_id, term, 0, raft.wall_ms))
+
+
+def tick(raft: Raft) -> None:
+    """One tick of time."""
+    if raft.role is Role.LEADER:
+        heartbeat.tick_leader(raft)
+    else:
+        election.tick(raft)

@@ -1,0 +1,53 @@
+"""Which term each index of the log belongs to, as ranges: memory grows with elections, not with entries."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class TermRanges:
+    """Ascending (first index, term) pairs.
+
+    Invariant: indices and terms both strictly ascend (a log's terms never decrease, Raft paper 5.3).
+    """
+
+    __slots__ = ("_firsts", "_terms")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._terms: list[int] = []
+        for first, term in ranges:
+            self.add(first, term)
+
+    def add(self, index: int, term: int) -> None:
+        """The entry appended at `index` has `term`."""
+        if not self._terms or self._terms[-1] != term:
+            self._firsts.append(index)
+            self._terms.append(term)
+
+    def truncate_from(self, index: int) -> None:
+        """Forgets `index` and everything above."""
+        while self._firsts and self._firsts[-1] >= index:
+            self._firsts.pop()
+            self._terms.pop()
+
+    def at(self, index: int) -> int:
+        """Term of `index`, which the caller knows to be in the log."""
+        firsts = self._firsts
+        if index >= firsts[-1]:
+            return self._terms[-1]
+        return self._terms[bisect_right(firsts, index) - 1]
+
+    def last_not_above(self, index: int, term: int) -> tuple[int, int]:
+        """(index, term) of the largest entry with index <= `index` and term <= `term`.
+
+        (first - 1, 0) if there is none, `first` being the lowest index known; (-1, 0) for an empty log.
+        """
+        at = bisect_right(self._firsts, index) - 1
+        while at >= 0 and self._terms[at] > term:
+            index = self._firsts[at] - 1
+            at -= 1
+        if at < 0:
+            return (self._firsts[0] - 1 if self._firsts else -1), 0
+        return index, self._terms[at]

@@ -1,0 +1,55 @@
+"""Leadership transfer and TimeoutNow (thesis 3.10).
+
+The leader stops taking proposals, waits until the target has its whole log on disk, and tells it to campaign at once.
+If the target does not take over within an election timeout, the leader goes on as before.
+"""
+
+from __future__ import annotations
+
+from raftlog.core import election, replication
+from raftlog.core.raft import Raft
+from raftlog.errors import NotLeaderError
+from raftlog.messages import TimeoutNow
+from raftlog.types import NOBODY, NodeId, Role
+
+
+def start(raft: Raft, target: NodeId) -> None:
+    """Begins a transfer; a second call with another target replaces the first; the leader itself ends it.
+
+    Raises NotLeaderError, or ValueError if `target` is no voter.
+    """
+    if raft.role is not Role.LEADER:
+        raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")
+    if not raft.members.is_voter(target):
+        raise ValueError(
+            f"node {target} is no voter of group {raft.config.group_id}: choose from {raft.members.voters}"
+        )
+    if target == raft.transferee:
+        return
+    raft.transfer_elapsed = 0
+    raft.transferee = NOBODY if target == raft.id else target
+    if raft.transferee != NOBODY:
+        replication.fill_window(raft, target, raft.members.peers[target])
+        hand_over_if_caught_up(raft)
+
+
+def hand_over_if_caught_up(raft: Raft) -> None:
+    """Sends TimeoutNow once the target's disk holds the whole log; repeats are harmless (its term has moved on)."""
+    target = raft.transferee
+    if target != NOBODY and raft.members.peers[target].match_index == raft.log.tail.index:
+        raft.send(TimeoutNow(raft.id, target, raft.term))
+
+
+def tick(raft: Raft) -> None:
+    """Gives up after an election timeout."""
+    if raft.transferee == NOBODY:
+        return
+    raft.transfer_elapsed += 1
+    if raft.transfer_elapsed >= raft.config.election_ticks:
+        raft.transferee = NOBODY
+
+
+def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
+    """Campaigns at once and without a pre-vote: the leader itself asked for it."""
+    if raft.role is Role.FOLLOWER and raft.leader_id == message.from_id:
+        election.campaign(raft, transfer=True)
