@@ -17,7 +17,7 @@ class FrameTooLargeError(ValueError):
 class FrameBuffer:
     """Feed it what arrives; it answers with the complete frames (without their length prefix)."""
 
-    __slots__ = ("_limit", "_pieces", "buffered", "_needed")
+    __slots__ = ("_limit", "_needed", "_pieces", "buffered")
 
     def __init__(self, limit: int) -> None:
         """`limit`: the longest acceptable L, bytes."""

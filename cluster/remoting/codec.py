@@ -39,7 +39,7 @@ class CodecError(ValueError):
 
 
 class Header(msgspec.Struct, gc=False):
-    """A decoded header. `extFields` stays raw JSON (or None) until the handler for `code` decodes it."""
+    """A decoded header. `extFields` stays raw JSON until the handler for `code` decodes it."""
 
     code: int
     opaque: int = 0
@@ -47,11 +47,11 @@ class Header(msgspec.Struct, gc=False):
     version: int = 0
     language: str | int = "JAVA"
     remark: str | None = None
-    extFields: msgspec.Raw | None = None  # noqa: N815 - the protocol's name
+    extFields: msgspec.Raw = msgspec.Raw(b"{}")  # the protocol's name
 
 
 _decode_header = msgspec.json.Decoder(Header, strict=False).decode
-_decode_ext = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_ext = msgspec.json.Decoder(dict[str, Any] | None).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -69,15 +69,12 @@ def decode_header(serialize_type: int, data: bytes) -> Header:
 
 def ext_of(header: Header) -> dict[str, str]:
     """The ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
-    raw = header.extFields
-    if raw is None:
-        return {}
     try:
-        fields = _decode_ext(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        if bytes(raw) == b"null":
-            return {}
+        fields = _decode_ext(header.extFields)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"extFields is not an object of values: {error}") from error
+    if fields is None:
+        return {}
     return {k: v if type(v) is str else _as_text(v) for k, v in fields.items() if v is not None}
 
 

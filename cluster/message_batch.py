@@ -1,0 +1,287 @@
+"""Builds the payload of one MESSAGES entry from the sends that have gathered: the hot loop of the leader.
+
+The leader decides everything here: store time, queue offsets, positions. Stored form of a message: RocketMQ's
+MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `remoting.message_format` is the
+readable twin; a test compares both.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from google_crc32c import value as crc32c
+
+from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
+
+if TYPE_CHECKING:
+    from cluster.services import Connection
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+_HEAD = struct.Struct(">IIIIIQQIQ")
+_HEAD_V4 = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
+_TAIL = struct.Struct(">IQI")
+_U64 = struct.Struct(">Q")
+_U16 = struct.Struct(">H")
+
+SYS_FLAG_BORN_V6 = 0x10
+SYS_FLAG_STORE_V6 = 0x20
+
+
+class QueueCursor:
+    """The leader's view of one queue's end: applied state plus its own proposals in flight."""
+
+    __slots__ = ("base", "items", "next_offset", "queue_id", "topic_id")
+
+    def __init__(self, topic_id: int, queue_id: int, next_offset: int) -> None:
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.base = next_offset
+        self.items: list[bytes] = []
+        """Items of the entry under construction. Invariant: base + len(items) == next_offset while not empty."""
+
+
+class TopicSlot:
+    """What the send path needs of a topic, resolved once per leadership and topic change."""
+
+    __slots__ = ("cursor", "cursors", "dedup", "field", "name", "next_queue", "perm", "queues", "topic_id", "v2", "write_queues")
+
+    def __init__(
+        self,
+        name: str,
+        topic_id: int,
+        write_queues: int,
+        queues: int,
+        perm: int,
+        dedup: str,
+        cursor: Callable[[int, int], QueueCursor],
+    ) -> None:
+        """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor."""
+        encoded = name.encode()
+        self.name = name
+        self.topic_id = topic_id
+        self.write_queues = max(1, write_queues)
+        self.queues = queues
+        self.perm = perm
+        self.dedup = dedup
+        self.v2 = len(encoded) > 127
+        self.field = (len(encoded).to_bytes(2 if self.v2 else 1, "big")) + encoded
+        self.cursor = cursor
+        self.cursors: list[QueueCursor | None] = [None] * queues
+        self.next_queue = 0
+
+    def open_cursor(self, queue_id: int) -> QueueCursor:
+        """The cursor of a queue, opened on first use."""
+        cursor = self.cursors[queue_id]
+        if cursor is None:
+            cursor = self.cursors[queue_id] = self.cursor(self.topic_id, queue_id)
+        return cursor
+
+
+class BatchMessage(NamedTuple):
+    """One message of a batch request."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    tag_hash: int
+    key_hash: int
+
+
+class Send(NamedTuple):
+    """One send request, checked and ready to be proposed."""
+
+    connection: Connection
+    size: int
+    """Bytes counted against the limits until the request is answered."""
+    opaque: int
+    serialize_type: int
+    oneway: bool
+    slot: TopicSlot
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    """ip (4 or 16 bytes) and int32 port."""
+    reconsume_times: int
+    body: bytes
+    properties: bytes
+    tag_hash: int
+    unique_key: str
+    kind: int
+    producer_id: bytes
+    """b"" if the send takes no part in dedup."""
+    sequence: int
+    low_sequence: int
+    batch: tuple[BatchMessage, ...]
+    """Empty for a single message; else `flag`, `body`, `properties` above are unused."""
+    received_ms: int
+    version: int
+    header: bytes
+    """The request's header bytes, to forward it should this node lose its leadership first."""
+    code: int
+
+
+class Built(NamedTuple):
+    """A payload and where each send landed: parallel to the sends."""
+
+    payload: bytes
+    offsets: list[int]
+    """Queue offset of the send's first message."""
+    positions: list[tuple[int, ...] | int]
+    """Commit log position of its message; a tuple of all for a batch request."""
+    message_count: int
+    touched: list[tuple[QueueCursor, int]]
+    """Cursors that were advanced, with where each stood before."""
+
+    def rewind(self) -> None:
+        """Takes the offsets back: the payload was not proposed after all."""
+        for cursor, offset in self.touched:
+            cursor.next_offset = offset
+
+
+def message_size(send: Send) -> int:
+    """Stored bytes of a single-message send (an upper bound is enough for cutting batches)."""
+    return 115 + len(send.body) + len(send.properties) + len(send.slot.field)
+
+
+def build(
+    sends: Sequence[Send], *, entry_position: int, store_ms: int, store_host: bytes, effects: bytes = b""
+) -> Built:
+    """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed."""
+    return _Builder(entry_position, store_ms, store_host).run(sends, effects)
+
+
+class _Builder:
+    def __init__(self, entry_position: int, store_ms: int, store_host: bytes) -> None:
+        self.position = entry_position + MESSAGES_AT
+        self.store_ms = store_ms
+        self.store_host = store_host
+        self.parts: list[bytes] = []
+        self.touched: list[tuple[QueueCursor, int]] = []
+        self.sessions: dict[bytes, list[int | list[bytes]]] = {}
+        self.unique: list[UniqueRow] = []
+
+    def run(self, sends: Sequence[Send], effects: bytes) -> Built:
+        offsets: list[int] = []
+        positions: list[tuple[int, ...] | int] = []
+        for send in sends:
+            slot = send.slot
+            cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
+            if not cursor.items:
+                cursor.base = cursor.next_offset
+                self.touched.append((cursor, send.kind))
+            offset = cursor.next_offset
+            first = self.position
+            if send.batch:
+                positions.append(self._add_batch(send, cursor))
+            else:
+                self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
+                positions.append(first)
+                if slot.dedup == "strict" and send.unique_key:
+                    self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
+            offsets.append(offset)
+            if send.producer_id:
+                self._add_session(send, slot.topic_id, offset, first)
+        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects)
+        touched = [(cursor, cursor.base) for cursor, _ in self.touched]
+        return Built(payload, offsets, positions, len(self.parts), touched)
+
+    def _add(
+        self, send: Send, cursor: QueueCursor, flag: int, body: bytes, properties: bytes, tag_hash: int
+    ) -> None:
+        slot = send.slot
+        field = slot.field
+        born_host, store_host = send.born_host, self.store_host
+        total = (
+            74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
+        )
+        offset = cursor.next_offset
+        position = self.position
+        magic = MAGIC_V2 if slot.v2 else MAGIC_V1
+        if len(born_host) == 8 and len(store_host) == 8:
+            head = _HEAD_V4.pack(
+                total, magic, crc32(body) & 0x7FFFFFFF, send.queue_id, flag & 0xFFFFFFFF, offset, position,
+                send.sys_flag, send.born_ms, born_host, self.store_ms, store_host, send.reconsume_times, 0, len(body),
+            )  # fmt: skip
+        else:
+            head = self._head_v6(send, total, magic, body, flag, offset)
+        message = b"".join((head, body, field, _U16.pack(len(properties)), properties))
+        self.parts.append(message)
+        cursor.items.append(ITEM.pack(position, total, crc32c(message), tag_hash, self.store_ms))
+        cursor.next_offset = offset + 1
+        self.position = position + total
+
+    def _head_v6(self, send: Send, total: int, magic: int, body: bytes, flag: int, offset: int) -> bytes:
+        sys_flag = send.sys_flag
+        if len(send.born_host) == 20:
+            sys_flag |= SYS_FLAG_BORN_V6
+        if len(self.store_host) == 20:
+            sys_flag |= SYS_FLAG_STORE_V6
+        fixed = _HEAD.pack(
+            total, magic, crc32(body) & 0x7FFFFFFF, send.queue_id, flag & 0xFFFFFFFF, offset, self.position, sys_flag,
+            send.born_ms,
+        )  # fmt: skip
+        tail = _TAIL.pack(send.reconsume_times, 0, len(body))
+        return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
+
+    def _add_batch(self, send: Send, cursor: QueueCursor) -> tuple[int, ...]:
+        positions: list[int] = []
+        strict = send.slot.dedup == "strict"
+        for message in send.batch:
+            offset, position = cursor.next_offset, self.position
+            self._add(send, cursor, message.flag, message.body, message.properties, message.tag_hash)
+            positions.append(position)
+            if strict and message.key_hash:
+                self._add_unique(send, message.key_hash, message.body, offset, position)
+        return tuple(positions)
+
+    def _add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
+        row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
+        self.unique.append(row)
+
+    def _add_session(self, send: Send, topic_id: int, offset: int, position: int) -> None:
+        row = SESSION_ROW.pack(send.sequence, topic_id, send.queue_id, offset, position)
+        session = self.sessions.get(send.producer_id)
+        if session is None:
+            self.sessions[send.producer_id] = [send.low_sequence, send.sequence, [row]]
+        else:
+            session[0] = max(session[0], send.low_sequence)
+            session[1] = max(session[1], send.sequence)
+            session[2].append(row)  # type: ignore[union-attr]
+
+    def _runs(self) -> list[Run]:
+        runs: list[Run] = []
+        for cursor, kind in self.touched:
+            runs.append(
+                Run(cursor.topic_id, cursor.queue_id, cursor.base, len(cursor.items), kind, b"".join(cursor.items))
+            )
+            cursor.items = []
+        return runs
+
+    def _sessions(self) -> list[SessionRows]:
+        packed: list[SessionRows] = []
+        for producer_id, (low, high, rows) in self.sessions.items():
+            rows.sort()  # type: ignore[union-attr]  # big-endian: by sequence
+            packed.append(SessionRows(producer_id, low, high, b"".join(rows)))  # type: ignore[arg-type]
+        return packed
+
+
+def key_hash_of(unique_key: str) -> int:
+    """64 bits of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
+    data = unique_key.encode()
+    return crc32c(data) << 32 | crc32(data)
+
+
+def normal_kind(topic: str) -> int:
+    """The row kind of a client send to `topic`."""
+    if topic.startswith("%RETRY%"):
+        return RowKind.RETRY
+    if topic.startswith("%DLQ%"):
+        return RowKind.DEAD_LETTER
+    return RowKind.NORMAL

@@ -1,0 +1,136 @@
+"""Frames between nodes: `int32 L | u8 kind | u8 version | u16 header length | header (msgpack array) | payload`.
+
+Raft messages are arrays of their fields; the entries of an AppendEntries follow as payload, the very bytes of the log,
+so a follower writes what it received. Decoding checks both CRCs of every frame of the log (docs/wire-protocol.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import msgpack
+
+from raftlog.errors import FrameError
+from raftlog.frame import decode_entries
+from raftlog.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+)
+from raftlog.types import Entry, EntryId, NodeId
+
+VERSION = 1
+FRAME_MAX = 64 << 20
+"""Longest acceptable frame, bytes: a batch of appends, or a forwarded request."""
+
+_HEAD = struct.Struct(">iBBH")
+_BODY = struct.Struct(">BBH")
+
+
+class Kind(IntEnum):
+    """What a frame carries. Values are on the wire: never renumber."""
+
+    HELLO = 0
+    REFUSED = 1
+    FORWARD = 2
+    FORWARD_REPLY = 3
+    REQUEST_VOTE = 16
+    REQUEST_VOTE_REPLY = 17
+    APPEND_ENTRIES = 18
+    APPEND_ENTRIES_REPLY = 19
+    HEARTBEAT = 20
+    HEARTBEAT_REPLY = 21
+    TIMEOUT_NOW = 22
+
+
+class WireError(ValueError):
+    """Not a frame between nodes: the connection is closed."""
+
+
+def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:
+    """Everything of a frame but its payload, which must follow with exactly `payload_size` bytes."""
+    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    return _HEAD.pack(4 + len(packed) + payload_size, kind, VERSION, len(packed)) + packed
+
+
+def unpack(frame: bytes) -> tuple[int, list[Any], bytes]:
+    """Kind, header and payload of a frame (without its length prefix). Raises WireError."""
+    try:
+        kind, version, header_len = _BODY.unpack_from(frame)
+        if version != VERSION:
+            raise WireError(f"peer protocol {version}, this node speaks {VERSION}")
+        if 4 + header_len > len(frame):
+            raise WireError("the header is longer than its frame")
+        header = msgpack.unpackb(frame[4 : 4 + header_len], raw=False)
+    except (struct.error, ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"malformed frame: {error}") from error
+    if not isinstance(header, list):
+        raise WireError("the header is not an array")
+    return kind, header, frame[4 + header_len :]
+
+
+def encode_message(message: Message) -> list[bytes]:
+    """A Raft message as parts to be written one after another; entries are not copied."""
+    if isinstance(message, AppendEntries):
+        return _encode_append(message)
+    kind = _KINDS[type(message)]
+    fields: list[Any] = list(message)
+    if isinstance(message, RequestVote):
+        fields[3] = list(message.last)
+    elif isinstance(message, AppendEntriesReply):
+        fields[5] = list(message.hint)
+    return [pack(kind, fields)]
+
+
+def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) -> Message:
+    """The message of an unpacked frame. Raises WireError."""
+    try:
+        if kind == Kind.APPEND_ENTRIES:
+            return _decode_append(header, payload, group_id)
+        if kind == Kind.REQUEST_VOTE:
+            header[3] = EntryId(*header[3])
+        elif kind == Kind.APPEND_ENTRIES_REPLY:
+            header[5] = EntryId(*header[5])
+        message: Message = _TYPES[kind](*header)
+    except (KeyError, TypeError, IndexError, FrameError) as error:
+        raise WireError(f"malformed message of kind {kind}: {error}") from error
+    return message
+
+
+def _encode_append(message: AppendEntries) -> list[bytes]:
+    parts: list[bytes] = []
+    size = 0
+    for entry in message.entries:
+        parts.append(entry.header)
+        parts.append(entry.payload)
+        size += 64 + len(entry.payload)
+    header = [
+        message.from_id, message.to_id, message.term, message.prev.term, message.prev.index, message.commit_index,
+    ]  # fmt: skip
+    return [pack(Kind.APPEND_ENTRIES, header, size), *parts]
+
+
+def _decode_append(header: list[Any], payload: bytes, group_id: int) -> AppendEntries:
+    from_id, to_id, term, prev_term, prev_index, commit_index = header
+    entries: tuple[Entry, ...] = tuple(decode_entries(payload, group_id)) if payload else ()
+    return AppendEntries(
+        NodeId(from_id), NodeId(to_id), term, EntryId(prev_term, prev_index), commit_index, entries
+    )
+
+
+_TYPES: dict[int, Any] = {
+    Kind.REQUEST_VOTE: RequestVote,
+    Kind.REQUEST_VOTE_REPLY: RequestVoteReply,
+    Kind.APPEND_ENTRIES_REPLY: AppendEntriesReply,
+    Kind.HEARTBEAT: Heartbeat,
+    Kind.HEARTBEAT_REPLY: HeartbeatReply,
+    Kind.TIMEOUT_NOW: TimeoutNow,
+}
+_KINDS: dict[type, Kind] = {message_type: Kind(kind) for kind, message_type in _TYPES.items()}

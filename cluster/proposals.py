@@ -1,0 +1,387 @@
+"""Proposals: from checked requests to log entries, and back to answers.
+
+Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all that has
+gathered and proposes it, at most `batches_inflight_max` at a time (natural group commit) -> the entry is applied ->
+every send of it is answered.
+
+Waiters are settled by (term, index), never by index alone: an entry of another term applied at the index proves that
+ours is lost (FAIL, code 14: safe to send again). Undecided at the deadline is UNKNOWN: the client is told so, the waiter
+stays until the log decides, and a re-sent request finds it here (see `dedup`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.apply_lane import Applied
+from cluster.clock import Clock
+from cluster.message_batch import Built, QueueCursor, Send, TopicSlot, build, message_size
+from cluster.services import Outcome, ProposeResult
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import NotLeaderError, ProposalDroppedError
+from raftlog.types import EntryId, EntryType, Role
+from statemachine.broker_state import BrokerState
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, Command, pack
+
+if TYPE_CHECKING:
+    from cluster.config import Config
+
+logger = logging.getLogger(__name__)
+
+Done = Callable[[ProposeResult], None]
+
+
+class SendReplies(Protocol):
+    """Who turns the fate of a send into bytes for the client (see `remoting.send_reply`)."""
+
+    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
+        """All of them are committed and applied; those at the `muted` positions have had their answer (UNKNOWN)."""
+
+    def refused(self, send: Send, remark: str) -> None:
+        """Never proposed, or proved lost."""
+
+    def unknown(self, send: Send, remark: str) -> None:
+        """Proposed, undecided at the deadline."""
+
+
+class PendingCommands:
+    """Commands of one or several callers that share a COMMAND entry."""
+
+    __slots__ = ("commands", "deadline_ms", "done")
+
+    def __init__(self, commands: list[Command], done: Done, deadline_ms: int) -> None:
+        self.commands = commands
+        self.done = done
+        self.deadline_ms = deadline_ms
+
+
+class PendingEntry:
+    """A proposed entry and all who wait for it."""
+
+    __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "sends")
+
+    def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
+        self.id = entry_id
+        self.deadline_ms = deadline_ms
+        self.sends: list[Send] = []
+        self.built: Built | None = None
+        self.calls: list[PendingCommands] = []
+        self.bytes = 0
+        self.answered = False
+        """True once its waiters were told UNKNOWN; the entry itself waits on for the log's decision."""
+        self.muted: set[int] = set()
+        """Positions in `sends` that were told UNKNOWN and must not be answered a second time."""
+
+
+class Proposals:
+    """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: BrokerState,
+        clock: Clock,
+        *,
+        store_host: bytes,
+        wake: Callable[[], None],
+        replies: SendReplies,
+        on_unproposed: Callable[[list[Send]], None],
+    ) -> None:
+        """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
+
+        `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader.
+        """
+        self._limits = config.limits
+        self._deadline_ms = config.send.deadline_ms
+        self._offsets_flush_ms = config.offsets.flush_ms
+        self._state = state
+        self._clock = clock
+        self._store_host = store_host
+        self._wake = wake
+        self._replies = replies
+        self._on_unproposed = on_unproposed
+        self._sends: deque[Send] = deque()
+        self._calls: list[PendingCommands] = []
+        self._pending: dict[int, PendingEntry] = {}
+        self._offsets: dict[tuple[str, int, int], int] = {}
+        self._offsets_since_ms = 0
+        self._ended_sessions: list[bytes] = []
+        self._slots: dict[str, TopicSlot] = {}
+        self._cursors: dict[tuple[int, int], QueueCursor] = {}
+        self._barriers: dict[str, int] = {}
+        self._open_term = 0
+        self._raw: RawNode | None = None
+        self.bytes_inflight = 0
+        """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
+        self.on_roles: list[Callable[[], None]] = []
+        self.session_max: dict[bytes, int] = {}
+        """Highest sequence queued or proposed per producer, in this term of leadership."""
+        self.stats_entries = 0
+        self.stats_messages = 0
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """True if this node leads and has applied its term's no-op: its counters are exact, writes may enter."""
+        return self._open_term != 0
+
+    def slot(self, topic: str) -> TopicSlot | None:
+        """The topic as the send path needs it; None if it does not exist or a change of it is under way."""
+        slot = self._slots.get(topic)
+        if slot is None:
+            config = self._state.topics.get(topic)
+            if config is None or topic in self._barriers:
+                return None
+            dedup = config.attributes.get("dedup", "retry")
+            queues = max(config.read_queues, config.write_queues)
+            slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor)
+            self._slots[topic] = slot
+        return slot
+
+    def changing(self, topic: str) -> bool:
+        """True while a proposed change of the topic is not applied: its sends wait."""
+        return topic in self._barriers
+
+    def submit_send(self, send: Send) -> None:
+        """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
+        self._sends.append(send)
+        self._wake()
+
+    def submit_commands(self, commands: list[Command], done: Done) -> None:
+        """Queues commands for one COMMAND entry."""
+        if not self._open_term:
+            done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
+            return
+        for command in commands:
+            if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
+                name = command[1]["name"] if command[0] == CREATE_TOPIC else command[1]
+                self._barriers[name] = self._barriers.get(name, 0) + 1
+                self._slots.pop(name, None)
+        self._calls.append(PendingCommands(commands, done, self._clock.monotonic_ms() + self._deadline_ms))
+        self._wake()
+
+    def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
+        """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
+        if not self._offsets:
+            self._offsets_since_ms = self._clock.monotonic_ms()
+        self._offsets[group, topic_id, queue_id] = offset
+
+    def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
+        """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
+        for entry in self._pending.values():
+            for at, send in enumerate(entry.sends):
+                if send.sequence == sequence and send.producer_id == producer_id:
+                    return entry, at
+        for send in self._sends:
+            if send.sequence == sequence and send.producer_id == producer_id:
+                return send
+        return None
+
+    def attach(self, entry: PendingEntry, at: int, send: Send) -> None:
+        """A re-sent request takes the place of its first arrival, whose connection is gone or was told UNKNOWN."""
+        old = entry.sends[at]
+        entry.sends[at] = send
+        entry.muted.discard(at)
+        entry.bytes += send.size - old.size
+        self.bytes_inflight -= old.size
+
+    def replace_queued(self, old: Send, send: Send) -> None:
+        """The same for a send that is still queued."""
+        self._sends[self._sends.index(old)] = send
+        self.bytes_inflight -= old.size
+
+    # --- the driver's side -------------------------------------------------------------------------------------------
+
+    def flush(self, raw: RawNode) -> None:
+        """Proposes what has gathered, as the windows allow."""
+        if not self._open_term or raw.role is not Role.LEADER or raw.term != self._open_term:
+            return
+        try:
+            if self._calls:
+                # Sends that were checked against a topic go before the change of it: apply never rejects a row.
+                while self._barriers and self._sends:
+                    self._propose_sends(raw)
+                self._propose_commands(raw)
+            while self._sends and len(self._pending) < self._limits.batches_inflight_max:
+                self._propose_sends(raw)
+            if self._offsets and self._clock.monotonic_ms() - self._offsets_since_ms >= self._offsets_flush_ms:
+                raw.propose(EntryType.COMMAND, self._take_offsets(), raw.log_time_ms())
+        except (NotLeaderError, ProposalDroppedError) as error:
+            logger.info("proposing pauses: %s", error)
+
+    def on_applied(self, applied: Applied) -> None:
+        """Settles the waiters of a run; the no-op of this node's own term opens its writes."""
+        raw = self._raw
+        if not self._open_term and raw is not None and raw.role is Role.LEADER:
+            for entry in applied.entries:
+                if entry.type == EntryType.NOOP and entry.term == raw.term:
+                    self._open_writes(entry.term)
+        pending = self._pending
+        if not pending:
+            return
+        for entry, results in zip(applied.entries, applied.run.results, strict=True):
+            waiter = pending.pop(entry.index, None)
+            if waiter is None:
+                continue
+            if waiter.id.term == entry.term:
+                self._settle(waiter, results)
+            else:
+                self._lost(waiter)
+
+    def on_role(self, raw: RawNode) -> None:
+        """Opens writes for a new term of leadership, closes them when it is over."""
+        self._raw = raw
+        if raw.role is not Role.LEADER or raw.term != self._open_term:
+            self._close_writes()
+        for callback in self.on_roles:
+            callback()
+
+    def _open_writes(self, term: int) -> None:
+        """The no-op of `term` is applied: counters start from applied state (the overlay of an old term is gone)."""
+        self._slots.clear()
+        self._cursors.clear()
+        self._barriers.clear()
+        self.session_max.clear()
+        self._open_term = term
+        for callback in self.on_roles:
+            callback()
+
+    def _close_writes(self) -> None:
+        """Leadership is over: what was not proposed was not proposed; what was, the log will decide."""
+        if not self._open_term:
+            return
+        self._open_term = 0
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call.done(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
+        self._offsets.clear()
+        sends = list(self._sends)
+        self._sends.clear()
+        self.bytes_inflight -= sum([send.size for send in sends])
+        if sends:
+            self._on_unproposed(sends)
+
+    def expire(self) -> None:
+        """Called on a timer: what is past its deadline gets the answer UNKNOWN, or FAIL if it never was proposed."""
+        now = self._clock.monotonic_ms()
+        for entry in self._pending.values():
+            if entry.deadline_ms > now:
+                break
+            if not entry.answered:
+                self._give_up(entry)
+        while self._sends and self._sends[0].received_ms + self._deadline_ms <= now:
+            send = self._sends.popleft()
+            self.bytes_inflight -= send.size
+            self._replies.refused(send, "the log did not take it in time; nothing was stored")
+        if self._offsets and now - self._offsets_since_ms >= self._offsets_flush_ms:
+            self._wake()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
+        """Cursors outlive topic slots within a term: offsets in flight must not be given out twice."""
+        cursor = self._cursors.get((topic_id, queue_id))
+        if cursor is None:
+            cursor = QueueCursor(topic_id, queue_id, self._state.max_offset(topic_id, queue_id))
+            self._cursors[topic_id, queue_id] = cursor
+        return cursor
+
+    def _propose_commands(self, raw: RawNode) -> None:
+        calls = self._calls
+        entry = raw.propose(
+            EntryType.COMMAND, pack([command for call in calls for command in call.commands]), raw.log_time_ms()
+        )
+        self._calls = []
+        pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
+        pending.calls = calls
+        self._pending[entry.index] = pending
+
+    def _propose_sends(self, raw: RawNode) -> None:
+        sends = self._cut_batch()
+        effects = self._take_offsets() if self._offsets else b""
+        store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
+        built = build(
+            sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host, effects=effects
+        )
+        try:
+            entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
+        except (NotLeaderError, ProposalDroppedError):
+            built.rewind()
+            self._sends.extendleft(reversed(sends))
+            raise
+        pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
+        pending.sends = sends
+        pending.built = built
+        pending.bytes = sum([send.size for send in sends])
+        self._pending[entry.index] = pending
+        self.stats_entries += 1
+        self.stats_messages += built.message_count
+
+    def _cut_batch(self) -> list[Send]:
+        """All that has gathered, up to the batch limits; a large send goes alone."""
+        queue = self._sends
+        bytes_left = self._limits.batch_bytes_max
+        count_left = self._limits.batch_messages_max
+        sends: list[Send] = []
+        while queue and count_left > 0:
+            send = queue[0]
+            bytes_left -= message_size(send) if not send.batch else send.size
+            if bytes_left < 0 and sends:
+                break
+            sends.append(queue.popleft())
+            count_left -= len(send.batch) or 1
+        return sends
+
+    def _take_offsets(self) -> bytes:
+        rows = [[group, topic_id, queue_id, offset] for (group, topic_id, queue_id), offset in self._offsets.items()]
+        self._offsets.clear()
+        return pack([[COMMIT_OFFSETS, rows]])
+
+    def _settle(self, waiter: PendingEntry, results: list[object]) -> None:
+        self._release_barriers(waiter)
+        if waiter.sends and waiter.built is not None:
+            self.bytes_inflight -= waiter.bytes
+            self._replies.stored(waiter.sends, waiter.built, waiter.muted)
+        at = 0
+        for call in waiter.calls:
+            count = len(call.commands)
+            if not waiter.answered:
+                call.done(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
+            at += count
+
+    def _lost(self, waiter: PendingEntry) -> None:
+        """Another leader's entry stands at our index: ours will never be applied."""
+        self._release_barriers(waiter)
+        self.bytes_inflight -= waiter.bytes
+        remark = "the entry was lost with its leader; nothing was stored"
+        for at, send in enumerate(waiter.sends):
+            if at not in waiter.muted:
+                self._replies.refused(send, remark)
+        for call in waiter.calls:
+            if not waiter.answered:
+                call.done(ProposeResult(Outcome.FAIL, [], waiter.id, remark))
+
+    def _give_up(self, entry: PendingEntry) -> None:
+        entry.answered = True
+        term, index = entry.id
+        remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
+        for at, send in enumerate(entry.sends):
+            entry.muted.add(at)
+            self._replies.unknown(send, remark)
+        for call in entry.calls:
+            call.done(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
+
+    def _release_barriers(self, waiter: PendingEntry) -> None:
+        for call in waiter.calls:
+            for command in call.commands:
+                if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
+                    name = command[1]["name"] if command[0] == CREATE_TOPIC else command[1]
+                    left = self._barriers.get(name, 0) - 1
+                    if left > 0:
+                        self._barriers[name] = left
+                    else:
+                        self._barriers.pop(name, None)

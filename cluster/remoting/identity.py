@@ -1,0 +1,101 @@
+"""Which send is a re-send: identities for clients that have none of their own (docs/adr/0011-duplicate-sends.md).
+
+Our client names its sends (producer id, sequence). For every other client the node that holds its connection does: each
+connection is a producer session of its own. A send that was never answered for good (its connection closed first, or the
+answer was UNKNOWN) is remembered here by UNIQ_KEY with the identity it had; the first later send with the same topic, key
+and body takes that identity over, and the log recognises it, also on another leader. An answered send is never
+remembered, so one Message object sent ten times is ten messages. If this node dies, its memory of who was unanswered dies
+with it: then the duplicate is kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+from zlib import crc32
+
+REMEMBER_MS = 300_000
+REMEMBER_MAX = 100_000
+
+
+class Identity(NamedTuple):
+    """What makes a send recognisable in the log."""
+
+    producer_id: bytes
+    sequence: int
+    low_sequence: int
+
+
+class Unanswered(NamedTuple):
+    """A send whose client knows no outcome."""
+
+    identity: Identity
+    body_crc: int
+    until_ms: int
+
+
+class RetryMemory:
+    """Unanswered sends of foreign clients, oldest first; bounded in number and age."""
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[tuple[str, str], list[Unanswered]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def remember(self, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
+        """Keeps an unanswered send, so that its retry is recognised."""
+        while self._count >= REMEMBER_MAX:
+            _, dropped = self._by_key.popitem(last=False)
+            self._count -= len(dropped)
+        record = Unanswered(identity, crc32(body), now_ms + REMEMBER_MS)
+        self._by_key.setdefault((topic, unique_key), []).append(record)
+        self._count += 1
+
+    def claim(self, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
+        """The identity of the oldest unanswered send that this one repeats; each is handed out once."""
+        records = self._by_key.get((topic, unique_key))
+        if not records:
+            return None
+        body_crc = crc32(body)
+        for at, record in enumerate(records):
+            if record.body_crc == body_crc and record.until_ms > now_ms:
+                del records[at]
+                self._count -= 1
+                if not records:
+                    del self._by_key[topic, unique_key]
+                return record.identity
+        return None
+
+    def expire(self, now_ms: int) -> None:
+        """Forgets what is too old to be a retry."""
+        while self._by_key:
+            key, records = next(iter(self._by_key.items()))
+            if records[-1].until_ms > now_ms:
+                return
+            del self._by_key[key]
+            self._count -= len(records)
+
+
+class ConnectionSession:
+    """A connection as a producer session. Its id is replaced after an UNKNOWN, so that old rows can be dropped."""
+
+    __slots__ = ("next_sequence", "pending", "producer_id")
+
+    def __init__(self, producer_id: bytes) -> None:
+        self.producer_id = producer_id
+        self.next_sequence = 1
+        self.pending: OrderedDict[int, None] = OrderedDict()
+        """Sequences not answered yet, ascending."""
+
+    def issue(self) -> Identity:
+        """The identity of the next send through this connection."""
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        self.pending[sequence] = None
+        return Identity(self.producer_id, sequence, next(iter(self.pending)))
+
+    def settle(self, sequence: int) -> None:
+        """The send was answered for good."""
+        self.pending.pop(sequence, None)

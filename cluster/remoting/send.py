@@ -1,0 +1,407 @@
+"""Sends: codes 10, 310 and 320. Checks a request, names it, finds out whether it is a re-send, queues it to be proposed.
+
+Refusals happen before anything is proposed and say so by their code; see docs/guarantees.md. This is the hot path: no
+task, no future, no log line per message.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
+
+from cluster.message_batch import BatchMessage, Send, key_hash_of, normal_kind
+from cluster.proposals import PendingEntry, Proposals
+from cluster.remoting.codec import FLAG_ONEWAY, Header, java_hash
+from cluster.remoting.codes import ResponseCode
+from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
+from cluster.remoting.send_header import SendHeader, decode_send_header
+from cluster.remoting.send_reply import SendReplyWriter
+from cluster.remoting.server import ReplyPath
+from cluster.services import Outcome, ProposeResult
+from statemachine.commands import CREATE_TOPIC
+
+if TYPE_CHECKING:
+    from cluster.clock import Clock
+    from cluster.config import Config
+    from statemachine.broker_state import BrokerState
+
+FORBIDDEN_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    }
+)  # fmt: skip
+DEFAULT_TOPIC = "TBW102"
+PERM_WRITE = 2
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+_BATCH_HEAD = struct.Struct(">iiiii")
+_U16 = struct.Struct(">H")
+
+
+class Refused(Exception):
+    """A request that is answered with a code and stored nowhere."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+@lru_cache(maxsize=65536)
+def tag_hash(tag: str) -> int:
+    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
+    return java_hash(tag) if tag else 0
+
+
+def property_of(properties: str, name: str) -> str:
+    """The value of a property in `name 0x01 value 0x02 ...`; "" if absent."""
+    mark = name + "\x01"
+    if properties.startswith(mark):
+        start = len(mark)
+    else:
+        at = properties.find("\x02" + mark)
+        if at < 0:
+            return ""
+        start = at + 1 + len(mark)
+    end = properties.find("\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]
+
+
+class Route(Protocol):
+    """How a request enters: here if this node leads, else over to the leader."""
+
+    def __call__(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None,
+    ) -> None:  # fmt: skip
+        """Handles the request."""
+
+
+class SendHandler:
+    """Takes send requests on the node that leads."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: BrokerState,
+        clock: Clock,
+        proposals: Proposals,
+        replies: SendReplyWriter,
+        retries: RetryMemory,
+        incarnation: bytes,
+        route: Route,
+    ) -> None:
+        """`incarnation`: 8 bytes that no other run of any node shares. `route` handles a send request from the start."""
+        self._limits = config.limits
+        self._auto_create = config.topics.auto_create
+        self._default_queues = config.topics.default_queues
+        self._state = state
+        self._clock = clock
+        self._proposals = proposals
+        self._replies = replies
+        self._retries = retries
+        self._incarnation = incarnation
+        self._route = route
+        self._sessions = 0
+        self._suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
+        self._waiting: dict[str, list[Callable[[int, str], None]]] = {}
+        self._key_prefix = incarnation.hex().upper()
+        self._keys = 0
+
+    # --- entry -------------------------------------------------------------------------------------------------------
+
+    def on_send(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None = None,
+    ) -> None:  # fmt: skip
+        """Handles one request frame. Raises CodecError if its header is malformed.
+
+        `identity`: given by a node that forwards; a client's own (raftmqPid) goes before it.
+        """
+        fields = decode_send_header(header)
+        try:
+            self._check_limits(path, len(header_bytes) + len(body))
+            self._accept(path, serialize_type, header, header_bytes, fields, body, identity)
+        except Refused as refusal:
+            self._replies.refuse(path, serialize_type, header, refusal.code, refusal.remark)
+
+    def _accept(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, fields: SendHeader,
+        body: bytes, identity: Identity | None,
+    ) -> None:  # fmt: skip
+        topic = fields.topic
+        slot = self._proposals.slot(topic)
+        if slot is None:
+            self._wait_for_topic(path, serialize_type, header, header_bytes, fields, body, identity)
+            return
+        if not slot.perm & PERM_WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
+        if topic in FORBIDDEN_TOPICS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+        queue_id = fields.queue_id
+        if queue_id < 0:
+            queue_id = slot.next_queue % slot.write_queues
+            slot.next_queue = queue_id + 1
+        elif queue_id >= slot.queues:
+            remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        batch: tuple[BatchMessage, ...] = ()
+        if fields.is_batch:
+            batch = self._split_batch(topic, body)
+            properties, unique_key, tag = b"", "", 0
+        else:
+            properties, unique_key, tag = self._check_message(len(body), fields.properties)
+        oneway = bool(header.flag & FLAG_ONEWAY)
+        size = len(header_bytes) + len(body)
+        if slot.dedup == "off" or (oneway and not fields.producer_id):
+            named = _NO_IDENTITY
+        else:
+            named = identity or self._identify(path, topic, fields, unique_key, body)
+        send = Send(
+            path, size, header.opaque, serialize_type, oneway, slot, queue_id, fields.message_flag,
+            fields.sys_flag & ~0x3C, fields.born_ms, path.born_host, fields.reconsume_times or 0, body, properties,
+            tag, unique_key, normal_kind(topic) if topic[0] == "%" else 0, *named, batch,
+            self._clock.monotonic_ms(), header.version, header_bytes, header.code,
+        )  # fmt: skip
+        if slot.dedup == "strict" and self._known_unique(send):
+            return
+        if send.producer_id and self._known(send):
+            return
+        path.inflight_bytes += size
+        self._proposals.bytes_inflight += size
+        self._proposals.submit_send(send)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _check_limits(self, path: ReplyPath, size: int) -> None:
+        limits = self._limits
+        if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"this connection has {path.inflight_bytes} bytes in flight; with {size} more it passes "
+                f"limits.connection_inflight_bytes_max = {limits.connection_inflight_bytes_max}",
+            )
+        inflight = self._proposals.bytes_inflight
+        if inflight + size > limits.node_inflight_bytes_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"this node has {inflight} bytes in flight; with {size} more it passes "
+                f"limits.node_inflight_bytes_max = {limits.node_inflight_bytes_max}",
+            )
+
+    def _check_message(self, body_size: int, properties: str) -> tuple[bytes, str, int]:
+        """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
+        if body_size > self._limits.message_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
+            )
+        if "DELAY" in properties or "TIMER_D" in properties or "TRAN_MSG" in properties:
+            _refuse_not_yet(properties)
+        if properties and properties[-1] != "\x02":
+            properties += "\x02"
+        if "POP_CK\x01" in properties:
+            properties = _without(properties, "POP_CK")
+        unique_key = property_of(properties, "UNIQ_KEY")
+        if not unique_key:
+            self._keys += 1
+            unique_key = f"{self._key_prefix}{self._keys:016X}"
+            properties += f"UNIQ_KEY\x01{unique_key}\x02"
+        tag = property_of(properties, "TAGS") if "TAGS\x01" in properties else ""
+        stored = (properties + self._suffix).encode()
+        if len(stored) > self._limits.properties_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {len(stored)} bytes with those the broker adds, "
+                f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
+            )
+        return stored, unique_key, tag_hash(tag)
+
+    def _split_batch(self, topic: str, body: bytes) -> tuple[BatchMessage, ...]:
+        """The messages of a batch request (code 320 body). Raises Refused (13)."""
+        if topic.startswith("%RETRY%"):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
+        messages: list[BatchMessage] = []
+        at, end = 0, len(body)
+        try:
+            while at < end:
+                size, _magic, _crc, flag, body_len = _BATCH_HEAD.unpack_from(body, at)
+                body_at = at + _BATCH_HEAD.size
+                props_at = body_at + body_len
+                (props_len,) = _U16.unpack_from(body, props_at)
+                stop = props_at + 2 + props_len
+                if body_len < 0 or stop > end or size != stop - at:
+                    remark = f"message {len(messages)} of the batch is cut or longer than it says"
+                    raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+                text = body[props_at + 2 : stop].decode()
+                properties, unique_key, tag = self._check_message(body_len, text)
+                messages.append(
+                    BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash_of(unique_key))
+                )
+                at = stop
+        except (struct.error, UnicodeDecodeError) as error:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
+        if not messages:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        return tuple(messages)
+
+    # --- topics that do not exist ------------------------------------------------------------------------------------
+
+    def _wait_for_topic(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, fields: SendHeader,
+        body: bytes, identity: Identity | None,
+    ) -> None:  # fmt: skip
+        """Creates the topic if the rules allow; the send is routed again when the change is applied."""
+        topic = fields.topic
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            changing = self._proposals.changing(topic)
+            commands = [] if changing else [[CREATE_TOPIC, self._new_topic(topic, fields), True]]
+            waiting = self._waiting[topic] = []
+        else:
+            commands = None
+        size = len(header_bytes) + len(body)
+        path.inflight_bytes += size
+        self._proposals.bytes_inflight += size
+
+        def settle(code: int, remark: str) -> None:
+            path.inflight_bytes -= size
+            self._proposals.bytes_inflight -= size
+            if code:
+                self._replies.refuse(path, serialize_type, header, code, remark)
+            else:
+                self._route(path, serialize_type, header, header_bytes, body, identity)
+
+        waiting.append(settle)
+        if commands is not None:
+            # Sends that find a change under way wait behind it with an entry of no commands.
+            self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
+
+    def _topic_ready(self, topic: str, result: ProposeResult) -> None:
+        code, remark = 0, ""
+        if result.outcome is not Outcome.OK:
+            # The topic's fate is not the send's: the send itself was never proposed.
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {topic} could not be created: {result.remark}"
+        elif result.results and not result.results[0].ok:
+            code, remark = ResponseCode.INVALID_PARAMETER, f"topic {topic}: {result.results[0].code}"
+        for settle in self._waiting.pop(topic, ()):
+            settle(code, remark)
+
+    def _new_topic(self, topic: str, fields: SendHeader) -> dict[str, object]:
+        """The config of a topic made by its first send (RocketMQ: TopicConfigManager). Raises Refused."""
+        special = topic.startswith(("%RETRY%", "%DLQ%"))
+        length_max = 255 if special else self._limits.topic_length_max
+        if not topic or len(topic) > length_max:
+            remark = f"the topic has {len(topic)} characters, allowed are 1 to {length_max} (limits.topic_length_max)"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        if not _TOPIC.fullmatch(topic):
+            remark = f"the topic {topic!r} has characters outside ^[%|a-zA-Z0-9_-]+$"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        if topic in FORBIDDEN_TOPICS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+        if special:
+            queues = 1
+        elif self._auto_create and topic != DEFAULT_TOPIC:
+            queues = max(1, min(fields.default_queues, self._default_queues))
+        else:
+            allowed = str(self._auto_create).lower()
+            remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return {"name": topic, "read_queues": queues, "write_queues": queues, "perm": 6}
+
+    # --- identity ----------------------------------------------------------------------------------------------------
+
+    def _identify(self, path: ReplyPath, topic: str, fields: SendHeader, unique_key: str, body: bytes) -> Identity:
+        if fields.producer_id:
+            try:
+                producer_id = bytes.fromhex(fields.producer_id)
+            except ValueError:
+                producer_id = b""
+            if len(producer_id) != 16 or fields.sequence < 1:
+                raise Refused(ResponseCode.INVALID_PARAMETER, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
+            return Identity(producer_id, fields.sequence, fields.low_sequence)
+        if unique_key and len(self._retries):
+            claimed = self._retries.claim(topic, unique_key, body, self._clock.monotonic_ms())
+            if claimed is not None:
+                return claimed
+        return self.session_of(path).issue()
+
+    def session_of(self, path: ReplyPath) -> ConnectionSession:
+        """The connection as a producer session, opened on first use."""
+        session = path.session
+        if session is None:
+            self._sessions += 1
+            session = path.session = ConnectionSession(self._incarnation + self._sessions.to_bytes(8, "big"))
+        assert isinstance(session, ConnectionSession)
+        return session
+
+    def _known(self, send: Send) -> bool:
+        """True if the log or this node's own proposals already hold this send: it is answered like the first."""
+        producer_id, sequence = send.producer_id, send.sequence
+        proposals = self._proposals
+        highest = proposals.session_max.get(producer_id)
+        session = None
+        if highest is None:
+            session = self._state.session(producer_id)
+            highest = session.max_sequence if session else 0
+        if sequence > highest:
+            proposals.session_max[producer_id] = sequence
+            return False
+        session = session or self._state.session(producer_id)
+        if session is not None:
+            found = session.find(sequence)
+            if found is not None:
+                self._replies.stored_before(send, *found)
+                return True
+            if session.forgotten(sequence):
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"sequence {sequence} of producer {producer_id.hex()} is below {session.low_sequence}, which that "
+                    "producer declared settled; use a new producer id",
+                )
+        first = proposals.find_inflight(producer_id, sequence)
+        if first is None:
+            return False
+        send.connection.inflight_bytes += send.size  # type: ignore[attr-defined]
+        proposals.bytes_inflight += send.size
+        if isinstance(first, tuple) and not isinstance(first, Send):
+            entry, at = first
+            assert isinstance(entry, PendingEntry)
+            proposals.attach(entry, at, send)
+        else:
+            assert isinstance(first, Send)
+            proposals.replace_queued(first, send)
+        return True
+
+    def _known_unique(self, send: Send) -> bool:
+        """dedup=strict: any second message of the same key and body is the first one again."""
+        if send.batch:
+            return False
+        row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))
+        if row is None:
+            return False
+        self._replies.stored_before(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
+        return True
+
+
+_NO_IDENTITY = Identity(b"", 0, 0)
+
+
+def _refuse_not_yet(properties: str) -> None:
+    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG"):
+        value = property_of(properties, name)
+        if value and value not in ("0", "false"):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"property {name}={value}: delayed and transactional messages are not supported by this version; "
+                "nothing was stored",
+            )
+
+
+def _without(properties: str, name: str) -> str:
+    mark = name + "\x01"
+    return "".join(part + "\x02" for part in properties.split("\x02") if part and not part.startswith(mark))

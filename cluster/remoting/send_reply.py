@@ -1,0 +1,138 @@
+"""Answers to sends: from byte templates, appended per connection, written once per loop iteration.
+
+Also the place where a send's fate meets its client: a reply that could not be handed to a living connection, or that
+said UNKNOWN, leaves the send *unanswered*, and its retry is recognised (see `identity`).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from cluster.clock import Clock
+from cluster.message_batch import Built, Send
+from cluster.remoting.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, Header, encode_frame
+from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
+from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
+from cluster.remoting.server import ReplyPath
+from statemachine.broker_state import BrokerState
+
+_STORED = (
+    '{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%s",'
+    '"queueOffset":"%d","transactionId":"%s"},"flag":1,"language":"JAVA","opaque":%d,'
+    '"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION_SENT) + "}"
+)
+_PREFIX = struct.Struct(">ii")
+_REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+class SendReplyWriter:
+    """Implements `proposals.SendReplies`."""
+
+    def __init__(
+        self, clock: Clock, state: BrokerState, store_host: bytes, retries: RetryMemory, incarnation: bytes
+    ) -> None:
+        """`incarnation` is the prefix of the producer ids that this node gave out."""
+        self._clock = clock
+        self._state = state
+        self._host_hex = store_host.hex().upper()
+        self._retries = retries
+        self._incarnation = incarnation
+
+    # --- fates of proposals ------------------------------------------------------------------------------------------
+
+    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
+        """Committed and applied: the only place where a send is acknowledged."""
+        for at, send in enumerate(sends):
+            path = send.connection
+            if muted and at in muted:
+                continue
+            path.inflight_bytes -= send.size  # type: ignore[attr-defined]
+            if send.oneway:
+                self._settle_identity(send)
+            elif path.closed:
+                self._remember(send)
+            else:
+                self._settle_identity(send)
+                self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
+
+    def refused(self, send: Send, remark: str) -> None:
+        """Never proposed, or proved lost: 14, safe to send again anywhere."""
+        send.connection.inflight_bytes -= send.size  # type: ignore[attr-defined]
+        self._settle_identity(send)
+        self._error(send, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def unknown(self, send: Send, remark: str) -> None:
+        """Proposed and undecided: 1 with the UNKNOWN remark."""
+        send.connection.inflight_bytes -= send.size  # type: ignore[attr-defined]
+        if not send.oneway:
+            self._remember(send)
+        self._error(send, ResponseCode.SYSTEM_ERROR, f"{UNKNOWN_REMARK} {remark}")
+
+    def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
+        """A re-send of what the log holds: the first one's result."""
+        self._settle_identity(send)
+        positions: tuple[int, ...] | int = position
+        if send.batch:
+            items = self._state.fetch(topic_id, queue_id, queue_offset, len(send.batch))
+            positions = tuple(item.position for item in items)
+        self._acknowledge(send, queue_id, queue_offset, positions)
+
+    # --- bytes -------------------------------------------------------------------------------------------------------
+
+    def refuse(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
+        """Answers a request that never became a send."""
+        if header.flag & FLAG_ONEWAY:
+            return
+        frame = encode_frame(
+            code, header.opaque, FLAG_RESPONSE, ext=_REGION, remark=remark, serialize_type=serialize_type,
+            language="JAVA",
+        )  # fmt: skip
+        path.write(frame)
+
+    def _acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
+        if send.oneway:
+            return
+        if type(positions) is int:
+            message_id = f"{self._host_hex}{positions:016X}"
+        else:
+            message_id = ",".join([f"{self._host_hex}{p:016X}" for p in positions])  # type: ignore[union-attr]
+        key = send.unique_key
+        if send.serialize_type == BINARY:
+            ext = {
+                "msgId": message_id, "queueId": str(queue_id), "queueOffset": str(offset), "transactionId": key,
+                **_REGION,
+            }  # fmt: skip
+            frame = encode_frame(0, send.opaque, FLAG_RESPONSE, ext=ext, serialize_type=BINARY, language="JAVA")
+        else:
+            if not key.isalnum():
+                key = json.dumps(key)[1:-1]
+            header = (_STORED % (queue_id, message_id, offset, key, send.opaque)).encode()
+            frame = _PREFIX.pack(4 + len(header), len(header)) + header
+        send.connection.write(frame)
+
+    def _error(self, send: Send, code: int, remark: str) -> None:
+        if send.oneway:
+            return
+        frame = encode_frame(
+            code, send.opaque, FLAG_RESPONSE, ext=_REGION, remark=remark, serialize_type=send.serialize_type,
+            language="JAVA",
+        )  # fmt: skip
+        send.connection.write(frame)
+
+    # --- identities --------------------------------------------------------------------------------------------------
+
+    def _settle_identity(self, send: Send) -> None:
+        session = send.connection.session  # type: ignore[attr-defined]
+        if session is not None and session.producer_id == send.producer_id:
+            session.settle(send.sequence)
+
+    def _remember(self, send: Send) -> None:
+        """Keeps the identity of a foreign client's unanswered send; the connection goes on under a new producer id."""
+        if not send.unique_key or send.producer_id[:8] != self._incarnation:
+            return
+        identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+        self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())
+        session = send.connection.session  # type: ignore[attr-defined]
+        if isinstance(session, ConnectionSession) and session.producer_id == send.producer_id:
+            send.connection.session = None  # type: ignore[attr-defined]
