@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class RaftLogError(Exception):
     """Base of every error raised by `raftlog`."""
@@ -23,6 +25,14 @@ class StorageError(RaftLogError):
     """The disk failed a call. Final: the node stops taking part (a failed fdatasync is never retried)."""
 
 
+class DiskFullError(StorageError):
+    """No space for the write. What was acknowledged is intact; the node stops until there is room."""
+
+
+class OutOfRangeError(RaftLogError, LookupError):
+    """The index or position is not in this log: trimmed, not written yet, or cut by a conflict meanwhile."""
+
+
 class CorruptLogError(StorageError):
     """Bytes below the durable point fail their checksum: never cut, to be repaired from peers."""
 
@@ -33,3 +43,8 @@ class IdentityError(StorageError):
 
 class InvariantViolationError(RaftLogError):
     """A state that must not exist. The node stops; the message carries both sides of the contradiction."""
+
+
+def out_of_space(error: OSError) -> bool:
+    """Whether the call failed for lack of space or quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,231 @@
+"""The only door to the disk: `FileSystem` and `File`, and the real ones over POSIX calls.
+
+Everything in `raftlog.storage` reaches files through these two protocols, so that the simulator can put
+`raftlog.storage.memory_fs.MemoryFileSystem` (lost and torn writes, failing calls) underneath unchanged code. Contract,
+checked for both by tests/raftlog/storage/test_fs_contract.py:
+
+* a call succeeds completely or raises OSError; writes are never short;
+* bytes are durable once `File.fdatasync` returned, names once `FileSystem.fsync_dir` of their directory returned;
+* a read past the end of the file is short, never an error;
+* a `File` nobody refers to is closed: a cache may drop one that another thread is still reading from.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from raftlog.errors import DiskFullError, StorageError, out_of_space
+
+IOV_MAX = 1024
+"""Buffers per pwritev (Linux UIO_MAXIOV)."""
+ZERO_CHUNK = bytes(1024 * 1024)
+"""What zero-filling writes at a time: short enough not to hold up an append on the same disk."""
+
+Buffers = Sequence[bytes]
+
+
+class File(Protocol):
+    """An open file. Offsets and sizes in bytes. Safe to read from several threads while one writes."""
+
+    path: Path
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; shorter only at the end of the file."""
+
+    def pwritev(self, buffers: Buffers, offset: int) -> None:
+        """Writes all buffers back to back at `offset`, extending the file if need be."""
+
+    def fdatasync(self) -> None:
+        """Returns when all that was written is on disk. A failure is final: never call again and believe it."""
+
+    def truncate(self, size: int) -> None:
+        """Sets the length; new bytes are zero."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def close(self) -> None:
+        """Closes; idempotent."""
+
+
+class FileSystem(Protocol):
+    """Files by path."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Opens for reading and writing; with `create`, makes an empty file if there is none."""
+
+    def lock(self, path: Path, owner: str) -> File:
+        """Opens (creating) and locks for as long as the File is open, then stores `owner` in it.
+
+        Raises BlockingIOError if another holder has it.
+        """
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file or directory has this name."""
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in the directory, sorted."""
+
+    def mkdir(self, path: Path) -> None:
+        """Makes the directory and its parents durably; no error if it is there."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomically gives `source` the name `target`, replacing a file of that name."""
+
+    def unlink(self, path: Path) -> None:
+        """Removes the name."""
+
+    def fsync_dir(self, path: Path) -> None:
+        """Returns when the directory's names are on disk."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Space left for data on the file system of `path`."""
+
+
+class OsFile:
+    """A File over a descriptor."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # a signal or a very long read may cut a pread short before the end of the file
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwritev(self, buffers: Buffers, offset: int) -> None:
+        for at in range(0, len(buffers), IOV_MAX):
+            part = buffers if len(buffers) <= IOV_MAX else buffers[at : at + IOV_MAX]
+            size = sum(map(len, part))
+            written = os.pwritev(self._fd, part, offset)
+            if written != size:
+                self._write_rest(b"".join(part), written, offset)
+            offset += size
+
+    def _write_rest(self, data: bytes, written: int, offset: int) -> None:
+        # A short write (signal, nearly full disk): the copy is affordable here, the error comes with the next call.
+        view = memoryview(data)
+        while written < len(data):
+            written += os.pwrite(self._fd, view[written:], offset + written)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OsFileSystem:
+    """The real one."""
+
+    __slots__ = ()
+
+    def open(self, path: Path, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def lock(self, path: Path, owner: str) -> OsFile:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
+        file = OsFile(path, fd)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError; `file` then closes itself
+        file.truncate(0)
+        file.pwritev([owner.encode()], 0)
+        return file
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def listdir(self, path: Path) -> list[str]:
+        return sorted(entry.name for entry in path.iterdir())
+
+    def mkdir(self, path: Path) -> None:
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.fsync_dir(directory.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def fsync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+def zero_fill(file: File, start: int, stop: int) -> None:
+    """Writes zeroes to [start, stop), unsynced. Written, not fallocated: the later fdatasyncs cost half."""
+    view = memoryview(ZERO_CHUNK)
+    for at in range(start, stop, len(ZERO_CHUNK)):
+        size = min(len(ZERO_CHUNK), stop - at)
+        file.pwritev([ZERO_CHUNK if size == len(ZERO_CHUNK) else bytes(view[:size])], at)
+
+
+def write_file(fs: FileSystem, path: Path, data: bytes) -> None:
+    """Replaces the file's content atomically and durably (temporary file, rename, directory sync)."""
+    temporary = path.with_name(path.name + ".tmp")
+    file = fs.open(temporary, create=True)
+    file.truncate(0)
+    file.pwritev([data], 0)
+    file.fdatasync()
+    file.close()
+    fs.rename(temporary, path)
+    fs.fsync_dir(path.parent)
+
+
+def read_file(fs: FileSystem, path: Path) -> bytes:
+    """The whole content."""
+    file = fs.open(path)
+    data = file.pread(file.size(), 0)
+    file.close()
+    return data
+
+
+def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError) -> StorageError:
+    """The StorageError (DiskFullError for ENOSPC and EDQUOT) that tells what failed where."""
+    if not out_of_space(error):
+        why = error.strerror or str(error)
+        return StorageError(f"{doing} {path} failed: {why}. The node stops taking part; check the disk.")
+    try:
+        free = f"{fs.free_bytes(path.parent)} bytes free"
+    except OSError:
+        free = "free space unknown"
+    return DiskFullError(
+        f"{doing} {path} failed: no space left ({free}). Everything acknowledged is intact; free space and start again."
+    )

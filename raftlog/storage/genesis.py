@@ -1,0 +1,79 @@
+"""GENESIS: the entry at index 0, written identically by every initial voter; what the cluster is for ever.
+
+Payload: a msgpack map, docs/disk-format.md "GENESIS".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+import msgpack
+
+from raftlog.errors import FrameError
+from raftlog.frame import FRAME_LENGTH_MAX, genesis_entry
+from raftlog.types import Entry, EntryType, NodeId
+
+FORMAT = 1
+SEGMENT_SIZE_MIN = 4096
+SEGMENT_SIZE_MAX = 2 * 1024**3
+
+
+class Voter(NamedTuple):
+    """A member: its id in the group, and the uuid minted once with its data directory."""
+
+    id: NodeId
+    uuid: UUID
+
+
+class Genesis(NamedTuple):
+    """The cluster's constants. `segment_size` is bytes of frames per segment file."""
+
+    cluster_uuid: UUID
+    group_id: int
+    segment_size: int
+    created_ms: int
+    voters: tuple[Voter, ...]
+
+    def entry(self) -> Entry:
+        """The frame at index 0."""
+        return genesis_entry(encode(self), timestamp_ms=self.created_ms, group_id=self.group_id)
+
+
+def encode(genesis: Genesis) -> bytes:
+    """The payload. Raises ValueError on values that no cluster can be made of."""
+    if not SEGMENT_SIZE_MIN <= genesis.segment_size <= SEGMENT_SIZE_MAX:
+        raise ValueError(
+            f"segment_size {genesis.segment_size} is not between {SEGMENT_SIZE_MIN} and {SEGMENT_SIZE_MAX} bytes"
+        )
+    ids = [voter.id for voter in genesis.voters]
+    if not ids or min(ids) < 1 or len(set(ids)) != len(ids):
+        raise ValueError(f"voter ids must be distinct positive integers, not {ids}")
+    # A map packed in this order: the bytes must be equal on every voter.
+    return msgpack.packb(  # type: ignore[no-any-return]
+        {
+            "format": FORMAT,
+            "cluster_uuid": genesis.cluster_uuid.bytes,
+            "group_id": genesis.group_id,
+            "segment_size": genesis.segment_size,
+            "created_ms": genesis.created_ms,
+            "voters": [{"id": int(voter.id), "uuid": voter.uuid.bytes} for voter in genesis.voters],
+        }
+    )
+
+
+def decode(entry: Entry) -> Genesis:
+    """Reads the entry at index 0. Raises FrameError if it is not a GENESIS this version can read."""
+    if entry.index != 0 or entry.type != EntryType.GENESIS or len(entry.payload) > FRAME_LENGTH_MAX:
+        raise FrameError(f"entry {entry.index} of type {entry.type} is not GENESIS")
+    try:
+        fields = msgpack.unpackb(entry.payload)
+        if fields["format"] > FORMAT:
+            raise FrameError(f"GENESIS has format {fields['format']}, this RaftMQ reads {FORMAT}: use a newer RaftMQ")
+        return Genesis(
+            UUID(bytes=fields["cluster_uuid"]), int(fields["group_id"]), int(fields["segment_size"]),
+            int(fields["created_ms"]),
+            tuple(Voter(NodeId(int(voter["id"])), UUID(bytes=voter["uuid"])) for voter in fields["voters"]),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise FrameError(f"GENESIS payload is not readable: {error!r}") from error

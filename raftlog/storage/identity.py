@@ -1,0 +1,114 @@
+"""Whose data directory this is. DATA/IDENTITY, 64 bytes, big-endian, written once, last of all files::
+
+     0 magic u32 "RMQI" | 4 crc u32 of bytes 8..end of file | 8 format u16 | 10 reserved u16 | 12 group_id u32
+    16 node_id u64 | 24 created_ms u64 | 32 cluster_uuid 16 | 48 node_uuid 16
+
+The voter set stores the node uuid: a node that lost its directory is another node, and must not vote as the old one.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from google_crc32c import value as crc32c
+
+from raftlog.errors import IdentityError
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem, read_file, write_file
+from raftlog.types import NodeId
+
+MAGIC = 0x524D5149
+FORMAT = 1
+_PREFIX = struct.Struct(">II")
+_REST = struct.Struct(">HHIQQ16s16s")
+_SIZE = _PREFIX.size + _REST.size
+
+
+class Identity(NamedTuple):
+    """`node_uuid` is minted once, with the directory."""
+
+    cluster_uuid: UUID
+    group_id: int
+    node_id: NodeId
+    node_uuid: UUID
+    created_ms: int
+
+
+class Expected(NamedTuple):
+    """What the configuration says the directory should be; None is "whatever it is"."""
+
+    cluster_uuid: UUID | None = None
+    group_id: int | None = None
+    node_id: NodeId | None = None
+
+
+def encode(identity: Identity) -> bytes:
+    """The file's bytes."""
+    rest = _REST.pack(
+        FORMAT, 0, identity.group_id, identity.node_id, identity.created_ms, identity.cluster_uuid.bytes,
+        identity.node_uuid.bytes,
+    )  # fmt: skip
+    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+
+
+def decode(data: bytes, path: Path) -> Identity:
+    """Reads the file's bytes. Raises IdentityError if damaged or of a newer format."""
+    magic, crc = _PREFIX.unpack_from(data) if len(data) >= _SIZE else (0, 0)
+    if magic != MAGIC or crc != crc32c(data[8:]):
+        raise IdentityError(
+            f"{path} is damaged.\n"
+            "Without it nobody can tell whose votes and log these are.\n"
+            f"Restore the file from a backup, or move {path.parent} away and start the node empty with a new uuid."
+        )
+    fmt, _, group_id, node_id, created_ms, cluster_uuid, node_uuid = _REST.unpack_from(data, 8)
+    if fmt > FORMAT:
+        raise IdentityError(
+            f"{path.parent} was written by a newer RaftMQ (format {fmt}).\n"
+            f"This version reads format {FORMAT} and would misread the data.\n"
+            "Start the newer version: pip install --upgrade raftmq"
+        )
+    return Identity(UUID(bytes=cluster_uuid), group_id, NodeId(node_id), UUID(bytes=node_uuid), created_ms)
+
+
+def save(fs: FileSystem, directory: Path, identity: Identity) -> None:
+    """Writes DATA/IDENTITY durably."""
+    write_file(fs, directory / layout.IDENTITY, encode(identity))
+
+
+def load(fs: FileSystem, directory: Path) -> Identity:
+    """Reads DATA/IDENTITY. Raises IdentityError: empty, half created, damaged, newer."""
+    path = directory / layout.IDENTITY
+    if fs.exists(path):
+        fs.fsync_dir(directory)
+        return decode(read_file(fs, path), path)
+    names = fs.listdir(directory) if fs.exists(directory) else []
+    if any(name != layout.LOCK for name in names):
+        raise IdentityError(
+            f"{directory} has no IDENTITY but is not empty ({', '.join(names[:5])}).\n"
+            "Either its creation was interrupted, and then nothing in it was ever acknowledged, or the file was lost.\n"
+            f"Move it away and create it anew: mv {directory} {directory}.old && raftmq up"
+        )
+    raise IdentityError(
+        f"{directory} holds no node.\n"
+        "A node that starts empty under a known id would vote again without remembering its votes.\n"
+        "Create a new cluster with: raftmq up --data DIR; or give the directory this node had before with --data"
+    )
+
+
+def check(identity: Identity, expected: Expected, directory: Path) -> None:
+    """Raises IdentityError unless the directory is the one that the configuration means."""
+    facts = (
+        ("cluster", identity.cluster_uuid, expected.cluster_uuid),
+        ("group", identity.group_id, expected.group_id),
+        ("node", identity.node_id, expected.node_id),
+    )
+    for what, found, wanted in facts:
+        if wanted is not None and found != wanted:
+            raise IdentityError(
+                f"{directory} belongs to {what} {found}, not to {what} {wanted}.\n"
+                f"Its votes and its log would be taken for those of another {what}.\n"
+                f"Give the directory of {what} {wanted} with --data, or correct the configuration to {what} {found}."
+            )

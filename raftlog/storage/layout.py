@@ -1,0 +1,75 @@
+"""Names in a data directory, and the lock on it (docs/disk-format.md, "Files")::
+
+    DATA/LOCK           flock held for the life of the process; holds its pid
+    DATA/IDENTITY       whose directory this is
+    DATA/hard_state     term and vote, two slots
+    DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop
+    DATA/state/         RocksDB, owned by the state machine
+    DATA/checkpoints/   hard-linked RocksDB checkpoints
+    DATA/trash/         what was set aside; nothing is deleted on the way up
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from raftlog.errors import IdentityError
+from raftlog.storage.fs import File, FileSystem, read_file
+
+LOCK = "LOCK"
+IDENTITY = "IDENTITY"
+HARD_STATE = "hard_state"
+LOG = "log"
+STATE = "state"
+CHECKPOINTS = "checkpoints"
+TRASH = "trash"
+
+CLEAN = "CLEAN"
+NEXT_SEGMENT = "next.tmp"
+"""Zero-filled ahead in the background. Never holds frames: frames are written only under the final name."""
+ROLL_SEGMENT = "roll.tmp"
+"""Made inline when the background one was not ready. Never holds frames."""
+SEGMENT_SUFFIX = ".seg"
+INDEX_SUFFIX = ".idx"
+
+
+def segment_name(base_position: int) -> str:
+    """File name of the segment whose first frame is at `base_position`."""
+    return f"{base_position:020d}{SEGMENT_SUFFIX}"
+
+
+def index_name(base_position: int) -> str:
+    """File name of the segment's index sidecar."""
+    return f"{base_position:020d}{INDEX_SUFFIX}"
+
+
+def segment_bases(names: list[str]) -> list[int]:
+    """Base positions of the segment files among `names`, ascending."""
+    stems = [name.removesuffix(SEGMENT_SUFFIX) for name in names if name.endswith(SEGMENT_SUFFIX)]
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
+
+
+def lock_directory(fs: FileSystem, directory: Path) -> File:
+    """Takes DATA/LOCK. Raises IdentityError naming the process that holds it."""
+    path = directory / LOCK
+    try:
+        return fs.lock(path, str(os.getpid()))
+    except BlockingIOError:
+        holder = read_file(fs, path).decode(errors="replace").strip() or "unknown"
+    raise IdentityError(
+        f"data directory {directory} is in use by process {holder}.\n"
+        f"Two nodes on one directory would destroy its log.\n"
+        f"Stop that process first (raftmq down, or kill {holder}), or choose another directory with --data."
+    )
+
+
+def move_to_trash(fs: FileSystem, path: Path, trash: Path) -> Path:
+    """Sets a file aside durably under a new name `<n>-<name>`; returns where it is now."""
+    fs.mkdir(trash)
+    numbers = [int(name.partition("-")[0]) for name in fs.listdir(trash) if name.partition("-")[0].isdigit()]
+    target = trash / f"{max(numbers, default=0) + 1:06d}-{path.name}"
+    fs.rename(path, target)
+    fs.fsync_dir(trash)
+    fs.fsync_dir(path.parent)
+    return target

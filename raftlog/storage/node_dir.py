@@ -1,0 +1,92 @@
+"""A node's data directory as one thing: lock, identity, hard state, log; made once, opened at every start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import IdentityError
+from raftlog.storage import identity as identities
+from raftlog.storage import layout
+from raftlog.storage.fs import File, FileSystem, storage_error
+from raftlog.storage.genesis import Genesis
+from raftlog.storage.hard_state import HardStateStore
+from raftlog.storage.identity import Expected, Identity
+from raftlog.storage.segmented_log import SegmentedLog
+
+
+class NodeDir(NamedTuple):
+    """An open data directory; ours until `close`."""
+
+    path: Path
+    lock: File
+    identity: Identity
+    hard_state_store: HardStateStore
+    log: SegmentedLog
+
+    def close(self, clean: bool) -> None:
+        """Closes the log, then the hard state, then lets the lock go. `clean` after an orderly stop only."""
+        try:
+            self.log.close(clean)
+            self.hard_state_store.close()
+        finally:
+            self.lock.close()
+
+
+def create_node_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) -> None:
+    """Makes the directory of a new node. IDENTITY comes last: without it the directory counts as never made.
+
+    Raises IdentityError if there is something already, or if `identity` is not a voter of `genesis`.
+    """
+    if (identity.node_id, identity.node_uuid) not in [tuple(voter) for voter in genesis.voters]:
+        raise IdentityError(f"node {identity.node_id} with uuid {identity.node_uuid} is not a voter in GENESIS")
+    if (identity.cluster_uuid, identity.group_id) != (genesis.cluster_uuid, genesis.group_id):
+        raise IdentityError(f"identity and GENESIS are of different clusters or groups: {identity} and {genesis}")
+    try:
+        fs.mkdir(path)
+        lock = layout.lock_directory(fs, path)
+        try:
+            names = [name for name in fs.listdir(path) if name != layout.LOCK]
+            if names:
+                raise IdentityError(
+                    f"{path} is not empty ({', '.join(names[:5])}).\n"
+                    "A new node never takes over what is there.\n"
+                    f"Start the node that lives there (raftmq up --data ...), or move it away: mv {path} {path}.old"
+                )
+            HardStateStore.create(fs, path / layout.HARD_STATE, genesis.group_id).close()
+            log = SegmentedLog.create(fs, path, genesis=genesis.entry(), segment_size=genesis.segment_size)
+            log.close(clean=True)
+            identities.save(fs, path, identity)
+        finally:
+            lock.close()
+    except OSError as error:
+        raise storage_error(fs, "creating", path, error) from error
+
+
+def open_node_dir(fs: FileSystem, path: Path, expected: Expected | None = None) -> NodeDir:
+    """Locks, identifies, loads and recovers the directory, in this order.
+
+    Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
+    """
+    if not fs.exists(path):
+        identities.load(fs, path)  # raises with the words for an empty directory
+    lock: File | None = None
+    try:
+        lock = layout.lock_directory(fs, path)
+        identity = identities.load(fs, path)
+        identities.check(identity, expected or Expected(), path)
+        hard_state_store = HardStateStore.open(fs, path / layout.HARD_STATE, identity.group_id)
+        log = SegmentedLog.open(fs, path, group_id=identity.group_id)
+        if log.genesis.cluster_uuid != identity.cluster_uuid:
+            raise IdentityError(
+                f"{path}: the log belongs to cluster {log.genesis.cluster_uuid}, IDENTITY to {identity.cluster_uuid}.\n"
+                "The directory is a mixture of two nodes.\n"
+                "Put back the log and hard_state that belong to this IDENTITY, from a backup."
+            )
+        return NodeDir(path, lock, identity, hard_state_store, log)
+    except BaseException as error:
+        if lock is not None:
+            lock.close()
+        if isinstance(error, OSError):
+            raise storage_error(fs, "opening", path, error) from error
+        raise
