@@ -1,0 +1,132 @@
+"""docker-compose.yml and the Dockerfile agree with the commands, the configuration and each other.
+
+No container is started here: what is checked is everything that would stop one.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from cluster.cli import cli
+from cluster.config import Config, load
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+NODES = ("n1", "n2", "n3")
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Mount point -> volume or folder of this tree."""
+    parts = [volume.split(":") for volume in SERVICES[service]["volumes"]]
+    return {target: source for source, target, *_ in parts}
+
+
+def config_paths(service: str) -> list[Path]:
+    """The files behind --config, as they lie in this tree."""
+    command = SERVICES[service]["command"]
+    given = [Path(path) for option, path in pairwise(command) if option == "--config"]
+    return [ROOT / mounts(service)[str(path.parent)] / path.name for path in given]
+
+
+def config_of(node: str) -> Config:
+    (path,) = config_paths(node)
+    return load(path, env=SERVICES[node]["environment"])
+
+
+def published(node: str) -> dict[int, str]:
+    """Port in the container -> "address:port" on the host."""
+    return {int(inner): f"{address}:{outer}" for address, outer, inner in map(parts_of, SERVICES[node]["ports"])}
+
+
+def parts_of(port: str) -> list[str]:
+    return port.split(":")
+
+
+def test_three_nodes_wait_for_one_init() -> None:
+    assert set(SERVICES) == {"init", *NODES}
+    for node in NODES:
+        assert SERVICES[node]["depends_on"] == {"init": {"condition": "service_completed_successfully"}}
+
+
+@pytest.mark.parametrize("service", ["init", *NODES])
+def test_the_command_and_its_options_exist(service: str) -> None:
+    name, *arguments = SERVICES[service]["command"]
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    command.make_context(name, list(arguments))  # parses; raises UsageError for an unknown or missing option
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_each_node_has_a_valid_configuration_of_its_own(node: str) -> None:
+    config = config_of(node)
+    assert f"n{config.node.id}" == node
+    assert config.voter_ids == (1, 2, 3)
+    assert config.log_output.format == "json", "an environment variable overrides the file"
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_peers_find_each_other_by_service_name(node: str) -> None:
+    for peer in config_of(node).peers:
+        other = config_of(peer.host)
+        assert (peer.id, peer.port) == (other.node.id, other.peer.port)
+        assert peer.admin == f"{peer.host}:{other.admin.port}"
+        assert peer.listeners == {listener.name: listener.advertised for listener in other.listeners}
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_listeners_are_reachable_where_they_say(node: str) -> None:
+    config = config_of(node)
+    listeners = {listener.name: listener for listener in config.listeners}
+    assert listeners["broker"].advertised == f"{node}:{listeners['broker'].port}"
+    assert listeners["host"].advertised == published(node)[listeners["host"].port]
+    assert listeners["namesrv"].advertised == listeners["host"].advertised
+    assert {listeners["host"].port, listeners["namesrv"].port, config.admin.port} == set(published(node))
+    binds = {listener.bind for listener in config.listeners} | {config.peer.bind, config.admin.bind}
+    assert binds == {"0.0.0.0"}, "other containers cannot reach 127.0.0.1 of this one"
+
+
+def test_nothing_is_published_beyond_this_machine() -> None:
+    addresses = [address for node in NODES for address in published(node).values()]
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+    assert len(set(addresses)) == len(addresses)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_data_lies_on_a_volume_that_init_sees_at_the_same_place(node: str) -> None:
+    home = str(Path(config_of(node).node.data_dir).parent)
+    assert mounts(node)[home] == mounts("init")[home] == node
+    assert node in COMPOSE["volumes"]
+    assert home in re.findall(r"/data/n\d", DOCKERFILE), "the image makes the folder, so that its user owns the volume"
+
+
+def test_init_names_every_member() -> None:
+    assert config_paths("init") == [path for node in NODES for path in config_paths(node)]
+
+
+def test_the_health_check_asks_an_existing_path_at_the_admin_port() -> None:
+    (url,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", SERVICES["n1"]["healthcheck"]["test"][-1])
+    assert {int(url[0])} == {config_of(node).admin.port for node in NODES}
+    sources = "".join(path.read_text() for path in (ROOT / "cluster" / "admin").rglob("*.py"))
+    assert url[1] in sources
+
+
+def test_the_image_copies_what_exists_and_every_product_package() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert [name for name in copied if f"!{name}" not in ignored] == []
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
+    assert packages <= set(copied)
