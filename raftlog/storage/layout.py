@@ -7,6 +7,8 @@
     DATA/state/         RocksDB, owned by the state machine
     DATA/checkpoints/   hard-linked RocksDB checkpoints
     DATA/trash/         what was set aside; nothing is deleted on the way up
+
+Temporary files end in .tmp and never hold frames.
 """
 
 from __future__ import annotations

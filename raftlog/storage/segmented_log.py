@@ -1,9 +1,9 @@
 """The commit log on disk: segment files of dense frames, one writer, many readers.
 
 Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane); `prepare_next` to one
-background thread; `read_entries`, `read_at`, `tail`, `term_ranges` to anybody. Readers look only below the published tail, and the
-bytes below it change in one case: a conflict cuts them (`_cut_from`). A reader that meets a bad CRC therefore waits for
-`_cutting` and looks once more before it calls the log damaged.
+background thread; `read_entries`, `read_at`, `tail`, `term_ranges` to anybody. Readers look only below the published
+tail, and the bytes below it change in one case: a conflict cuts them (`_cut_from`). A reader that meets a bad CRC
+therefore waits for `_cutting` and looks once more before it calls the log damaged.
 
 Durability. Data of batch n and the sync mark of batch n-1 go out under one fdatasync. A file gets its final name only
 when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final.
