@@ -117,6 +117,7 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     batch_messages_max: Positive = 4096
     batches_inflight_max: Positive = 4
     long_polls_max: Positive = 100_000
+    connection_long_polls_max: Positive = 10_000
     connections_max: Positive = 10_000
 
 

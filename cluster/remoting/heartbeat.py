@@ -6,6 +6,8 @@ does not know yet of a group (the group, its %RETRY% topic, its subscriptions) t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -112,7 +114,7 @@ class Heartbeats:
         group = self._members.consumers[consumer.group_name]
         group.consume_type = _enum_name(consumer.consume_type, _CONSUME_TYPES)
         group.consume_from_where = _enum_name(consumer.consume_from_where, _FROM_WHERE)
-        return changed or before is None or before.fingerprint != data.heartbeat_fingerprint
+        return changed or not group.subscribed or before is None or before.fingerprint != data.heartbeat_fingerprint
 
     def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> None:
         """Answers the heartbeat, after the log knows its groups if this node can tell it. Never an error: the next
@@ -146,10 +148,24 @@ class Heartbeats:
         if retry_topic not in state.topics:
             retry = {"name": retry_topic, "read_queues": 1, "write_queues": 1, "perm": 6}
             news.append([commands.CREATE_TOPIC, retry, True])
-        wanted = {s.topic: s[1:] for s in self._members.consumers[group].subscriptions.values()}
-        if wanted != (config.subscriptions if config is not None else {}):
+        stored = config.subscriptions if config is not None else {}
+        wanted = self._wanted_subscriptions(group, stored)
+        if wanted != stored:
             news.append([commands.SUBSCRIBE, group, [[topic, *row] for topic, row in sorted(wanted.items())]])
         return news
+
+    def _wanted_subscriptions(
+        self, group: str, stored: Mapping[str, tuple[str, str, int]]
+    ) -> Mapping[str, tuple[str, str, int]]:
+        """What the log should say of the group: the members' list, never with an older version than is stored."""
+        found = self._members.consumers[group]
+        if not found.subscribed:
+            return stored
+        wanted: dict[str, tuple[str, str, int]] = {}
+        for topic, expression_type, sub_string, version in found.subscriptions.values():
+            old = stored.get(topic)
+            wanted[topic] = old if old is not None and old[2] >= version else (expression_type, sub_string, version)
+        return wanted
 
     def _unregister(self, request: Request) -> None:
         ext = request.ext

@@ -36,11 +36,13 @@ class Member:
 class ConsumerGroup:
     """The members of a consumer group and what the group as a whole subscribes to."""
 
-    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "subscriptions")
+    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "subscribed", "subscriptions")
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.subscribed = False
+        """Whether any member has told `subscriptions`; after a restart the first heartbeats may come without."""
         self.message_model = CLUSTERING
         self.consume_type = "CONSUME_PASSIVELY"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
@@ -53,6 +55,7 @@ class ConsumerGroup:
             merged[new.topic] = new if old is None or new.version > old.version else old
         changed = merged != self.subscriptions
         self.subscriptions = merged
+        self.subscribed = True
         return changed
 
 

@@ -19,7 +19,7 @@ from cluster.services import Handler, Request, Services
 from raftlog.types import NOBODY
 
 if TYPE_CHECKING:
-    from statemachine.broker_state import TopicConfig
+    from statemachine.topics import TopicConfig
 
 AUTO_CREATE_TOPIC = "TBW102"
 PERM_READ = 4

@@ -1,0 +1,125 @@
+"""Pulls that wait for messages: parked by queue, woken once per applied run, looked at again every 5 s at the latest.
+
+One timer for all of them, running only while somebody waits. The number that may wait is bounded, per connection and
+per node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from cluster.services import Connection, Services
+
+if TYPE_CHECKING:
+    from cluster.remoting.pull import Pull
+
+TICK_MS = 100
+RECHECK_MS = 5_000
+
+_Key = TypeVar("_Key")
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+
+
+class LongPolls:
+    """The parked pulls of a node. `attempt` answers a pull or returns False; `expire` tells it that nothing came."""
+
+    def __init__(self, services: Services, attempt: Callable[[Pull], bool], expire: Callable[[Pull], None]) -> None:
+        self._services = services
+        self._attempt = attempt
+        self._expire = expire
+        self._by_queue: dict[Queue, set[Pull]] = {}
+        self._by_connection: dict[Connection, set[Pull]] = {}
+        self._slots: dict[int, set[Pull]] = {}
+        self._next_slot = 0
+        self._ticking = False
+        self.count = 0
+        """How many pulls are parked."""
+        services.on_applied(self._wake)
+
+    def park(self, pull: Pull) -> str | None:
+        """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
+        limits = self._services.config.limits
+        connection = pull.request.connection
+        if connection.closed:
+            return None
+        mine = self._by_connection.get(connection)
+        if self.count >= limits.long_polls_max:
+            return f"{self.count} pulls wait on this node, limits.long_polls_max is {limits.long_polls_max}"
+        if mine is not None and len(mine) >= limits.connection_long_polls_max:
+            maximum = limits.connection_long_polls_max
+            return f"{len(mine)} pulls wait on this connection, limits.connection_long_polls_max is {maximum}"
+        if mine is None:
+            mine = self._by_connection[connection] = set()
+            connection.on_close.append(lambda: self._on_close(connection))
+        now = self._services.monotonic_ms()
+        if not pull.held:
+            pull.held = True
+            pull.deadline_ms = now + pull.suspend_ms
+        pull.parked = True
+        self.count += 1
+        mine.add(pull)
+        self._by_queue.setdefault((pull.topic_id, pull.queue_id), set()).add(pull)
+        self._schedule(pull, now)
+        return None
+
+    def _schedule(self, pull: Pull, now: int) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._next_slot = now // TICK_MS
+            self._services.call_later(TICK_MS, self._tick)
+        due = min(pull.deadline_ms, now + RECHECK_MS)
+        pull.slot = max(-(-due // TICK_MS), self._next_slot)
+        self._slots.setdefault(pull.slot, set()).add(pull)
+
+    def _unpark(self, pull: Pull) -> None:
+        pull.parked = False
+        self.count -= 1
+        _discard(self._by_queue, (pull.topic_id, pull.queue_id), pull)
+        _discard(self._slots, pull.slot, pull)
+        mine = self._by_connection.get(pull.request.connection)
+        if mine is not None:
+            mine.discard(pull)
+
+    def _wake(self, grown: set[Queue]) -> None:
+        """Called once per applied run with the queues that grew."""
+        for queue in grown:
+            waiting = self._by_queue.get(queue)
+            for pull in list(waiting) if waiting else ():
+                self._try(pull)
+
+    def _try(self, pull: Pull) -> None:
+        """Attempts a parked pull; it leaves the tables first, since the attempt itself may park it again."""
+        self._unpark(pull)
+        if not self._attempt(pull):
+            self.park(pull)
+
+    def _tick(self) -> None:
+        now = self._services.monotonic_ms()
+        while self._next_slot <= now // TICK_MS:
+            slot = self._next_slot
+            self._next_slot += 1
+            for pull in list(self._slots.get(slot, ())):
+                if pull.deadline_ms > now:
+                    self._try(pull)
+                else:
+                    self._unpark(pull)
+                    self._expire(pull)
+        self._ticking = bool(self.count)
+        if self._ticking:
+            self._services.call_later(TICK_MS, self._tick)
+
+    def _on_close(self, connection: Connection) -> None:
+        for pull in self._by_connection.pop(connection, ()):
+            if pull.parked:
+                self._unpark(pull)
+
+
+def _discard(table: dict[_Key, set[Pull]], key: _Key, pull: Pull) -> None:
+    """Removes the pull, and its row when that is empty."""
+    row = table.get(key)
+    if row is not None:
+        row.discard(pull)
+        if not row:
+            del table[key]

@@ -1,0 +1,322 @@
+"""Pulls (codes 11, 361): any node answers from its own applied state.
+
+What a pull is told follows one table (docs/wire-protocol.md). Two rules protect consumers: a message is never sent
+unless its bytes match the CRC that apply recorded, and PULL_OFFSET_MOVED, which makes a client overwrite its offset, is
+never said from state that may lag: an offset beyond the end is "not yet" on a follower, and confirmed by a ReadIndex
+round on the leader.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import google_crc32c
+
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.fields import Refusal, integer, no_topic, refusing, text
+from cluster.remoting.long_poll import LongPolls
+from cluster.remoting.members import Members
+from cluster.remoting.route import PERM_READ
+from cluster.remoting.subscription import TagFilter, tag_filter
+from cluster.services import Handler, Request, Services
+from raftlog.errors import RaftLogError, StorageError
+from statemachine.kv import KVError
+from statemachine.query import QueueItem
+from statemachine.topics import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+FLAG_COMMIT_OFFSET = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+
+MESSAGES_MAX = 1024
+BYTES_DEFAULT = 256 << 10
+BYTES_MAX = 8 << 20
+"""A reply's body; half of the frame that clients accept."""
+SCAN_MAX = 4096
+"""Queue items looked at by one pull with a tag filter."""
+SCAN_WINDOW = 256
+"""Items per fetch: an aligned chunk of the consume queue."""
+SUSPEND_MS_MAX = 60_000
+
+_crc32c = google_crc32c.value
+
+
+class Pull:
+    """One pull as long as it is unanswered."""
+
+    __slots__ = (
+        "bytes_max", "deadline_ms", "held", "messages_max", "offset", "parked", "queue_id", "request", "slot",
+        "suspend_ms", "tags", "topic", "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, topic: TopicConfig, queue_id: int, tags: TagFilter, flags: int) -> None:
+        """Raises Refusal (29) if a number is missing."""
+        self.request = request
+        self.topic = topic.name
+        self.topic_id = topic.id
+        self.queue_id = queue_id
+        self.tags = tags
+        self.offset = integer(request, "queueOffset")
+        """Where to go on; a held pull with a filter moves past what did not match."""
+        self.messages_max = min(max(integer(request, "maxMsgNums"), 1), MESSAGES_MAX)
+        wanted_bytes = integer(request, "maxMsgBytes", BYTES_DEFAULT)
+        self.bytes_max = min(wanted_bytes if wanted_bytes > 0 else BYTES_DEFAULT, BYTES_MAX)
+        suspend_ms = integer(request, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
+        self.suspend_ms = min(suspend_ms, SUSPEND_MS_MAX)
+        self.deadline_ms = 0
+        self.held = False
+        """It was parked once: what does not match its filter no longer ends it."""
+        self.parked = False
+        self.slot = 0
+
+
+class Pulls:
+    """Handlers of pulls, and what their long polls run when woken."""
+
+    def __init__(self, services: Services, members: Members) -> None:
+        self._services = services
+        self._members = members
+        self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; none of these is forwarded."""
+        handler = refusing(self._pull)
+        return {RequestCode.PULL_MESSAGE: handler, RequestCode.LITE_PULL_MESSAGE: handler}
+
+    # --- a request comes in ---
+
+    def _pull(self, request: Request) -> None:
+        group, name = text(request, "consumerGroup"), text(request, "topic")
+        topic = self._services.state.topics.get(name)
+        if topic is None:
+            raise no_topic(name)
+        queue_id, flags = integer(request, "queueId"), integer(request, "sysFlag")
+        self._check_readable(group, topic, queue_id)
+        pull = Pull(request, topic, queue_id, self._tags(request, group, name, flags), flags)
+        if flags & FLAG_COMMIT_OFFSET:
+            self._commit(request, group, pull)
+        self._settle(pull)
+
+    def _check_readable(self, group: str, topic: TopicConfig, queue_id: int) -> None:
+        if not topic.perm & PERM_READ:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+        if not 0 <= queue_id < topic.read_queues:
+            remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {queue_id}"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        config = self._services.state.groups.get(group)
+        if config is not None and not config.consume_enable:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group {group} may not consume (consumeEnable=false)")
+
+    def _tags(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
+        """The filter of the request itself, else of the group's newest subscription. Raises Refusal (23, 24, 25)."""
+        if flags & FLAG_SUBSCRIPTION:
+            return tag_filter(request.ext.get("expressionType"), request.ext.get("subscription"))
+        known = [row[1:] for row in (self._members.subscription(group, topic),) if row is not None]
+        config = self._services.state.groups.get(group)
+        if config is not None and topic in config.subscriptions:
+            known.append(config.subscriptions[topic])
+        if not known:
+            remark = f"group {group} has no subscription to {topic}; its consumers tell it with their heartbeats"
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        expression_type, sub_string, version = max(known, key=lambda row: row[2])
+        if version < integer(request, "subVersion", 0):
+            remark = f"group {group}: the subscription to {topic} known here is older than the request's"
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+        return tag_filter(expression_type, sub_string)
+
+    def _commit(self, request: Request, group: str, pull: Pull) -> None:
+        """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
+        offset = integer(request, "commitOffset", -1)
+        if offset >= 0 and self._services.writes_open() and group in self._services.state.groups:
+            self._services.commit_offset_later(group, pull.topic_id, pull.queue_id, offset)
+
+    # --- answering: now, or when something comes ---
+
+    def _settle(self, pull: Pull) -> None:
+        if not self._attempt(pull):
+            self._hold(pull)
+
+    def _hold(self, pull: Pull) -> None:
+        """Parks a pull for which there is nothing yet, or says so if it may not or can not wait."""
+        if pull.suspend_ms <= 0:
+            self.reply_nothing(pull)
+            return
+        full = self.long_polls.park(pull)
+        if full is not None:
+            self._reply(pull, ResponseCode.SYSTEM_BUSY, full, pull.offset)
+
+    def _attempt(self, pull: Pull) -> bool:
+        """Answers the pull unless there is nothing for it yet (False)."""
+        try:
+            return self._answer(pull)
+        except (RaftLogError, KVError) as error:
+            if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
+                refusal = no_topic(pull.topic)
+                pull.request.reply(refusal.code, refusal.remark)
+            else:
+                logger.error("pull of %s queue %d at %d: %s", pull.topic, pull.queue_id, pull.offset, error)
+                pull.request.reply(ResponseCode.SYSTEM_ERROR, f"reading {pull.topic} failed: {error}")
+            return True
+
+    def _answer(self, pull: Pull) -> bool:
+        state = self._services.state
+        if pull.topic_id not in state.topics_by_id:
+            pull.request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(pull.topic).remark)
+            return True
+        low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
+        if pull.offset < low:
+            self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", low)
+            return True
+        if pull.offset == high:
+            return False
+        if pull.offset > high:
+            return self._ask_beyond(pull)
+        items, next_offset = self._scan(pull, high)
+        if items:
+            self._reply_items(pull, items, next_offset)
+        elif pull.held and next_offset == high:
+            pull.offset = next_offset
+            return False
+        else:
+            self._reply(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
+        return True
+
+    def _ask_beyond(self, pull: Pull) -> bool:
+        """An offset past the end: the leader moves it once the group confirms where the end is."""
+        if not self._services.writes_open():
+            return False
+
+        def confirmed(ok: bool) -> None:
+            if pull.request.connection.closed:
+                return
+            high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
+            if pull.offset <= high:
+                self._settle(pull)
+            elif ok:
+                remark = "OFFSET_OVERFLOW_BADLY" if high else "NO_MESSAGE_IN_QUEUE"
+                self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, remark, high)
+            else:
+                self._hold(pull)
+
+        self._services.read_index(confirmed)
+        return True
+
+    def _scan(self, pull: Pull, high: int) -> tuple[list[QueueItem], int]:
+        """The items to send, within the pull's limits but at least one if any matches, and the offset to go on from."""
+        if pull.tags is not None:
+            return self._scan_tags(pull, pull.tags, high)
+        items = self._services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, pull.messages_max)
+        total = 0
+        for count, item in enumerate(items):
+            total += item.size
+            if total > pull.bytes_max and count:
+                del items[count:]
+                break
+        return items, pull.offset + len(items)
+
+    def _scan_tags(self, pull: Pull, tags: frozenset[int], high: int) -> tuple[list[QueueItem], int]:
+        fetch = self._services.state.fetch
+        matched: list[QueueItem] = []
+        total = 0
+        at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
+        while at < stop:
+            for item in fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at)):
+                at = item.queue_offset + 1
+                if item.tag_hash not in tags:
+                    continue
+                total += item.size
+                if total > pull.bytes_max and matched:
+                    return matched, item.queue_offset
+                matched.append(item)
+                if len(matched) == pull.messages_max:
+                    return matched, at
+        return matched, at
+
+    # --- replies ---
+
+    def _reply_items(self, pull: Pull, items: list[QueueItem], next_offset: int) -> None:
+        """Sends the items up to the first that cannot be read intact; if that is the very first, says so."""
+        pieces = read_intact(self._services, items)
+        if len(pieces) == len(items):
+            self._reply(pull, ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(pieces))
+            return
+        bad = items[len(pieces)]
+        logger.error(
+            "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
+            bad.position, pull.topic, pull.queue_id, bad.queue_offset, self._services.node_id,
+        )  # fmt: skip
+        if pieces:
+            self._reply(pull, ResponseCode.SUCCESS, "FOUND", bad.queue_offset, b"".join(pieces))
+            return
+        remark = (
+            f"the message at offset {bad.queue_offset} (position {bad.position}) cannot be read intact on node "
+            f"{self._services.node_id} and is not served; another node may have it"
+        )
+        self._reply(pull, ResponseCode.SYSTEM_ERROR, remark, pull.offset)
+
+    def reply_nothing(self, pull: Pull) -> None:
+        """19: there was nothing for the pull until now (or it may not wait)."""
+        high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
+        remark = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE"
+        self._reply(pull, ResponseCode.PULL_NOT_FOUND, remark, pull.offset)
+
+    def _reply(self, pull: Pull, code: int, remark: str, next_offset: int, body: bytes = b"") -> None:
+        """Every reply to a pull carries all four numbers: Java clients unbox them unasked."""
+        state = self._services.state
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(state.min_offset(pull.topic_id, pull.queue_id)),
+            "maxOffset": str(state.max_offset(pull.topic_id, pull.queue_id)),
+        }
+        pull.request.reply(code, remark, ext, body)
+
+
+def handlers(services: Services, members: Members) -> dict[int, Handler]:
+    """Request code -> handler of pulls."""
+    return Pulls(services, members).handlers()
+
+
+def read_intact(services: Services, items: list[QueueItem]) -> list[bytes]:
+    """The stored messages of `items`, up to the first whose bytes do not match its CRC even when read again.
+
+    One read when they lie close together, one each otherwise.
+    """
+    block, first = _read_block(services, items), items[0].position
+    pieces: list[bytes] = []
+    for item in items:
+        at = item.position - first
+        piece = block[at : at + item.size]
+        if len(piece) != item.size or _crc32c(piece) != item.crc32c:
+            alone = _read_one(services, item)
+            if alone is None:
+                break
+            piece = alone
+        pieces.append(piece)
+    return pieces
+
+
+def _read_block(services: Services, items: list[QueueItem]) -> bytes:
+    """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
+    first = items[0].position
+    span = items[-1].position + items[-1].size - first
+    if len(items) < 2 or span > 2 * sum([item.size for item in items]):
+        return b""
+    try:
+        return services.read_log(first, span)
+    except StorageError:
+        return b""  # one by one then: what can be read is served
+
+
+def _read_one(services: Services, item: QueueItem) -> bytes | None:
+    """One message, read a second time if it does not match; None if it can not be read intact."""
+    try:
+        for _ in range(2):
+            piece = services.read_log(item.position, item.size)
+            if len(piece) == item.size and _crc32c(piece) == item.crc32c:
+                return piece
+    except StorageError as error:
+        logger.error("reading %d bytes at position %d: %s", item.size, item.position, error)
+    return None
