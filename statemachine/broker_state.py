@@ -19,7 +19,7 @@ from statemachine import commands, keys, payload, query
 from statemachine.commands import Command, CommandResult, InvalidCommandError
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consumer_offsets import ConsumerOffsets
-from statemachine.dedup import Dedup, ProducerSession, UniqueRow
+from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.groups import GroupConfig, Groups
 from statemachine.kv import KV, META, KVError
 from statemachine.query import QueueItem
@@ -125,11 +125,15 @@ class BrokerState:
         """What is remembered of a producer (16 bytes), None if it is unknown or expired."""
         return self._dedup.session(producer_id)
 
-    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueRow | None:
+    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
         """Where a message with this key and body went, for topics with dedup=strict."""
         return self._dedup.unique(topic_id, key_hash, body_crc)
 
-    # -- apply, one lane
+    # -- apply and flush, one lane
+
+    def flush(self) -> None:
+        """Makes everything applied survive a power loss, so that a restart replays less. Waits for the disk."""
+        self._kv.flush_wal()
 
     def apply(self, entries: Sequence[Entry]) -> ApplyRun:
         """Applies the entries after `applied`, in one batch. Raises InvariantViolationError or KVError: then nothing

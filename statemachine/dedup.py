@@ -14,8 +14,7 @@ from raftlog.errors import InvariantViolationError
 from statemachine import keys
 from statemachine.commands import CommandResult, checked_int, done
 from statemachine.kv import DEDUP, KV
-from statemachine.payload import SESSION_ROW, SessionRows
-from statemachine.payload import UniqueRow as NewUniqueRow
+from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.stage import Stage
 
 SESSION_WINDOW_MAX = 65_536
@@ -62,9 +61,10 @@ class ProducerSession(NamedTuple):
         return sequence < self.low_sequence
 
 
-class UniqueRow(NamedTuple):
+class UniqueMessage(NamedTuple):
     """Where a message of a strict topic went, and the log time of its entry."""
 
+    topic_id: int
     queue_id: int
     queue_offset: int
     position: int
@@ -83,10 +83,10 @@ class Dedup:
         """The producer as of the last applied run, None if it is unknown."""
         return self._sessions.get(producer_id)
 
-    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueRow | None:
+    def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
         """The row as of the last applied run."""
         value = self._kv.get(DEDUP, keys.unique_key(topic_id, key_hash, body_crc))
-        return None if value is None else UniqueRow(*keys.UNIQUE_VALUE.unpack(value))
+        return None if value is None else UniqueMessage(topic_id, *keys.UNIQUE_VALUE.unpack(value))
 
     def add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
         """Remembers what entry `index` stored for a producer and forgets what it settled."""
@@ -109,7 +109,7 @@ class Dedup:
         stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(low, high, time_ms))
         self._staged[producer_id] = ProducerSession(low, high, time_ms, parts)
 
-    def add_unique(self, stage: Stage, row: NewUniqueRow, time_ms: int) -> None:
+    def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
         """Remembers where a message of a strict topic went; a later one with the same key and body replaces it."""
         name = (row.topic_id, row.key_hash, row.body_crc)
         value = keys.UNIQUE_VALUE.pack(row.queue_id, row.queue_offset, row.position, time_ms)
@@ -156,7 +156,7 @@ def _expire_unique(stage: Stage, before: int) -> int:
         stage.delete(DEDUP, key)
         row_key, time_ms = keys.unique_key_of_time_key(key)
         row = stage.get(DEDUP, row_key)
-        if row is not None and UniqueRow(*keys.UNIQUE_VALUE.unpack(row)).time_ms == time_ms:
+        if row is not None and keys.UNIQUE_VALUE.unpack(row)[3] == time_ms:
             stage.delete(DEDUP, row_key)
             expired += 1
     return expired

@@ -50,8 +50,9 @@ class Batch:
         self.ops.append(Op(family, key, None, None))
 
     def delete_range(self, family: str, start: bytes, end: bytes) -> None:
-        """Removes every row with start <= key < end."""
-        self.ops.append(Op(family, start, None, end))
+        """Removes every row with start <= key < end; none if start is not below end (RocksDB would refuse that)."""
+        if start < end:
+            self.ops.append(Op(family, start, None, end))
 
 
 class KV(Protocol):

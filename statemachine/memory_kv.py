@@ -58,6 +58,7 @@ class MemoryKV:
 
     def write(self, batch: Batch) -> None:
         """See `KV.write`."""
+        self._open(FAMILIES[0])
         targets = [self._open(op.family) for op in batch.ops]
         for target, (_, key, value, end) in zip(targets, batch.ops, strict=True):
             if value is not None:

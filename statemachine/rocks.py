@@ -58,18 +58,7 @@ class RocksKV:
 
     def write(self, batch: Batch) -> None:
         """See `KV.write`."""
-        if self._closed:
-            raise KVError(f"the state database at {self.path} is closed")
-        rocks = WriteBatch(raw_mode=True)
-        handles = self._handles
-        put = rocks.put
-        for family, key, value, end in batch.ops:
-            if value is not None:
-                put(key, value, handles[family])
-            elif end is not None:
-                rocks.delete_range(key, end, handles[family])
-            else:
-                rocks.delete(key, handles[family])
+        rocks = self._encode(batch)
         try:
             self._db.write(rocks)
         except Exception as error:
@@ -120,13 +109,32 @@ class RocksKV:
         self._views = {}
         self._db.close()
 
+    def _encode(self, batch: Batch) -> WriteBatch:
+        rocks = WriteBatch(raw_mode=True)
+        handles = self._handles
+        put = rocks.put
+        try:
+            for family, key, value, end in batch.ops:
+                if value is not None:
+                    put(key, value, handles[family])
+                elif end is not None:
+                    rocks.delete_range(key, end, handles[family])
+                else:
+                    rocks.delete(key, handles[family])
+        except KeyError as error:
+            raise self._no_family(error.args[0]) from None
+        return rocks
+
     def _view(self, family: str) -> Rdict:
         try:
             return self._views[family]
         except KeyError:
-            if self._closed:
-                raise KVError(f"the state database at {self.path} is closed") from None
-            raise KVError(f"no column family {family!r}") from None
+            raise self._no_family(family) from None
+
+    def _no_family(self, family: str) -> KVError:
+        if self._closed:
+            return KVError(f"the state database at {self.path} is closed")
+        return KVError(f"no column family {family!r}")
 
 
 class _Scan(Iterator[tuple[bytes, bytes]]):

@@ -1,0 +1,171 @@
+"""A leader in a few lines: it stamps entries that fit each other, so that tests speak in topics and counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from raftlog.frame import make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, Entry, EntryType
+from statemachine import commands, payload
+from statemachine.kv import FAMILIES, KV
+from statemachine.memory_kv import MemoryKV
+from statemachine.rocks import RocksKV
+
+Rows = dict[str, list[tuple[bytes, bytes]]]
+
+
+class LogBuilder:
+    """Builds entries; `entries` is the log so far. Knows the next offset of each queue, as a leader does."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.tail = EMPTY_TAIL
+        self.now_ms = 1_000_000
+        self.ends: dict[tuple[int, int], int] = {}
+
+    def add(self, kind: int, data: bytes = b"", term: int = 1) -> Entry:
+        entry = make_entry(
+            self.tail,
+            term=term,
+            entry_type=kind,
+            payload=data,
+            timestamp_ms=self.now_ms,
+            group_id=1,
+            segment_size=2**26,
+        )
+        self.tail = tail_after(self.tail, entry)
+        self.entries.append(entry)
+        return entry
+
+    def command(self, *run: commands.Command) -> Entry:
+        return self.add(EntryType.COMMAND, commands.pack(list(run)))
+
+    def items(self, base: int, count: int) -> bytes:
+        return b"".join(
+            payload.ITEM.pack(self.tail.end_position + i, 100, base + i, -5, self.now_ms + i) for i in range(count)
+        )
+
+    def run(self, topic_id: int, queue_id: int, count: int) -> payload.Run:
+        """The next `count` rows of the queue."""
+        base = self.ends.get((topic_id, queue_id), 0)
+        self.ends[topic_id, queue_id] = base + count
+        return payload.Run(topic_id, queue_id, base, count, 0, self.items(base, count))
+
+    def messages(
+        self,
+        *runs: payload.Run,
+        sessions: tuple[payload.SessionRows, ...] = (),
+        unique: tuple[payload.UniqueRow, ...] = (),
+        effects: tuple[commands.Command, ...] = (),
+    ) -> Entry:
+        packed = commands.pack(list(effects)) if effects else b""
+        count = sum(run.count for run in runs)
+        return self.add(EntryType.MESSAGES, payload.encode([b"m" * 8], count, runs, sessions, unique, packed))
+
+    @staticmethod
+    def session(producer: int, low: int, sequences: list[int]) -> payload.SessionRows:
+        rows = [payload.SESSION_ROW.pack(s, 1, 0, s * 10, s * 100) for s in sequences]
+        return payload.SessionRows(bytes([producer]) * 16, low, max(sequences, default=low), b"".join(rows))
+
+
+def drawn_log(seed: int, length: int) -> list[Entry]:
+    """A log that uses every entry type and command, drawn by the seed."""
+    rng = Random(seed)
+    log = LogBuilder()
+    log.add(EntryType.GENESIS)
+    ids: dict[str, int] = {}
+    next_id = 1
+    sequences: dict[int, int] = {}
+    for _ in range(length):
+        log.now_ms += rng.choice([0, 0, 1, 50, 1000])
+        step = rng.random()
+        if step < 0.15 or not ids:
+            name = f"t{rng.randrange(3)}"
+            if name not in ids:
+                ids[name] = next_id
+                next_id += 1
+            log.command(["create_topic", {"name": name, "read_queues": rng.randint(1, 9)}, rng.random() < 0.3])
+        elif step < 0.20:
+            log.command(["delete_topic", name := rng.choice(sorted(ids))], ["delete_topic", "none"])
+            del ids[name]
+        elif step < 0.30:
+            group = f"g{rng.randrange(3)}"
+            log.command(
+                ["put_group", {"name": group, "retry_max_times": rng.randrange(20)}, rng.random() < 0.5],
+                ["subscribe", group, [["t0", "TAG", "*", rng.randrange(99)]]],
+            )
+        elif step < 0.34:
+            log.command(["delete_group", f"g{rng.randrange(3)}", rng.random() < 0.5])
+        elif step < 0.38:
+            log.command(["expire", max(0, log.now_ms - rng.choice([0, 100, 3000]))])
+        elif step < 0.42:
+            log.add(rng.choice([EntryType.NOOP, EntryType.DIGEST]))
+        else:
+            _drawn_messages(log, rng, sorted(ids.values()), sequences)
+    return log.entries
+
+
+def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequences: dict[int, int]) -> None:
+    queues = {(rng.choice(topic_ids), rng.randrange(2)) for _ in range(rng.randint(1, 3))}
+    runs = [log.run(*queue, rng.choice([1, 1, 1, 2, 30, 255, 256, 700])) for queue in sorted(queues)]
+    producer = rng.randrange(3)
+    first = sequences.get(producer, 0)
+    count = rng.randrange(4)
+    sequences[producer] = first + count
+    low = max(0, first - rng.randrange(6))
+    sessions = (log.session(producer, low, list(range(first, first + count))),) if rng.random() < 0.7 else ()
+    unique = tuple(
+        payload.UniqueRow(rng.randrange(4), rng.choice(topic_ids), 0, rng.randrange(99), rng.randrange(2**40), 7)
+        for _ in range(rng.randrange(3))
+    )
+    commit = ["commit_offsets", [[f"g{rng.randrange(3)}", rng.choice(topic_ids), rng.randrange(2), rng.randrange(99)]]]
+    log.messages(*runs, sessions=sessions, unique=unique, effects=(commit,) if rng.random() < 0.4 else ())
+
+
+def all_rows(kv: KV) -> Rows:
+    """Every row of every family, byte for byte."""
+    return {name: list(kv.scan(name, b"", b"\xff" * 300)) for name in FAMILIES}
+
+
+@pytest.fixture(scope="session")
+def new_log() -> Callable[[], LogBuilder]:
+    """Makes an empty log."""
+    return LogBuilder
+
+
+@pytest.fixture(scope="session")
+def draw_log() -> Callable[[int, int], list[Entry]]:
+    """(seed, length) -> entries, see `drawn_log`."""
+    return drawn_log
+
+
+@pytest.fixture(scope="session")
+def rows_of() -> Callable[[KV], Rows]:
+    """See `all_rows`."""
+    return all_rows
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def kv(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KV]:
+    """An empty store of each kind."""
+    store: KV = MemoryKV() if request.param == "memory" else RocksKV(str(tmp_path / "db"))
+    yield store
+    store.close()
+
+
+def copied(source: Path, target: Path) -> Path:
+    """A copy of an open database's directory: what a power loss right now would leave of a synced one."""
+    shutil.copytree(source, target)
+    (target / "LOCK").unlink()
+    return target
+
+
+@pytest.fixture(scope="session")
+def copy_of() -> Callable[[Path, Path], Path]:
+    """(database, new directory) -> the copy, see `copied`."""
+    return copied

@@ -1,0 +1,160 @@
+"""What both stores promise: the same operations give the same rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachine.kv import CQ, FAMILIES, KV, META, Batch, KVError
+from statemachine.memory_kv import MemoryKV
+from statemachine.rocks import RocksKV
+
+
+def put(kv: KV, family: str, *rows: tuple[bytes, bytes]) -> None:
+    batch = Batch()
+    for key, value in rows:
+        batch.put(family, key, value)
+    kv.write(batch)
+
+
+def test_get_finds_only_its_family(kv: KV) -> None:
+    put(kv, CQ, (b"k", b"v"))
+    assert kv.get(CQ, b"k") == b"v"
+    assert kv.get(META, b"k") is None
+    assert kv.get(CQ, b"j") is None
+
+
+def test_empty_values_and_any_bytes_are_rows(kv: KV) -> None:
+    put(kv, CQ, (b"\x00", b""), (b"\xff" * 20, bytes(range(256))))
+    assert list(kv.scan(CQ, b"", b"\xff" * 64)) == [(b"\x00", b""), (b"\xff" * 20, bytes(range(256)))]
+
+
+def test_later_steps_of_a_batch_win(kv: KV) -> None:
+    put(kv, CQ, (b"a", b"old"), (b"b", b"old"))
+    batch = Batch()
+    batch.put(CQ, b"c", b"1")
+    batch.delete_range(CQ, b"a", b"d")
+    batch.put(CQ, b"b", b"2")
+    batch.put(CQ, b"e", b"3")
+    batch.delete(CQ, b"e")
+    kv.write(batch)
+    assert list(kv.scan(CQ, b"", b"z")) == [(b"b", b"2")]
+
+
+def test_scan_is_half_open_and_ascending(kv: KV) -> None:
+    put(kv, CQ, *((bytes([n]), b"") for n in (5, 1, 3, 2)))
+    assert [key for key, _ in kv.scan(CQ, b"\x01", b"\x05")] == [b"\x01", b"\x02", b"\x03"]
+    assert list(kv.scan(CQ, b"\x06", b"\x07")) == []
+    assert list(kv.scan(CQ, b"\x05", b"\x01")) == []
+
+
+def test_scan_shows_the_moment_it_was_called(kv: KV) -> None:
+    put(kv, CQ, *((bytes([n]), b"old") for n in range(4)))
+    rows = kv.scan(CQ, b"", b"\xff")
+    first = next(rows)
+    batch = Batch()
+    batch.delete_range(CQ, b"", b"\xff")
+    batch.put(CQ, b"\x02\x01", b"new")
+    kv.write(batch)
+    assert [first, *rows] == [(bytes([n]), b"old") for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [
+        (b"a", b"z", b"f"), (b"a", b"f", b"d"), (b"a", b"e", b"d"), (b"d", b"e", b"d"), (b"e", b"f", None),
+        (b"a", b"b", None), (b"g", b"z", None), (b"d", b"d", None),
+    ],
+)  # fmt: skip
+def test_seek_last(kv: KV, low: bytes, high: bytes, found: bytes | None) -> None:
+    put(kv, CQ, (b"b", b"1"), (b"d", b"2"), (b"f", b"3"))
+    row = kv.seek_last(CQ, low, high)
+    assert (row and row[0]) == found
+
+
+def test_seek_last_in_an_empty_family(kv: KV) -> None:
+    assert kv.seek_last(CQ, b"", b"\xff") is None
+
+
+def test_unknown_families_are_refused_and_change_nothing(kv: KV) -> None:
+    batch = Batch()
+    batch.put(CQ, b"k", b"v")
+    batch.put("nope", b"k", b"v")
+    with pytest.raises(KVError, match="nope"):
+        kv.write(batch)
+    with pytest.raises(KVError, match="nope"):
+        kv.get("nope", b"k")
+    assert kv.get(CQ, b"k") is None
+
+
+def test_a_closed_store_says_so(kv: KV) -> None:
+    kv.close()
+    kv.close()
+    batch = Batch()
+    batch.put(CQ, b"k", b"v")
+    for use in (lambda: kv.get(CQ, b""), lambda: kv.write(batch), kv.flush_wal, lambda: kv.scan(CQ, b"", b"z")):
+        with pytest.raises(KVError, match="closed"):
+            use()
+
+
+keys = st.binary(max_size=3)
+steps = st.one_of(
+    st.tuples(st.just("put"), keys, st.binary(max_size=4)),
+    st.tuples(st.just("delete"), keys),
+    st.tuples(st.just("delete_range"), keys, keys),
+)
+batches = st.lists(st.tuples(st.sampled_from(FAMILIES[:2]), steps), max_size=8)
+
+
+@pytest.fixture(scope="module", params=["memory", "rocks"])
+def shared(request: pytest.FixtureRequest) -> Iterator[KV]:
+    """One store for all examples (opening RocksDB for each would take the whole budget)."""
+    with tempfile.TemporaryDirectory() as folder:
+        store: KV = MemoryKV() if request.param == "memory" else RocksKV(str(Path(folder) / "db"))
+        yield store
+        store.close()
+
+
+@settings(max_examples=120, deadline=None)
+@given(log=st.lists(batches, max_size=6), ranges=st.lists(st.tuples(keys, keys), max_size=5))
+def test_any_batches_match_a_dict(
+    shared: KV, log: list[list[tuple[str, tuple[str, ...]]]], ranges: list[tuple[bytes, bytes]]
+) -> None:
+    empty(shared)
+    model: dict[str, dict[bytes, bytes]] = {name: {} for name in FAMILIES}
+    for steps_of_batch in log:
+        batch = Batch()
+        for family, (name, *arguments) in steps_of_batch:
+            getattr(batch, name)(family, *arguments)
+            apply_to_model(model[family], name, arguments)
+        shared.write(batch)
+    for family in FAMILIES[:2]:
+        rows = sorted(model[family].items())
+        assert list(shared.scan(family, b"", b"\xff" * 9)) == rows
+        for low, high in ranges:
+            within = [row for row in rows if low <= row[0] < high]
+            assert list(shared.scan(family, low, high)) == within
+            assert shared.seek_last(family, low, high) == (within[-1] if within else None)
+            assert shared.get(family, low) == model[family].get(low)
+
+
+def apply_to_model(rows: dict[bytes, bytes], name: str, arguments: list[bytes]) -> None:
+    if name == "put":
+        rows[arguments[0]] = arguments[1]
+    elif name == "delete":
+        rows.pop(arguments[0], None)
+    else:
+        for key in [key for key in rows if arguments[0] <= key < arguments[1]]:
+            del rows[key]
+
+
+def empty(kv: KV) -> None:
+    batch = Batch()
+    for family in FAMILIES:
+        batch.delete_range(family, b"", b"\xff" * 9)
+    kv.write(batch)
