@@ -1,0 +1,65 @@
+"""Bodies and queries of requests: read strictly, with errors that name the nearest right word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cluster.admin.errors import ApiError
+from cluster.config_source import did_you_mean
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+BODY_BYTES_MAX: Final = 64 * 1024
+CONSISTENCIES: Final = ("local", "linearizable")
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
+
+
+def decode_body(data: bytes, kind: type[T]) -> T:
+    """JSON text as `kind`. Raises ApiError."""
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(
+            "bad_json", f"the body is not JSON: {error}", f"send an object with {', '.join(known)}"
+        ) from None
+    if not isinstance(raw, dict):
+        raise ApiError("bad_json", "the body is not a JSON object", f"send an object with {', '.join(known)}")
+    for key in raw:
+        if key not in known:
+            raise ApiError("bad_field", f"unknown field {key}", did_you_mean(key, known))
+    for field in msgspec.structs.fields(kind):
+        if field.required and field.encode_name not in raw:
+            raise ApiError("bad_field", f"field {field.encode_name} is missing", "add it")
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        what, where = _explain(str(error))
+        raise ApiError("bad_field", f"field {where} is not valid: {what}", "correct it; nothing was changed") from None
+
+
+def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """Raises ApiError for a name that the route does not know."""
+    for name in query:
+        if name not in known:
+            hint = did_you_mean(name, known) if known else "remove it: this address takes no query"
+            raise ApiError("bad_query", f"unknown query {name}", hint)
+
+
+def consistency_of(query: Mapping[str, str]) -> Any:
+    """?consistency=, `local` if not given. Raises ApiError."""
+    wanted = query.get("consistency", "local")
+    if wanted not in CONSISTENCIES:
+        raise ApiError("bad_query", f"consistency cannot be {wanted}", did_you_mean(wanted, CONSISTENCIES))
+    return wanted
+
+
+def _explain(text: str) -> tuple[str, str]:
+    """msgspec's "Expected `int`, got `str` - at `$.queues`" -> ("expected int, got str", "queues")."""
+    match = _PLACE.match(text)
+    what, where = (match["what"], match["where"]) if match else (text, None)
+    return what[:1].lower() + what[1:].replace("`", ""), where or "(body)"

@@ -1,0 +1,77 @@
+"""One request as a handler sees it, free of the web framework; and the two ways to wait for the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.port import AdminPort
+from cluster.services import Outcome, ProposeResult
+from raftlog.types import EntryId
+from statemachine.commands import Command, CommandResult
+
+Consistency = Literal["local", "linearizable"]
+
+
+class Raw(NamedTuple):
+    """An answer that is not JSON."""
+
+    content_type: str
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """A JSON answer with a status other than 200."""
+
+    status: int
+    view: msgspec.Struct
+
+
+class Call(NamedTuple):
+    """What a handler gets."""
+
+    port: AdminPort
+    params: Mapping[str, str]
+    """From the path."""
+    body: Any
+    """The route's body Struct, None if it has none."""
+    consistency: Consistency
+
+
+Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw]]
+
+
+async def confirm_read(port: AdminPort) -> None:
+    """Returns when applied state answers linearizably. Raises ApiError."""
+    confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    port.read_index(lambda ok: None if confirmed.done() else confirmed.set_result(ok))
+    try:
+        ok = await asyncio.wait_for(confirmed, port.config.send.deadline_ms / 1000)
+    except TimeoutError:
+        ok = False
+    if not ok:
+        raise ApiError(
+            "no_leader",
+            "no majority confirmed that this node still leads",
+            "ask again, or with consistency=local for what this node knows",
+        )
+
+
+async def propose(port: AdminPort, command: Command) -> tuple[EntryId, CommandResult]:
+    """Puts one command into the log and returns what apply answered. Raises ApiError."""
+    decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
+    port.propose([command], lambda result: None if decided.done() else decided.set_result(result))
+    result = await decided  # the node answers at the latest after [send] deadline_ms
+    if result.outcome is Outcome.UNKNOWN:
+        raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
+    if result.outcome is Outcome.FAIL or result.entry_id is None:
+        raise ApiError("failed", f"nothing was changed: {result.remark}", "try again")
+    answer: CommandResult = result.results[0]
+    if not answer.ok:
+        code = "not_found" if answer.code == "not_found" else "bad_command"
+        raise ApiError(code, str(answer.value), "correct the request; nothing was changed")
+    return result.entry_id, answer

@@ -1,0 +1,69 @@
+"""Errors of the HTTP API: {"error": {"code", "message", "hint"}}, and which status each one has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """`code` is for programs and never changes; `message` says what, `hint` what to do."""
+
+    code: str
+    message: str
+    hint: str
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """The body of every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+STATUS: Final = {
+    "bad_request": 400,
+    "bad_json": 400,
+    "bad_field": 400,
+    "bad_query": 400,
+    "bad_command": 400,
+    "cross_origin": 403,
+    "not_found": 404,
+    "failpoints_off": 404,
+    "bad_method": 405,
+    "exists": 409,
+    "too_large": 413,
+    "not_json": 415,
+    "internal": 500,
+    "no_leader": 503,
+    "not_leader": 503,
+    "leader_unreachable": 503,
+    "failed": 503,
+    "unknown_outcome": 504,
+}
+"""code -> HTTP status. Everything but `unknown_outcome` (and a broken connection) means: nothing was changed."""
+
+
+class ApiError(Exception):
+    """Raised by handlers; the server turns it into the body above."""
+
+    def __init__(self, code: str, message: str, hint: str) -> None:
+        super().__init__(f"{message} ({hint})")
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return STATUS[self.code]
+
+    @property
+    def view(self) -> ErrorView:
+        """The body."""
+        return ErrorView(ErrorDetail(self.code, self.message, self.hint))
+
+
+def unknown_outcome(message: str) -> ApiError:
+    """A change was sent on its way and nobody can say what became of it."""
+    return ApiError("unknown_outcome", message, "read it back before you try again: it may have happened")

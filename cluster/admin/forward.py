@@ -1,0 +1,86 @@
+"""Passing a request on to the leader's HTTP API: one hop, and honest about what is not known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.port import AdminPort
+from raftlog.types import NodeId
+
+HOPS_HEADER: Final = "X-RaftMQ-Hops"
+CONNECT_TIMEOUT_S: Final = 1.0
+
+
+class Forwarder:
+    """Sends requests to whoever leads."""
+
+    def __init__(self, port: AdminPort) -> None:
+        self._port = port
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def pass_on(self, request: web.Request, *, changes: bool) -> web.Response:
+        """The leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
+        leader = self._port.leader_id()
+        if leader == self._port.config.node.id:
+            raise ApiError(
+                "not_leader", "this node was elected just now and does not take writes yet", "ask again in a moment"
+            )
+        if not leader:
+            raise ApiError("no_leader", "no leader is known", "ask again; nothing was changed")
+        if HOPS_HEADER in request.headers:
+            raise ApiError(
+                "not_leader", f"passed on once already; node {leader} leads", "ask again; nothing was changed"
+            )
+        target = f"http://{self._address(leader)}{request.raw_path}"
+        if "redirect" in request.headers.get("Prefer", ""):
+            return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
+        return await self._send(request, leader, target, changes)
+
+    def _address(self, leader: NodeId) -> str:
+        address = self._port.config.peer_of(leader).admin
+        if not address:
+            raise ApiError(
+                "leader_unreachable",
+                f"node {leader} leads, and its HTTP address is not configured here",
+                f"write admin in the [[peers]] table of node {leader}, or ask that node",
+            )
+        return address
+
+    async def _send(self, request: web.Request, leader: NodeId, target: str, changes: bool) -> web.Response:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=False)
+        wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
+        headers = {HOPS_HEADER: "1"}
+        if request.content_type == "application/json":
+            headers["Content-Type"] = "application/json"
+        try:
+            async with self._session.request(
+                request.method,
+                URL(target, encoded=True),
+                data=await request.read() or None,
+                headers=headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
+            ) as answer:
+                body = await answer.read()
+                return web.Response(status=answer.status, body=body, content_type=answer.content_type)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise ApiError(
+                "leader_unreachable",
+                f"node {leader} leads and cannot be reached: {error}",
+                "ask again; nothing was changed",
+            ) from None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if changes:
+                raise unknown_outcome(f"node {leader} was asked and did not answer: {error!r}") from None
+            raise ApiError("leader_unreachable", f"node {leader} did not answer: {error!r}", "ask again") from None

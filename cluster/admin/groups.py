@@ -1,0 +1,143 @@
+"""/v1/groups: consumer groups, what they subscribe to, who is connected, how far they are behind."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cluster.admin.call import Call, Consistency
+from cluster.admin.errors import ApiError
+from cluster.admin.port import MemberView
+from cluster.config_source import nearest
+from statemachine.broker_state import BrokerState
+from statemachine.groups import GroupConfig
+
+
+class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic of a group's subscription."""
+
+    topic: str
+    expression_type: str
+    expression: str
+    version: int
+
+
+class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is in one queue; nulls where it never committed."""
+
+    topic: str
+    queue_id: int
+    committed_offset: int | None
+    min_offset: int
+    max_offset: int
+    lag: int | None
+    """Messages from the committed offset to the end; 0 if the offset was set beyond it."""
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group in the list."""
+
+    name: str
+    topics: list[str]
+    members: int
+    """Connected consumers, as this node knows them from heartbeats."""
+    lag: int
+    """Over all queues the group has committed."""
+
+
+class GroupsView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/groups`."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+    groups: list[GroupView]
+
+
+class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/groups/{name}`. Members are what this node knows from heartbeats, whatever the consistency."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+    name: str
+    retry_max_times: int
+    subscriptions: list[SubscriptionView]
+    members: list[MemberView]
+    offsets: list[OffsetView]
+    lag: int
+
+
+async def list_groups(call: Call) -> GroupsView:
+    """All groups, by name."""
+    state = call.port.state
+    applied = state.applied.index
+    groups = []
+    for name, config in sorted(state.groups.items()):
+        offsets = _offsets(state, config)
+        groups.append(
+            GroupView(
+                name=name,
+                topics=sorted({each.topic for each in offsets} | set(config.subscriptions)),
+                members=len(call.port.members(name)),
+                lag=_lag(offsets),
+            )
+        )
+    return GroupsView(node=call.port.config.node.id, consistency=call.consistency, applied_index=applied, groups=groups)
+
+
+async def describe_group(call: Call) -> GroupDetail:
+    """One group."""
+    state, name = call.port.state, call.params["name"]
+    applied = state.applied.index
+    config = state.groups.get(name)
+    if config is None:
+        match = nearest(name, state.groups)
+        hint = (
+            f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
+        )
+        raise ApiError("not_found", f"there is no group {name}", hint)
+    offsets = _offsets(state, config)
+    return GroupDetail(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        name=name,
+        retry_max_times=config.retry_max_times,
+        subscriptions=[
+            SubscriptionView(topic=topic, expression_type=kind, expression=text, version=version)
+            for topic, (kind, text, version) in sorted(config.subscriptions.items())
+        ],
+        members=call.port.members(name),
+        offsets=offsets,
+        lag=_lag(offsets),
+    )
+
+
+def _lag(offsets: list[OffsetView]) -> int:
+    return sum(each.lag or 0 for each in offsets)
+
+
+def _offsets(state: BrokerState, group: GroupConfig) -> list[OffsetView]:
+    """Every queue the group committed or subscribes to, by topic and queue. Topics deleted meanwhile are left out."""
+    committed = {(topic_id, queue): offset for topic_id, queue, offset in state.offsets_of_group(group.name)}
+    queues = dict.fromkeys(committed)
+    for name in group.subscriptions:
+        if config := state.topics.get(name):
+            queues.update(dict.fromkeys((config.id, queue) for queue in range(config.read_queues)))
+    views = []
+    for topic_id, queue in queues:
+        topic = state.topics_by_id.get(topic_id)
+        if topic is None:
+            continue
+        offset, end = committed.get((topic_id, queue)), state.max_offset(topic_id, queue)
+        views.append(
+            OffsetView(
+                topic=topic.name,
+                queue_id=queue,
+                committed_offset=offset,
+                min_offset=state.min_offset(topic_id, queue),
+                max_offset=end,
+                lag=None if offset is None else max(0, end - offset),
+            )
+        )
+    return sorted(views, key=lambda view: (view.topic, view.queue_id))

@@ -1,0 +1,125 @@
+"""What the HTTP API asks of the node, and how the node describes itself. No logic: the seam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from raftlog.types import NodeId
+
+if TYPE_CHECKING:
+    from cluster.config import Config
+    from cluster.failpoints import FailpointSet
+    from cluster.metrics import NodeMetrics
+    from cluster.services import ProposeResult
+    from statemachine.broker_state import BrokerState
+    from statemachine.commands import Command
+
+
+class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Another member as the leader sees it."""
+
+    node: int
+    match_index: int
+    """Highest index known to be on its disk."""
+    lag_entries: int
+    """Entries it is behind the leader's log."""
+    connected: bool
+
+
+class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last start found and did, and why that is safe."""
+
+    clean: bool
+    """The stop before was orderly: nothing was scanned."""
+    bytes_scanned: int
+    torn_bytes_cut: int
+    """Bytes of unacknowledged entries that a crash left incomplete."""
+    entries_replayed: int
+    """Entries above the durable applied index, applied again."""
+    stages_ms: dict[str, float]
+    """Stage of the start -> milliseconds, in order."""
+    reasons: list[str]
+    """One sentence per thing found or done."""
+
+
+class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What clients hold open on this node."""
+
+    connections: int
+    long_polls: int
+    inflight_bytes: int
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/status`: one node in its own words."""
+
+    schema: Literal[1] = 1
+    consistency: Literal["local"] = "local"
+    node: int
+    cluster: str
+    cluster_id: str
+    broker: str
+    role: Literal["follower", "pre_candidate", "candidate", "leader"]
+    term: int
+    leader: int | None
+    writes_open: bool
+    """It leads and has applied the no-op of its term."""
+    commit_index: int
+    applied_index: int
+    last_index: int
+    durability: Literal["majority_fdatasync"] = "majority_fdatasync"
+    """When a write is acknowledged."""
+    failure: str | None = None
+    """Why the node has stopped taking part; None while it does."""
+    peers: list[PeerStatus]
+    """The other members; empty unless this node leads."""
+    load: LoadStatus
+    recovery: RecoveryStatus
+    limits: dict[str, int]
+    """The [limits] in use."""
+    versions: dict[str, str]
+    uptime_ms: int
+
+
+class MemberView(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer that is connected, as this node knows it from heartbeats."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    silent_ms: int
+    """Since its last heartbeat."""
+
+
+class AdminPort(Protocol):
+    """The node as the HTTP API sees it. Everything is called on the node's event loop."""
+
+    config: Config
+    state: BrokerState
+    failpoints: FailpointSet
+    metrics: NodeMetrics
+
+    def status(self) -> NodeStatus:
+        """Where the node stands now. Cheap: also called for each scrape."""
+
+    def leader_id(self) -> NodeId:
+        """Who leads as far as this node knows; 0 if nobody."""
+
+    def writes_open(self) -> bool:
+        """True if this node takes writes."""
+
+    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+        """See `cluster.services.Services.propose`."""
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        """See `cluster.services.Services.read_index`."""
+
+    def transfer(self, to: NodeId) -> None:
+        """Starts to hand leadership over; it shows in `leader_id`. Raises RaftLogError if it cannot start."""
+
+    def members(self, group: str) -> list[MemberView]:
+        """Connected consumers of a group; [] if there are none or no such group."""

@@ -1,0 +1,81 @@
+"""Every address of the HTTP API. The server and /openapi.json are both made from this table."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cluster.admin import faults, groups, node, page, topics
+from cluster.admin.call import Call, Handler, Raw
+from cluster.admin.port import NodeStatus
+
+
+class Serves(Enum):
+    """Which node may answer."""
+
+    LOCAL = "this node, about itself"
+    READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
+    LEADER = "the leader; a follower passes the request on"
+
+
+class Route(NamedTuple):
+    """One method of one address."""
+
+    method: str
+    path: str
+    handler: Handler
+    answer: type[msgspec.Struct] | str
+    """The Struct of the answer, or the media type of one that is not described by a Struct."""
+    serves: Serves = Serves.LOCAL
+    body: type[msgspec.Struct] | None = None
+    statuses: tuple[int, ...] = (200,)
+    """What it answers with, errors aside."""
+
+    @property
+    def query(self) -> tuple[str, ...]:
+        """Names that may stand after the question mark."""
+        return ("consistency",) if self.serves is Serves.READ else ()
+
+    @property
+    def operation_id(self) -> str:
+        """The handler's name."""
+        return self.handler.__name__
+
+
+async def get_openapi(call: Call) -> Raw:
+    """This API, as OpenAPI 3.1."""
+    from cluster.admin.openapi import document
+
+    return Raw("application/json", msgspec.json.encode(document(ROUTES)))
+
+
+async def get_page(call: Call) -> Raw:
+    """A page for people."""
+    return Raw("text/html; charset=utf-8", page.HTML.encode())
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/v1/health", node.get_health, node.HealthView, statuses=(200, 503)),
+    Route("GET", "/v1/status", node.get_status, NodeStatus),
+    Route("GET", "/v1/topics", topics.list_topics, topics.TopicsView, Serves.READ),
+    Route(
+        "POST", "/v1/topics", topics.create_topic, topics.TopicChanged, Serves.LEADER, topics.TopicRequest, (200, 201)
+    ),
+    Route("GET", "/v1/topics/{name}", topics.describe_topic, topics.TopicDetail, Serves.READ),
+    Route("DELETE", "/v1/topics/{name}", topics.delete_topic, topics.TopicChanged, Serves.LEADER),
+    Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
+    Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
+    Route("POST", "/v1/leader/transfer", node.transfer_leader, node.TransferView, Serves.LEADER, node.TransferRequest),
+    Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),
+    Route("PUT", "/v1/failpoints", faults.set_failpoint, faults.FailpointsView, body=faults.FailpointRequest),
+    Route("GET", "/metrics", node.get_metrics, "text/plain"),
+    Route("GET", "/openapi.json", get_openapi, "application/json"),
+    Route("GET", "/", get_page, "text/html"),
+)
+
+
+def documented(route: Route) -> Any:
+    """The first line of what the handler says about itself."""
+    return (route.handler.__doc__ or "").splitlines()[0].rstrip(".")

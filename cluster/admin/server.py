@@ -1,0 +1,156 @@
+"""The HTTP server: from the route table to aiohttp and back. Runs on the node's own event loop.
+
+Importing this module imports aiohttp (0.13 s of CPU): a node does it when all else is up.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
+from cluster.admin.call import Answer, Call, Raw, confirm_read
+from cluster.admin.errors import ApiError
+from cluster.admin.forward import Forwarder
+from cluster.admin.page import SECURITY_POLICY
+from cluster.admin.port import AdminPort
+from cluster.admin.routes import ROUTES, Route, Serves
+from cluster.config_source import ConfigError, nearest
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_S: Final = 1.0
+WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AdminServer:
+    """Serves one node's API at [admin] bind and port."""
+
+    def __init__(self, port: AdminPort) -> None:
+        self._port = port
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listens. Raises ConfigError if the address cannot be had."""
+        admin = self._port.config.admin
+        self._runner = web.AppRunner(build_app(self._port), access_log=None, shutdown_timeout=SHUTDOWN_S)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, admin.bind, admin.port).start()
+        except OSError as error:
+            await self.close()
+            why = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
+            raise ConfigError(
+                f"admin.port: cannot listen at {admin.bind}:{admin.port}",
+                why,
+                "stop that process, or set another admin.port (RAFTMQ_ADMIN__PORT)",
+            ) from error
+
+    async def close(self) -> None:
+        """Stops listening; requests under way get a moment to finish."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+def build_app(port: AdminPort) -> web.Application:
+    """The aiohttp application, as tests run it."""
+    app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
+    forwarder = Forwarder(port)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _serve(route, port, forwarder))
+
+    async def close_forwarder(_: web.Application) -> None:
+        await forwarder.close()
+
+    app.on_cleanup.append(close_forwarder)
+    return app
+
+
+def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        check_query(request.query, route.query)
+        consistency = consistency_of(request.query)
+        if request.method != "GET":
+            _refuse_other_sites(request)
+        body = await _body(request, route)
+        if route.serves is Serves.LEADER and not port.writes_open():
+            return await forwarder.pass_on(request, changes=True)
+        if consistency == "linearizable":
+            if port.leader_id() != port.config.node.id:
+                return await forwarder.pass_on(request, changes=False)
+            await confirm_read(port)
+        return _response(await route.handler(Call(port, request.match_info, body, consistency)))
+
+    return handle
+
+
+async def _body(request: web.Request, route: Route) -> Any:
+    if route.body is None:
+        return None
+    if request.content_type != "application/json":
+        raise ApiError("not_json", f"the body is {request.content_type}", "send it with Content-Type: application/json")
+    return decode_body(await request.read(), route.body)
+
+
+def _refuse_other_sites(request: web.Request) -> None:
+    """A page of another site, open in the operator's browser, may not change anything here."""
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        raise ApiError(
+            "cross_origin", f"a page of {origin} may not change this node", "use the command line or this page"
+        )
+
+
+def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
+    if isinstance(result, Raw):
+        headers = {"Content-Type": result.content_type, "X-Content-Type-Options": "nosniff"}
+        if result.content_type.startswith("text/html"):
+            headers["Content-Security-Policy"] = SECURITY_POLICY
+        return web.Response(body=result.body, headers=headers)
+    answer = result if isinstance(result, Answer) else Answer(200, result)
+    return _json(answer.status, answer.view)
+
+
+def _json(status: int, view: msgspec.Struct) -> web.Response:
+    headers = {"Cache-Control": "no-store"}
+    if status == 503:
+        headers["Retry-After"] = "1"
+    return web.Response(status=status, body=msgspec.json.encode(view), content_type="application/json", headers=headers)
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _json(error.status, error.view)
+    except web.HTTPException as error:
+        api_error = _from_aiohttp(request, error)
+        response = _json(api_error.status, api_error.view)
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+    except Exception:
+        logger.exception("%s %s failed", request.method, request.path)
+        error_view = ApiError("internal", "the node failed to answer; its log says why", "report it with that log").view
+        return _json(500, error_view)
+
+
+def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
+    if error.status == 404:
+        match = nearest(request.path, [route.path for route in ROUTES])
+        hint = f"did you mean {match}?" if match else "/openapi.json lists every address"
+        return ApiError("not_found", f"there is nothing at {request.path}", hint)
+    if error.status == 405:
+        allowed = error.headers.get("Allow", "")
+        return ApiError("bad_method", f"{request.path} does not take {request.method}", f"it takes {allowed}")
+    if error.status == 413:
+        return ApiError("too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", "send less")
+    return ApiError("bad_request", error.reason or "the request cannot be read", "correct the request")

@@ -1,0 +1,184 @@
+"""/v1/topics: what topics there are, how far their queues reach; creating and deleting them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from cluster.admin.call import Answer, Call, Consistency, propose
+from cluster.admin.errors import ApiError
+from cluster.config_source import nearest
+from statemachine.broker_state import BrokerState
+from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
+from statemachine.topics import TopicConfig
+
+Queues = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class TopicView(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's configuration and how many messages it holds."""
+
+    name: str
+    id: int
+    read_queues: int
+    write_queues: int
+    perm: int
+    """RocketMQ's bits: 4 read, 2 write."""
+    order: bool
+    attributes: dict[str, str]
+    messages: int
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue: messages min_offset (inclusive) to max_offset (exclusive) can be read."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicsView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/topics`."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+    topics: list[TopicView]
+
+
+class TopicDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/topics/{name}`."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+    topic: TopicView
+    queues: list[QueueView]
+
+
+class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/topics`. `queues` sets both numbers; what is left out keeps its default or, in an update, its value."""
+
+    name: str
+    queues: Queues | None = None
+    read_queues: Queues | None = None
+    write_queues: Queues | None = None
+    perm: Annotated[int, msgspec.Meta(ge=0, le=15)] | None = None
+    order: bool | None = None
+    attributes: dict[str, str] | None = None
+    if_exists: Literal["fail", "keep", "update"] = "fail"
+
+
+class TopicChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic was created, changed, kept or deleted by the log entry (term, index)."""
+
+    node: int
+    term: int
+    index: int
+    result: Literal["created", "kept", "updated", "deleted"]
+    topic: TopicView
+
+
+async def list_topics(call: Call) -> TopicsView:
+    """All topics, by name."""
+    state = call.port.state
+    applied = state.applied.index  # read before the rest: what follows is at least as new
+    topics = [_view(state, config) for _, config in sorted(state.topics.items())]
+    return TopicsView(node=call.port.config.node.id, consistency=call.consistency, applied_index=applied, topics=topics)
+
+
+async def describe_topic(call: Call) -> TopicDetail:
+    """One topic with its queues."""
+    state = call.port.state
+    applied = state.applied.index
+    config = find_topic(state, call.params["name"])
+    return TopicDetail(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topic=_view(state, config),
+        queues=[
+            QueueView(
+                queue_id=queue,
+                min_offset=state.min_offset(config.id, queue),
+                max_offset=state.max_offset(config.id, queue),
+            )
+            for queue in range(config.queues)
+        ],
+    )
+
+
+async def create_topic(call: Call) -> Answer:
+    """Creates a topic; what happens to an existing one is the request's choice."""
+    wanted: TopicRequest = call.body
+    fields = _fields(wanted)
+    existed = wanted.name in call.port.state.topics
+    if not existed:
+        queues = call.port.config.topics.default_queues
+        fields = {"read_queues": queues, "write_queues": queues} | fields
+    entry_id, result = await propose(call.port, [CREATE_TOPIC, fields, wanted.if_exists != "update"])
+    if result.code == "exists" and wanted.if_exists == "fail":
+        raise ApiError(
+            "exists",
+            f"topic {wanted.name} is there already",
+            'send "if_exists": "update" to change it, "keep" to be content with it as it is',
+        )
+    verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
+    view = TopicChanged(
+        node=call.port.config.node.id,
+        term=entry_id.term,
+        index=entry_id.index,
+        result=verb,
+        topic=_view(call.port.state, result.value),
+    )
+    return Answer(201 if verb == "created" else 200, view)
+
+
+async def delete_topic(call: Call) -> TopicChanged:
+    """Deletes a topic, its queues and all groups' offsets of it."""
+    config = find_topic(call.port.state, call.params["name"])
+    held = _view(call.port.state, config)
+    entry_id, _ = await propose(call.port, [DELETE_TOPIC, config.name])
+    call.port.metrics.topic_deleted(config.name)
+    return TopicChanged(
+        node=call.port.config.node.id, term=entry_id.term, index=entry_id.index, result="deleted", topic=held
+    )
+
+
+def find_topic(state: BrokerState, name: str) -> TopicConfig:
+    """The topic. Raises ApiError naming the nearest one there is."""
+    config = state.topics.get(name)
+    if config is None:
+        match = nearest(name, state.topics)
+        hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
+        raise ApiError("not_found", f"there is no topic {name}", hint)
+    return config
+
+
+def _fields(wanted: TopicRequest) -> dict[str, Any]:
+    """The `config` argument of create_topic: only what was asked for."""
+    fields: dict[str, Any] = {"name": wanted.name}
+    if wanted.queues is not None:
+        fields["read_queues"] = fields["write_queues"] = wanted.queues
+    for name in ("read_queues", "write_queues", "perm", "order", "attributes"):
+        value = getattr(wanted, name)
+        if value is not None:
+            fields[name] = value
+    return fields
+
+
+def _view(state: BrokerState, config: TopicConfig) -> TopicView:
+    held = sum(
+        state.max_offset(config.id, queue) - state.min_offset(config.id, queue) for queue in range(config.queues)
+    )
+    return TopicView(
+        name=config.name,
+        id=config.id,
+        read_queues=config.read_queues,
+        write_queues=config.write_queues,
+        perm=config.perm,
+        order=config.order,
+        attributes=dict(config.attributes),
+        messages=held,
+    )

@@ -1,0 +1,19 @@
+"""Versions of what a node runs on."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from importlib import metadata
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Name -> version of RaftMQ, Python and the libraries that touch data."""
+    found = {"python": platform.python_version()}
+    for name in ("raftmq", "rocksdict", "uvloop", "msgspec", "msgpack"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
