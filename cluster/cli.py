@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import click
@@ -50,12 +51,18 @@ COMMANDS = {
 class RootGroup(click.Group):
     """Imports a command when it is called for; lists all without importing any."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """As a program (`standalone_mode`): prints errors in three lines and exits with the code."""
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
-        given = args[0] if args else extra.get("args")
-        sys.exit(run(list(sys.argv[1:] if given is None else given)))
+            return super().main(args, prog_name, complete_var, False, **extra)
+        sys.exit(run(list(sys.argv[1:] if args is None else args)))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in sorted(_plugins()) if name not in COMMANDS)]

@@ -14,7 +14,7 @@ from cluster.local_config import move_ports, plan_nodes, read_nodes, write_confi
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_init import check_data_dirs, create_data_dirs
 from cluster.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
-from cluster.local_process import check_ports, is_running, kill_node, log_tail, start_node, stop_nodes
+from cluster.local_process import check_ports, find_process, is_running, kill_node, log_tail, start_node, stop_nodes
 from cluster.local_status import ClusterView, view_cluster
 
 READY_TIMEOUT_S = 30.0
@@ -96,14 +96,20 @@ class LocalCluster:
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
             if node.pid is None or not kill_node(node):
-                raise LocalError(
-                    f"node {node_id} is not running",
-                    f"{self.data / CLUSTER_FILE} names no living process for it",
-                    f"raftmq restart {node_id}",
-                    ExitCode.REFUSED,
-                )
+                raise self._not_running(node_id)
             self._set_pid(node_id, None)
             return node.pid
+
+    def aim(self, node_id: int) -> Callable[[], None]:
+        """Finds the node's process now and returns what kills it without further ado (-9). Raises LocalError."""
+        process = find_process(read_cluster(self.data).node(node_id))
+        if process is None:
+            raise self._not_running(node_id)
+
+        def strike() -> None:
+            process.kill()
+
+        return strike
 
     def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Stops the node if it runs, starts it, and waits until it answers; returns its new pid."""
@@ -120,6 +126,14 @@ class LocalCluster:
         """Waits until all nodes answer, agree on a leader, and writes are open. Raises LocalError."""
         ids = [node.id for node in self.nodes]
         return self._wait(lambda view: view.ready, timeout_s, "the cluster is not ready", ids)
+
+    def _not_running(self, node_id: int) -> LocalError:
+        return LocalError(
+            f"node {node_id} is not running",
+            f"{self.data / CLUSTER_FILE} names no living process for it",
+            f"raftmq restart {node_id}",
+            ExitCode.REFUSED,
+        )
 
     def _load(
         self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]

@@ -66,8 +66,8 @@ class ClusterView(NamedTuple):
             if view.record.id == self.leader and view.status is not None:
                 if node_id == self.leader:
                     return 0
-                peers = {int(peer["id"]): peer for peer in view.status["peers"]}
-                return int(peers[node_id]["lag"]) if node_id in peers else None
+                lags = {int(peer["node"]): int(peer["lag_entries"]) for peer in view.status["peers"]}
+                return lags.get(node_id)
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class ClusterView(NamedTuple):
 
 
 def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1") -> dict[str, Any] | None:
-    """`GET /v1/status` of one node; None if nothing (or something else) answers there."""
+    """`GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or something else, answers."""
     connection = http.client.HTTPConnection(host, admin_port, timeout=timeout_s)
     try:
         connection.request("GET", "/v1/status")

@@ -60,6 +60,18 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
+def print_table(titles: list[str], rows: list[list[object]]) -> None:
+    """A table for people; texts to the left, numbers to the right, None as a dash."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="left" if rows and isinstance(rows[0][i], str) else "right")
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row))
+    console().print(table)
+
+
 def connect(servers: str | None) -> Client:
     """A connected client. Raises LocalError for addresses that are none."""
     from cluster.client import connect as open_client

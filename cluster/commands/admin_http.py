@@ -1,0 +1,139 @@
+"""The HTTP API as the command line uses it: any node that answers, errors as three lines."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from cluster.commands.common import data_dir
+from cluster.local_errors import ExitCode, LocalError
+from cluster.local_layout import read_cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ADMIN_VARIABLE = "RAFTMQ_ADMIN"
+_TIMEOUT_S = 10.0
+
+_EXIT_CODES = {
+    "not_found": ExitCode.FAILED,
+    "exists": ExitCode.REFUSED,
+    "no_leader": ExitCode.REFUSED,
+    "not_leader": ExitCode.REFUSED,
+    "leader_unreachable": ExitCode.REFUSED,
+    "unknown_outcome": ExitCode.UNKNOWN,
+}
+
+
+def admin_option(command: F) -> F:
+    """--admin: the HTTP API of a cluster that is not this machine's own."""
+    return click.option(
+        "--admin",
+        metavar="HOST:PORT,…",
+        help=f"HTTP API of one or more nodes ({ADMIN_VARIABLE}; else the local cluster's).",
+    )(command)
+
+
+def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
+    """The "host:port" to ask, in order: --admin, RAFTMQ_ADMIN, cluster.json. Raises LocalError."""
+    named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
+    if not named:
+        return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(data_dir(data)).nodes]
+    addresses = [part.strip().removeprefix("http://").rstrip("/") for part in named.split(",") if part.strip()]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdecimal()):
+            raise LocalError(
+                f"{address} is not the address of an HTTP API",
+                f"it is host:port, from --admin or {ADMIN_VARIABLE}",
+                "--admin 127.0.0.1:9644",
+                ExitCode.USAGE,
+            )
+    return addresses
+
+
+class AdminApi:
+    """Asks the first node that can be reached. Never sends a request twice: once it left, its outcome may be unknown."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = list(addresses)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A reading that a majority has confirmed. Raises LocalError."""
+        return self._call("GET", f"{path}?consistency=linearizable", None)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A change. Raises LocalError."""
+        return self._call("POST", path, body)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """A removal. Raises LocalError."""
+        return self._call("DELETE", path, None)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        connection = self._connect()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _broken(method, f"{connection.host}:{connection.port}", error) from None
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise _refused(answer)
+        assert isinstance(answer, dict)
+        return answer
+
+    def _connect(self) -> http.client.HTTPConnection:
+        why = ""
+        for address in self._addresses:
+            host, _, port = address.rpartition(":")
+            connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+            try:
+                connection.connect()
+            except OSError as error:
+                connection.close()
+                why = f"{address}: {error.strerror or error}"
+                continue
+            return connection
+        raise LocalError(
+            f"no node answers at {', '.join(self._addresses)}",
+            why,
+            "raftmq up    (or raftmq status)",
+            ExitCode.UNREACHABLE,
+        )
+
+
+def _broken(method: str, address: str, error: Exception) -> LocalError:
+    if method == "GET":
+        return LocalError(
+            f"{address} broke off", str(error) or type(error).__name__, "raftmq status", ExitCode.UNREACHABLE
+        )
+    return LocalError(
+        f"{address} did not say what became of the change",
+        f"{str(error) or type(error).__name__}; it may have happened",
+        "look first, then repeat it if need be: raftmq topic list",
+        ExitCode.UNKNOWN,
+    )
+
+
+def _refused(answer: Any) -> LocalError:
+    """The API's own words; hints that speak HTTP are said as commands."""
+    error = answer["error"]
+    code, hint = error["code"], error["hint"]
+    if code == "not_found" and not hint.startswith("did you mean"):
+        hint = "raftmq topic list    (or raftmq group list)"
+    if code == "exists":
+        hint = "raftmq topic create NAME --update    (or --keep, to be content with it as it is)"
+    reason = {
+        "not_found": "the cluster has nothing of that name",
+        "exists": "nothing was changed",
+        "unknown_outcome": "the outcome is unknown",
+    }.get(code, "nothing was changed")
+    return LocalError(error["message"], reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))

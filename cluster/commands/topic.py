@@ -1,0 +1,107 @@
+"""`raftmq topic`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import click
+
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.common import data_option, json_option, print_json, print_table
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topic.command("create")
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 1024), help="How many queues (the cluster's default).")
+@click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
+@click.option("--update", "if_exists", flag_value="update", help="Change the topic if it is there.")
+@click.option("--keep", "if_exists", flag_value="keep", help="Be content with the topic if it is there.")
+@data_option
+@admin_option
+@json_option
+def create(
+    name: str,
+    queues: int | None,
+    dedup: str | None,
+    if_exists: str | None,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Create the topic NAME."""
+    body: dict[str, object] = {"name": name, "if_exists": if_exists or "fail"}
+    if queues is not None:
+        body["queues"] = queues
+    if dedup is not None:
+        body["attributes"] = {"dedup": dedup}
+    answer = AdminApi(admin_addresses(admin, data)).post("/v1/topics", body)
+    if as_json:
+        print_json({"schema": 1, **answer})
+    else:
+        click.echo(f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
+
+
+@topic.command("list")
+@data_option
+@admin_option
+@json_option
+def list_(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List all topics."""
+    answer = AdminApi(admin_addresses(admin, data)).get("/v1/topics")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    rows = [[t["name"], t["write_queues"], t["messages"], _attributes(t["attributes"])] for t in answer["topics"]]
+    if rows:
+        print_table(["topic", "queues", "messages", "attributes"], rows)
+    else:
+        click.echo("no topics yet; create one with: raftmq topic create NAME")
+
+
+@topic.command("describe")
+@click.argument("name")
+@data_option
+@admin_option
+@json_option
+def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show the queues of the topic NAME."""
+    answer = AdminApi(admin_addresses(admin, data)).get(f"/v1/topics/{quote(name, safe='')}")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    shown = answer["topic"]
+    click.echo(
+        f"{name}: {shown['messages']} messages in {shown['write_queues']} queues {_attributes(shown['attributes'])}"
+    )
+    print_table(
+        ["queue", "min offset", "max offset"],
+        [[queue["queue_id"], queue["min_offset"], queue["max_offset"]] for queue in answer["queues"]],
+    )
+
+
+@topic.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_option
+@admin_option
+@json_option
+def delete(name: str, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Delete the topic NAME with its queues and all groups' offsets of it."""
+    api = AdminApi(admin_addresses(admin, data))
+    if not yes:
+        held = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["messages"]
+        click.confirm(f"delete {name} with {held} messages?", abort=True, err=True)
+    answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
+    if as_json:
+        print_json({"schema": 1, **answer})
+    else:
+        click.echo(f"deleted {name} ({answer['topic']['messages']} messages)")
+
+
+def _attributes(attributes: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(attributes.items()))

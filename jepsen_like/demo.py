@@ -1,0 +1,252 @@
+"""`raftmq demo`: three nodes, a load, the leader killed in the middle of it, and the proof that nothing is missing.
+
+The plan: send N records with many in flight; at a message drawn by the seed kill the leader with -9; go on sending;
+bring the old leader back; when all three replicas have applied the same entries, read every queue of each of them and
+let `checker_log` compare that with what the client was told.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from cluster.client import Client
+    from cluster.local import LocalCluster
+    from cluster.local_status import ClusterView
+    from jepsen_like.checker_log import LogVerdict
+    from jepsen_like.demo_story import Story
+    from jepsen_like.history import HistoryWriter
+
+T = TypeVar("T")
+
+TOPIC = "packages"
+QUEUES = 6
+NODES = 3
+IN_FLIGHT_MIN = 64
+MESSAGES_MIN = 1000
+CATCH_UP_S = 60.0
+
+
+class Plan(NamedTuple):
+    """Everything that was decided before the start."""
+
+    seed: int
+    messages: int
+    file: Path | None
+    strike_at: int
+    """The leader dies after this many sends."""
+
+
+class Outcome(NamedTuple):
+    """Everything the last line says, and what the exit code depends on."""
+
+    verdict: LogVerdict
+    failover_ms: int
+    term_before: int
+    term_after: int
+
+    def to_json(self, seed: int) -> dict[str, Any]:
+        """The last line. `lost` and `duplicated` count over every replica; `read` is the poorest replica's count."""
+        return {
+            "seed": seed,
+            "acked": self.verdict.acked,
+            "read": min(self.verdict.read.values(), default=0),
+            "lost": self.verdict.count("lost"),
+            "duplicated": self.verdict.count("duplicated"),
+            "failover_ms": self.failover_ms,
+            "term_before": self.term_before,
+            "term_after": self.term_after,
+        }
+
+
+@click.command()
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Draws the moment of the kill; printed, so it can be repeated."
+)
+@click.option(
+    "--messages", type=click.IntRange(min=MESSAGES_MIN), default=20_000, show_default=True, help="How many to send."
+)
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
+)
+@click.option("--data", type=click.Path(path_type=Path), help="Use this new directory and keep it.")
+@click.option("--keep", is_flag=True, help="Keep the temporary directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the last line.")
+def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, keep: bool, as_json: bool) -> int:
+    """Kill a leader under load and prove that nothing is lost."""
+    from cluster.local import prepare_data_dir
+    from cluster.local_errors import ExitCode, LocalError
+    from jepsen_like.demo_input import InputError, read_lines
+    from jepsen_like.demo_send import SendError
+    from jepsen_like.demo_story import Story
+
+    plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file)
+    story = Story(quiet=as_json)
+    try:
+        read_lines(file)
+    except InputError as error:
+        raise LocalError(
+            str(error), "the demo sends one message per line", "raftmq demo --file F", ExitCode.USAGE
+        ) from None
+    if data is not None and data.exists() and any(data.iterdir()):
+        raise LocalError(
+            f"{data} is not empty", "the demo starts from nothing", "raftmq demo --data NEW_DIR", ExitCode.REFUSED
+        )
+    folder = (data or Path(tempfile.mkdtemp(prefix="raftmq-demo-"))).absolute()
+    prepare_data_dir(folder)
+    clean = False
+    try:
+        outcome = run(plan, folder, story)
+        clean = outcome.verdict.valid is True
+    except SendError as error:
+        raise LocalError(
+            str(error), f"the run with seed {plan.seed} proves nothing; its files are in {folder}",
+            f"raftmq demo --seed {plan.seed} --messages {2 * messages}",
+        ) from None  # fmt: skip
+    finally:
+        if data is None and not keep and clean:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            story.tell(f"kept: {folder}    (history.jsonl, n1 to n{NODES})")
+    story.result(outcome.to_json(plan.seed))
+    return ExitCode.OK if clean else ExitCode.FAILED
+
+
+def make_plan(seed: int, messages: int, file: Path | None) -> Plan:
+    """The moment of the kill lies in the middle half of the run."""
+    strike_at = random.Random(seed).randrange(messages // 4, messages * 3 // 4)
+    return Plan(seed, messages, file, strike_at)
+
+
+def run(plan: Plan, folder: Path, story: Story) -> Outcome:
+    """The whole demo in an empty directory. Ends every process it started, however it ends."""
+    from cluster.local import LocalCluster
+    from cluster.local_process import free_base_port
+    from jepsen_like.history import HistoryWriter
+
+    cluster = LocalCluster(folder)
+    story.chapter(f"Three nodes start in {folder}")
+    try:
+        view, took = _timed(lambda: cluster.up(NODES, free_base_port(4 * NODES)))
+        story.tell(f"ready after {took:.1f} s: node {view.leader} leads in term {view.term}")
+        with HistoryWriter(folder / "history.jsonl", {"seed": plan.seed, "messages": plan.messages}) as history:
+            return _act(plan, cluster, view, history, story)
+    finally:
+        if (folder / "cluster.json").exists():
+            cluster.down()
+
+
+def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryWriter, story: Story) -> Outcome:
+    from cluster.client import connect
+    from jepsen_like.checker_log import check_log
+    from jepsen_like.demo_send import longest_pause
+
+    assert view.term is not None
+    term_before = view.term
+    with connect(cluster.servers) as mq:
+        mq.admin.create_topic(TOPIC, queues=QUEUES)
+        dead = _send(plan, cluster, mq, history, story)
+    pause = longest_pause(history.ops)
+    story.tell(f"longest time without an acknowledgement: [bold]{pause.milliseconds:,} ms[/]"
+               f" (after {pause.after_acks:,} of them)")  # fmt: skip
+    term_after = _bring_back(cluster, dead, story)
+    _read(cluster, history, story)
+    story.chapter("Compare what was acknowledged with what is there")
+    verdict = check_log(history.ops)
+    story.verdict(verdict)
+    good = verdict.valid is True
+    story.tell(
+        "[green]nothing lost, nothing twice, nothing out of order[/]" if good else "[red]a promise was broken[/]"
+    )
+    return Outcome(verdict, pause.milliseconds, term_before, term_after)
+
+
+def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter, story: Story) -> int:
+    """Sends everything and kills the leader on the way; returns who that was."""
+    from jepsen_like.demo_input import records
+    from jepsen_like.demo_send import Sender
+
+    source = str(plan.file) if plan.file else "the bundled package records"
+    story.chapter(f"Send {plan.messages:,} messages from {source}; the leader will die at message {plan.strike_at:,}")
+    story.tell(f"seed {plan.seed}    (repeat with: raftmq demo --seed {plan.seed})")
+    victims: list[int] = []
+
+    def aim() -> Callable[[], None]:
+        leader = cluster.view().leader
+        assert leader is not None
+        victims.append(leader)
+        return cluster.aim(leader)
+
+    with mq.producer() as producer:
+        sender = Sender(producer, TOPIC, history)
+        strike, took = _timed(lambda: sender.send_all(
+            records(plan.file, plan.messages), plan.strike_at, IN_FLIGHT_MIN, aim
+        ))  # fmt: skip
+    story.tell(
+        f"kill -9 on the leader, node {victims[0]}: {strike.acked:,} acknowledged, {strike.in_flight:,} in flight"
+    )
+    story.tell(f"{sender.acked:,} acknowledged in {took:.1f} s, failover included")
+    return victims[0]
+
+
+def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
+    """Restarts the dead node and waits until all replicas have applied the same; returns the term."""
+    story.chapter(f"Node {dead} comes back and catches up")
+    view, took = _timed(lambda: _caught_up(cluster, dead))
+    assert view.term is not None
+    story.tell(f"after {took:.1f} s all three have applied entry {_applied(view)[0]:,};"
+               f" node {view.leader} leads in term {view.term}")  # fmt: skip
+    return view.term
+
+
+def _caught_up(cluster: LocalCluster, dead: int) -> ClusterView:
+    from cluster.local_errors import LocalError
+
+    cluster.restart(dead)
+    deadline = time.monotonic() + CATCH_UP_S
+    while True:
+        view = cluster.view()
+        applied = _applied(view)
+        if view.ready and len(set(applied)) == 1 and applied[0] >= _last_index(view):
+            return view
+        if time.monotonic() > deadline:
+            raise LocalError(
+                f"the replicas did not catch up within {CATCH_UP_S:.0f} s",
+                f"applied entries per node: {applied}, last entry: {_last_index(view)}",
+                f"raftmq logs --data {cluster.data}",
+            )
+        time.sleep(0.05)
+
+
+def _applied(view: ClusterView) -> list[int]:
+    return [int(node.status["applied_index"]) if node.status else -1 for node in view.nodes]
+
+
+def _last_index(view: ClusterView) -> int:
+    """The leader's commit index: everything acknowledged is at or below it."""
+    return max((int(node.status["commit_index"]) for node in view.nodes if node.status), default=-1)
+
+
+def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
+    from cluster.client import connect
+    from jepsen_like.demo_read import read_node
+
+    story.chapter("Read every queue of each node, nothing removed")
+    with connect(cluster.servers) as mq:
+        for node in cluster.nodes:
+            count, took = _timed(lambda: read_node(mq, node.id, TOPIC, QUEUES, history))  # noqa: B023  # called at once
+            story.tell(f"node {node.id}: {count:,} messages in {took:.1f} s")
+
+
+def _timed(action: Callable[[], T]) -> tuple[T, float]:
+    began = time.monotonic()
+    return action(), time.monotonic() - began

@@ -1,0 +1,48 @@
+"""The demo's voice: a few numbered lines a person can follow, or silence when programs read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from jepsen_like.checker_log import LogVerdict
+
+RESULT_KEYS = ("seed", "acked", "read", "lost", "duplicated", "failover_ms", "term_before", "term_after")
+
+
+class Story:
+    """Prints chapters. `quiet` leaves only the result line."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.console = Console(file=sys.stdout, quiet=quiet, highlight=False, soft_wrap=True)
+        self._chapter = 0
+
+    def chapter(self, title: str) -> None:
+        """A new step of the story."""
+        self._chapter += 1
+        self.console.print(f"[bold]{self._chapter}. {title}[/]")
+
+    def tell(self, text: str) -> None:
+        """A line below the step."""
+        self.console.print(f"   {text}")
+
+    def verdict(self, verdict: LogVerdict, shown: int = 5) -> None:
+        """What the checker says, with the first proofs if anything is wrong."""
+        self.tell(f"acknowledged {verdict.acked:,}, failed {verdict.failed:,}, unknown {verdict.unknown:,}"
+                  + (f" (of which {verdict.unknown_stored:,} are stored)" if verdict.unknown else ""))  # fmt: skip
+        for kind in ("lost", "duplicated", "reordered", "phantom"):
+            found = [anomaly for anomaly in verdict.anomalies if anomaly.kind == kind]
+            self.tell(f"{kind:<11} {'[green]0[/]' if not found else f'[red]{len(found):,}[/]'}")
+            for anomaly in found[:shown]:
+                self.tell(f"  {anomaly.message_id}: {anomaly.what}")
+        for item in verdict.incomplete[:shown]:
+            self.tell(f"[red]not read to the end[/]: {item.topic}/{item.queue_id} on node {item.node}")
+
+    def result(self, result: dict[str, Any]) -> None:
+        """The last line of all: one JSON object."""
+        assert tuple(result) == RESULT_KEYS
+        self.console.file.write(json.dumps(result) + "\n")
+        self.console.file.flush()
