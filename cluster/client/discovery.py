@@ -1,0 +1,60 @@
+"""Where the cluster is: an explicit list, RAFTMQ_SERVERS, the local cluster's file, or the default ports."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+DEFAULT_SERVERS = ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
+
+
+def find_servers(
+    servers: str | Iterable[str] | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> tuple[str, ...]:
+    """The "host:port" of each server to ask, in order. Raises ValueError for an address that is none."""
+    environ = os.environ if environ is None else environ
+    if servers is not None:
+        return parse_servers(servers)
+    if environ.get("RAFTMQ_SERVERS"):
+        return parse_servers(environ["RAFTMQ_SERVERS"])
+    path = cluster_file(environ, cwd or Path.cwd())
+    return _servers_of(path) if path is not None else DEFAULT_SERVERS
+
+
+def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
+    """Splits "h1:p;h2:p" (commas and blanks too). Raises ValueError naming the part that is not host:port."""
+    if isinstance(servers, str):
+        servers = servers.replace(",", ";").replace(" ", ";").split(";")
+    parsed = tuple(dict.fromkeys(part.strip() for part in servers if part.strip()))
+    if not parsed:
+        raise ValueError('no servers given; write "host:port;host:port", for example "127.0.0.1:9876"')
+    for address in parsed:
+        split_address(address)
+    return parsed
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """("host", port) of "host:port" or "[v6]:port". Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f'"{address}" is not host:port, for example "127.0.0.1:9876"')
+    return host.strip("[]"), int(port)
+
+
+def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """cluster.json of RAFTMQ_DATA, else of the nearest `.raftmq` at or above `cwd`; None if there is none."""
+    if environ.get("RAFTMQ_DATA"):
+        candidates = [Path(environ["RAFTMQ_DATA"])]
+    else:
+        candidates = [folder / ".raftmq" for folder in (cwd, *cwd.parents)]
+    return next((path for path in (c / "cluster.json" for c in candidates) if path.is_file()), None)
+
+
+def _servers_of(path: Path) -> tuple[str, ...]:
+    try:
+        nodes = json.loads(path.read_text())["nodes"]
+        return parse_servers(f"{node.get('host', '127.0.0.1')}:{node['namesrv_port']}" for node in nodes)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not describe a cluster ({error!r}); set RAFTMQ_SERVERS instead") from error

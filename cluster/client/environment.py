@@ -1,0 +1,31 @@
+"""What the client takes from the outside world besides the event loop, so that a simulator can stand in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
+"""Opens a byte stream to (host, port) and attaches the protocol; raises OSError."""
+
+
+class Environment(NamedTuple):
+    """Wall clock, randomness and network. Timeouts come from the running loop's own clock."""
+
+    now_ms: Callable[[], int]
+    entropy: Callable[[int], bytes]
+    dial: Dial
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _dial_tcp(host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> object:
+    return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)

@@ -1,0 +1,132 @@
+"""What can go wrong for a user, and what is known of the outcome.
+
+Every operation ends as ok, fail or unknown. The class tells which, `retryable` whether asking again as it is can help,
+`code` is the protocol's response code (0 when no server answered) and `hint` says what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
+
+
+class RaftMQError(Exception):
+    """Base of everything the client raises on behalf of the cluster.
+
+    `message_ids` names the messages of a failed send (empty otherwise), so that an unknown one can be looked up.
+    """
+
+    default_hint: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int = 0,
+        retryable: bool = False,
+        hint: str = "",
+        message_ids: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+        self.hint = hint or self.default_hint
+        self.message_ids = message_ids
+
+    def about(self, message_ids: tuple[str, ...]) -> RaftMQError:
+        """The same error, of these messages: an exception object belongs to one future."""
+        return type(self)(str(self), code=self.code, retryable=self.retryable, hint=self.hint, message_ids=message_ids)
+
+
+class Failed(RaftMQError):
+    """It did not happen: the cluster, the path to it, or stored data is at fault."""
+
+    default_hint = "See `raftmq status` and the nodes' logs."
+
+
+class Unreachable(Failed):
+    """It did not happen: no server could be asked within the time allowed."""
+
+    default_hint = "Check that the cluster runs (`raftmq status`) and that RAFTMQ_SERVERS names it."
+
+
+class Unknown(RaftMQError):
+    """It may have happened, may still happen, or may not: nobody answered for it in time."""
+
+    default_hint = "Look the message up by its id before sending it again under a new one."
+
+
+class Refused(RaftMQError):
+    """It did not happen: the cluster said no before doing anything."""
+
+
+class NotFound(RaftMQError):
+    """It did not happen: what was named (topic, group, offset) does not exist."""
+
+    default_hint = "Check the name with `raftmq topic list` or `raftmq group list`."
+
+
+_HINTS: dict[int, str] = {
+    ResponseCode.SYSTEM_BUSY: "The node is at a limit that the remark names; send slower or raise that limit.",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server does not know this request; is it a RaftMQ of this version?",
+    ResponseCode.MESSAGE_ILLEGAL: "Make the message fit the limit that the remark names.",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "No leader takes writes; see `raftmq status` and wait for an election.",
+    ResponseCode.NO_PERMISSION: "The topic is not writable (or readable) for clients; check its `perm`.",
+    ResponseCode.TOPIC_NOT_EXIST: "Create it with `raftmq topic create NAME`.",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
+    ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
+}
+_NOT_FOUND = frozenset(
+    (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    )
+)
+_REFUSED = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.INVALID_PARAMETER,
+    )
+)
+TRY_AGAIN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
+"""Refused before proposing, for a reason that passes by itself."""
+
+
+def is_unknown(code: int, remark: str | None) -> bool:
+    """True for "proposed and undecided": SYSTEM_ERROR whose remark starts with the mark."""
+    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(UNKNOWN_REMARK)
+
+
+def error_of(
+    code: int, remark: str | None, what: str, *, maybe: bool = False, message_ids: tuple[str, ...] = ()
+) -> RaftMQError:
+    """The error for a reply that is not a success. `maybe`: an earlier attempt may have been carried out, which makes
+    every later "no" an unknown. A code outside the table is unknown too: nothing says that it came before the write.
+    """
+    text = f"{what}: {remark or _name(code)}"
+    hint = _HINTS.get(code, "")
+    again = code in TRY_AGAIN
+    if maybe or is_unknown(code, remark):
+        return Unknown(f"{text} (an attempt may have been carried out)", code=code, message_ids=message_ids)
+    if code in _NOT_FOUND:
+        return NotFound(text, code=code, hint=hint, message_ids=message_ids)
+    if code in _REFUSED:
+        return Refused(text, code=code, retryable=again, hint=hint, message_ids=message_ids)
+    if code == ResponseCode.SYSTEM_ERROR:
+        return Failed(text, code=code, message_ids=message_ids)
+    return Unknown(text, code=code, message_ids=message_ids)
+
+
+def _name(code: int) -> str:
+    try:
+        return f"{ResponseCode(code).name} ({code})"
+    except ValueError:
+        return f"response code {code}"

@@ -1,0 +1,57 @@
+"""One event loop in a thread of its own, for the blocking client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Lifecycle: started when made, `run` from any other thread, `close` once."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name="raftmq-client", daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        pending = asyncio.all_tasks(self.loop)
+        for task in pending:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        self.loop.close()
+
+    @property
+    def is_current(self) -> bool:
+        """True in the loop's own thread, where nothing may block."""
+        return threading.current_thread() is self._thread
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Runs `work` on the loop and waits for it; an interrupt of the waiting thread cancels it."""
+        if self.is_current or self.loop.is_closed():
+            work.close()
+            raise RuntimeError(
+                "a blocking call inside a callback of the client would wait for itself"
+                if self.is_current
+                else "the client is closed"
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stops the loop and its thread."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()

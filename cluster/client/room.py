@@ -1,0 +1,84 @@
+"""Bounded room for unsettled sends, in messages and bytes, shared by threads and the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable
+
+
+class Room:
+    """Counts what is taken. Waiters are woken at three quarters, not at each release: a thread hand-off per message
+    would cost more than the message. One oversized send is let in when nothing else is there.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        if max_messages < 1 or max_bytes < 1:
+            raise ValueError("max_messages and max_bytes must be at least 1")
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._messages = 0
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._waiters: deque[Callable[[], None]] = deque()
+        self._idle: list[Callable[[], None]] = []
+
+    def take(self, size: int, wake: Callable[[], None] | None = None) -> bool:
+        """True if `size` bytes were let in. Else `wake` is called (on any thread) when it is worth asking again."""
+        with self._lock:
+            if self._messages == 0 or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes):
+                self._messages += 1
+                self._bytes += size
+                return True
+            if wake is not None:
+                self._waiters.append(wake)
+            return False
+
+    def give_back(self, messages: int, size: int) -> None:
+        """Returns what settled sends held."""
+        with self._lock:
+            self._messages -= messages
+            self._bytes -= size
+            woken, idle = [], []
+            if self._messages * 4 <= self._max_messages * 3 and self._bytes * 4 <= self._max_bytes * 3:
+                woken, self._waiters = list(self._waiters), deque()
+            if self._messages == 0:
+                idle, self._idle = self._idle, []
+        for wake in (*woken, *idle):
+            wake()
+
+    def when_empty(self, call: Callable[[], None]) -> None:
+        """Calls once nothing is held, possibly at once."""
+        with self._lock:
+            if self._messages:
+                self._idle.append(call)
+                return
+        call()
+
+    async def take_async(self, size: int) -> None:
+        """`take`, waiting on the event loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            future: asyncio.Future[None] = loop.create_future()
+            if self.take(size, functools.partial(_wake, loop, future)):
+                return
+            await future
+
+    def take_blocking(self, size: int) -> None:
+        """`take`, waiting in the calling thread."""
+        while True:
+            event = threading.Event()
+            if self.take(size, event.set):
+                return
+            event.wait()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    loop.call_soon_threadsafe(_done, future)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,295 @@
+"""What a client knows of the cluster: who leads, who else there is, how many queues a topic has; calls to the leader.
+
+Finding the leader: every server is asked (106) by a task of its own, each with a short growing back-off, and whoever a
+server names must confirm it by answering there. The first confirmed one wins, so a dead or stopped leader that others
+still name costs nothing but its own task. Any node passes requests on to the leader; when nothing is confirmed for a
+while, a node that answers is taken instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cluster.client.connection import Links, Reply
+from cluster.client.environment import Environment
+from cluster.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
+from cluster.remoting.codec import CodecError
+from cluster.remoting.codes import RequestCode, ResponseCode
+
+_T = TypeVar("_T")
+AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_QUEUES = 8
+PERM_READ = 4
+PERM_WRITE = 2
+ROUTE_LIFE_S = 30.0
+_ASK_TIMEOUT_S = 0.5
+_BACKOFF_START_S = 0.02
+_BACKOFF_MAX_S = 0.25
+_BACKOFF_GROWTH = 1.3
+_ACCEPT_ANY_AFTER_S = 2.0
+
+
+class BrokerData(msgspec.Struct):
+    """One broker name of a route; address by broker id, "0" is the leader."""
+
+    brokerName: str  # the protocol's names, here and below
+    brokerAddrs: dict[str, str] = {}
+
+
+class QueueData(msgspec.Struct):
+    """Queues of a topic at one broker name."""
+
+    brokerName: str
+    readQueueNums: int
+    writeQueueNums: int
+    perm: int
+
+
+class _RouteBody(msgspec.Struct):
+    brokerDatas: list[BrokerData] = []
+    queueDatas: list[QueueData] = []
+
+
+class _MembersBody(msgspec.Struct):
+    brokerAddrTable: dict[str, BrokerData] = {}
+
+
+class Route(NamedTuple):
+    """Queues of a topic; `exists` is False while it would be made by the first message."""
+
+    topic: str
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    fetched_at: float
+    exists: bool
+
+
+class Backoff:
+    """Growing pauses with jitter: 20 ms to 250 ms."""
+
+    def __init__(self, jitter: random.Random) -> None:
+        self._jitter = jitter
+        self.delay_s = _BACKOFF_START_S
+        self.used = False
+
+    def next_s(self) -> float:
+        """The next pause, in seconds."""
+        self.used = True
+        delay = self.delay_s * self._jitter.uniform(0.75, 1.0)
+        self.delay_s = min(self.delay_s * _BACKOFF_GROWTH, _BACKOFF_MAX_S)
+        return delay
+
+    async def pause(self) -> None:
+        """Sleeps for it."""
+        await asyncio.sleep(self.next_s())
+
+
+class ClusterView:
+    """Shared by everything of one client. Invariant: `leader` is an address that answered when it was set."""
+
+    def __init__(self, environment: Environment, servers: Iterable[str]) -> None:
+        self.environment = environment
+        self.servers = tuple(servers)
+        self.brokers: tuple[str, ...] = ()
+        self.leader: str | None = None
+        self.links = Links(environment)
+        self.jitter = random.Random(environment.entropy(8))
+        self._routes: dict[str, Route] = {}
+        self._search: asyncio.Task[str] | None = None
+        self._searching = 0
+
+    def close(self) -> None:
+        """Ends connections and the search."""
+        if self._search is not None:
+            self._search.cancel()
+        self.links.close()
+
+    def suspect(self, address: str | None) -> None:
+        """`address` did not behave like a leader: whoever needs one asks again. Cheap to be wrong about."""
+        if address is not None and address == self.leader:
+            self.leader = None
+
+    async def find_leader(self) -> str:
+        """The leader's address. Waits until there is one; the caller sets the limit."""
+        if self.leader is not None:
+            return self.leader
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._run_search())
+        self._searching += 1
+        try:
+            return await asyncio.shield(self._search)
+        finally:
+            self._searching -= 1
+            if not self._searching:
+                self._search.cancel()
+
+    async def _run_search(self) -> str:
+        probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers)]
+        try:
+            done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
+            self.leader = done.pop().result()
+            return self.leader
+        finally:
+            for probe in probes:
+                probe.cancel()
+
+    async def _probe(self, server: str) -> str:
+        backoff = Backoff(self.jitter)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _ACCEPT_ANY_AFTER_S
+        while True:
+            found = await self._ask_who_leads(server)
+            if found is not None:
+                leader, others = found
+                if leader is not None:
+                    confirmed = await self._ask_who_leads(leader)
+                    if confirmed is not None and confirmed[0] == leader:
+                        return leader
+                if loop.time() >= give_up_at:
+                    for address in (leader, *others):
+                        if address is not None and await self._ask_who_leads(address) is not None:
+                            return address
+            await backoff.pause()
+
+    async def _ask_who_leads(self, server: str) -> tuple[str | None, tuple[str, ...]] | None:
+        """(leader or None, the other brokers) as `server` sees it; None if it does not answer sensibly."""
+        try:
+            link = await self.links.get(server)
+            reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
+            if reply.code != ResponseCode.SUCCESS:
+                return None
+            table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
+        except TimeoutError:
+            self.links.drop(server)
+            return None
+        except (OSError, CodecError, msgspec.DecodeError):
+            return None
+        addresses = [data.brokerAddrs for data in table.values()]
+        leader = next((a["0"] for a in addresses if "0" in a), None)
+        others = tuple(v for a in addresses for k, v in a.items() if k != "0")
+        if leader is not None or others:
+            self.brokers = tuple(dict.fromkeys((*((leader,) if leader else ()), *others, *self.brokers)))[:32]
+        return leader, others
+
+    async def members(self, timeout_s: float) -> dict[str, str]:
+        """broker id -> "host:port" as the leader sees it; "0" is the leader."""
+        reply = await self.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", timeout_s=timeout_s)
+        table = _decode(reply, _MembersBody, "cluster info").brokerAddrTable
+        return {k: v for data in table.values() for k, v in data.brokerAddrs.items()}
+
+    async def call(
+        self,
+        code: int,
+        ext: dict[str, str],
+        body: bytes = b"",
+        *,
+        what: str,
+        timeout_s: float,
+        attempt_s: float = 3.0,
+        writes: bool = False,
+        accept: tuple[int, ...] = (0,),
+    ) -> Reply:
+        """One request to the leader, asked again until `timeout_s` is over. Only for what may be carried out twice.
+
+        Raises RaftMQError; for `writes` Unknown when an attempt without an answer may have been carried out.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        backoff, maybe, last = Backoff(self.jitter), False, None
+        while True:
+            attempt = await self._attempt(code, ext, body, deadline, attempt_s)
+            if isinstance(attempt, Reply):
+                if attempt.code in accept:
+                    return attempt
+                unknown = is_unknown(attempt.code, attempt.remark)
+                if attempt.code not in TRY_AGAIN and not unknown:
+                    raise error_of(attempt.code, attempt.remark, what, maybe=maybe)
+                last = error_of(attempt.code, attempt.remark, what, maybe=maybe)
+                maybe = maybe or (writes and unknown)
+            else:
+                maybe = maybe or (writes and attempt)
+            pause = backoff.next_s()
+            if asyncio.get_running_loop().time() + pause >= deadline:
+                raise self._out_of_time(what, timeout_s, maybe, last)
+            await asyncio.sleep(pause)
+
+    async def _attempt(
+        self, code: int, ext: dict[str, str], body: bytes, deadline: float, attempt_s: float
+    ) -> Reply | bool:
+        """A reply, or whether the request may have reached a server."""
+        sent, leader = False, None
+        try:
+            async with asyncio.timeout_at(deadline):
+                leader = await self.find_leader()
+                link = await self.links.get(leader)
+            left = deadline - asyncio.get_running_loop().time()
+            sent = True
+            reply = await link.call(code, ext, body, timeout_s=max(0.0, min(attempt_s, left)))
+        except TimeoutError:
+            self.suspect(leader)
+            if sent and leader is not None:
+                self.links.drop(leader)
+            return sent
+        except OSError:
+            self.suspect(leader)
+            return sent
+        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or is_unknown(reply.code, reply.remark):
+            self.suspect(leader)
+        return reply
+
+    def _out_of_time(self, what: str, timeout_s: float, maybe: bool, last: RaftMQError | None) -> RaftMQError:
+        text = f"{what}: no answer within {timeout_s:g} s"
+        if maybe:
+            return Unknown(f"{text}; an attempt may have been carried out")
+        return last or Unreachable(f"{text} from {', '.join(self.servers)}", retryable=True)
+
+    async def route(self, topic: str, *, timeout_s: float, auto_create: bool = False, fresh: bool = False) -> Route:
+        """The topic's queues, at most 30 s old (or `fresh`). `auto_create`: for a missing topic the route that its
+        first message would make. Raises NotFound, Failed, Unreachable.
+        """
+        now = asyncio.get_running_loop().time()
+        known = self._routes.get(topic)
+        if known is not None and known.exists and not fresh and now - known.fetched_at < ROUTE_LIFE_S:
+            return known
+        try:
+            route = await self._fetch_route(topic, topic, timeout_s, True)
+        except NotFound:
+            if not auto_create:
+                raise
+            route = await self._fetch_route(AUTO_CREATE_TOPIC, topic, timeout_s, False)
+            queues = min(AUTO_CREATE_QUEUES, route.write_queues)
+            route = route._replace(read_queues=queues, write_queues=queues)
+        self._routes[topic] = route
+        return route
+
+    def known_route(self, topic: str) -> Route | None:
+        """The last route fetched, of whatever age."""
+        return self._routes.get(topic)
+
+    def forget_route(self, topic: str) -> None:
+        """The topic changed: the next `route` asks."""
+        self._routes.pop(topic, None)
+
+    async def _fetch_route(self, asked: str, topic: str, timeout_s: float, exists: bool) -> Route:
+        what = f"route of topic {topic}"
+        ext = {"topic": asked, "acceptStandardJsonOnly": "true"}
+        reply = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, what=what, timeout_s=timeout_s)
+        queues = _decode(reply, _RouteBody, what).queueDatas
+        if not queues:
+            raise Failed(f"{what}: the answer names no queues", retryable=True)
+        first = queues[0]
+        read = first.readQueueNums if first.perm & PERM_READ else 0
+        write = first.writeQueueNums if first.perm & PERM_WRITE else 0
+        return Route(topic, first.brokerName, read, write, asyncio.get_running_loop().time(), exists)
+
+
+def _decode(reply: Reply, kind: type[_T], what: str) -> _T:
+    try:
+        return msgspec.json.decode(reply.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise Failed(f"{what}: the answer is not understood: {error}", code=reply.code) from error
