@@ -1,0 +1,167 @@
+"""A node reduced to what the HTTP API sees of it: a real state machine, and a log that applies at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
+from cluster.admin.server import build_app
+from cluster.config import Config, load
+from cluster.failpoints import FailpointSet
+from cluster.metrics import NodeMetrics
+from cluster.services import Outcome, ProposeResult
+from raftlog.errors import RaftLogError
+from raftlog.frame import make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
+from statemachine.broker_state import BrokerState
+from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
+from statemachine.memory_kv import MemoryKV
+from statemachine.payload import ITEM, Run, encode
+
+TERM = 3
+
+
+def make_config(node_id: int, **overrides: Any) -> Config:
+    peers = [{"id": n, "port": 10900 + n, "admin": f"127.0.0.1:{9600 + n}"} for n in (1, 2, 3)]
+    keys = {"node.id": node_id, "node.data_dir": "/data", "peers": peers, "send.deadline_ms": 2000}
+    return load(None, {}, keys | {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+class FakeNode:
+    """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
+
+    def __init__(self, node_id: int = 1, **overrides: Any) -> None:
+        self.config = make_config(node_id, **overrides)
+        self.state = BrokerState(MemoryKV())
+        self.failpoints = FailpointSet(self.config.failpoints.enabled)
+        self.metrics = NodeMetrics()
+        self.leader = NodeId(1)
+        self.fate = Outcome.OK
+        self.confirms: bool | None = True
+        self.refuses_transfer: RaftLogError | None = None
+        self.failure: str | None = None
+        self.reads_confirmed = 0
+        self.proposed: list[Command] = []
+        self.connected: dict[str, list[MemberView]] = {}
+        self._tail = EMPTY_TAIL
+        self._append(EntryType.NOOP, b"")
+
+    @property
+    def leads(self) -> bool:
+        return self.leader == self.config.node.id
+
+    def status(self) -> NodeStatus:
+        applied = self.state.applied.index
+        return NodeStatus(
+            node=self.config.node.id,
+            cluster=self.config.cluster.name,
+            cluster_id="",
+            broker=self.config.cluster.broker_name,
+            role="leader" if self.leads else "follower",
+            term=TERM,
+            leader=self.leader or None,
+            writes_open=self.writes_open(),
+            commit_index=applied,
+            applied_index=applied,
+            last_index=applied + 7,
+            failure=self.failure,
+            peers=[PeerStatus(node=2, match_index=applied - 5, lag_entries=12, connected=False)] if self.leads else [],
+            load=LoadStatus(connections=5, long_polls=4, inflight_bytes=300),
+            recovery=RecoveryStatus(
+                clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={}, reasons=[]
+            ),
+            limits={"message_bytes_max": self.config.limits.message_bytes_max},
+            versions={"raftmq": "1"},
+            uptime_ms=1500,
+        )
+
+    def leader_id(self) -> NodeId:
+        return self.leader
+
+    def writes_open(self) -> bool:
+        return self.leads
+
+    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+        if self.fate is not Outcome.OK:
+            done(ProposeResult(self.fate, [], None, "as the test wants it"))
+            return
+        self.proposed += commands
+        done(ProposeResult(Outcome.OK, self.apply(commands), self.state.applied, ""))
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        if self.confirms is not None:
+            self.reads_confirmed += 1
+            done(self.confirms)
+
+    def transfer(self, to: NodeId) -> None:
+        if self.refuses_transfer is not None:
+            raise self.refuses_transfer
+        self.leader = to
+
+    def members(self, group: str) -> list[MemberView]:
+        return self.connected.get(group, [])
+
+    def apply(self, commands: list[Command]) -> list[Any]:
+        """What apply answered to each command."""
+        results = self._append(EntryType.COMMAND, pack(commands))
+        assert all(result is not None for result in results)
+        return results
+
+    def add_messages(self, topic: str, queue_id: int, count: int) -> None:
+        """Lets a queue grow."""
+        topic_id = self.state.topics[topic].id
+        base = self.state.max_offset(topic_id, queue_id)
+        items = b"".join(ITEM.pack(self._tail.end_position + 104, 1, 0, 0, 0) for _ in range(count))
+        self._append(EntryType.MESSAGES, encode([b"x"], count, [Run(topic_id, queue_id, base, count, 0, items)]))
+
+    def add_group(self, name: str, *topics: str) -> None:
+        self.apply([[PUT_GROUP, {"name": name}, True], [SUBSCRIBE, name, [[t, "TAG", "*", 1] for t in topics]]])
+
+    def _append(self, kind: EntryType, payload: bytes) -> list[Any]:
+        entry: Entry = make_entry(
+            self._tail, term=TERM, entry_type=kind, payload=payload, timestamp_ms=0, group_id=0, segment_size=1 << 26
+        )
+        self._tail = tail_after(self._tail, entry)
+        return list(self.state.apply([entry]).results[0])
+
+
+Serve = Callable[[FakeNode], Awaitable[TestClient[Any, Any]]]
+
+
+@pytest.fixture
+def node() -> FakeNode:
+    return FakeNode()
+
+
+@pytest.fixture
+def make_node() -> type[FakeNode]:
+    return FakeNode
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    clients: list[TestClient[Any, Any]] = []
+
+    async def start(node: FakeNode) -> TestClient[Any, Any]:
+        client = TestClient(TestServer(build_app(node)))
+        await client.start_server()
+        clients.append(client)
+        return client
+
+    yield start
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+async def client(node: FakeNode, serve: Serve) -> TestClient[Any, Any]:
+    return await serve(node)
+
+
+@pytest.fixture
+def nobody() -> NodeId:
+    return NOBODY

@@ -1,0 +1,132 @@
+"""Health, status, metrics, leadership, failpoints, the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.admin.port import NodeStatus
+from raftlog.errors import NotLeaderError, ProposalDroppedError
+
+
+async def test_status_is_what_the_node_says(client: Any, node: Any) -> None:
+    answer = await client.get("/v1/status")
+    assert answer.status == 200
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert msgspec.json.decode(await answer.read(), type=NodeStatus) == node.status()
+    assert (await answer.json())["schema"] == 1
+
+
+async def test_a_healthy_node_may_have_warnings(client: Any) -> None:
+    answer = await client.get("/v1/health")
+    body = await answer.json()
+    assert (answer.status, body["healthy"], body["reasons"]) == (200, True, [])
+    assert body["warnings"] == ["node 2 is not connected"]
+
+
+async def test_unhealthy_without_leader_or_after_a_failure(client: Any, node: Any, nobody: Any) -> None:
+    node.leader = nobody
+    node.failure = "fdatasync failed"
+    answer = await client.get("/v1/health")
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+    assert (await answer.json())["reasons"] == [
+        "the node has stopped taking part: fdatasync failed",
+        "no leader is known in term 3",
+    ]
+
+
+async def test_unhealthy_until_writes_are_open(client: Any, node: Any) -> None:
+    node.writes_open = lambda: False
+    answer = await client.get("/v1/health")
+    assert answer.status == 503
+    assert "has not applied the first entry" in (await answer.json())["reasons"][0]
+
+
+async def test_metrics_show_the_state_of_this_moment(client: Any, node: Any) -> None:
+    answer = await client.get("/metrics")
+    text = await answer.text()
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    for line in (
+        "raftmq_raft_term 3.0",
+        "raftmq_raft_role 3.0",
+        "raftmq_raft_leader_id 1.0",
+        f"raftmq_raft_last_index {float(node.status().last_index)}",
+        'raftmq_peer_lag_entries{peer="2"} 12.0',
+        "raftmq_connections 5.0",
+        "raftmq_inflight_bytes 300.0",
+        "rocketmq_topic_number 0.0",
+    ):
+        assert line in text.splitlines()
+    node.leader = 2
+    assert 'peer="2"' not in await (await client.get("/metrics")).text()
+
+
+async def test_transfer(client: Any, node: Any) -> None:
+    answer = await client.post("/v1/leader/transfer", json={"to": 2})
+    assert await answer.json() == {"node": 1, "leader": 2, "term": 3, "index": node.state.applied.index}
+    assert node.leader == 2
+
+
+async def test_transfer_to_the_leader_itself_is_done_already(client: Any, node: Any) -> None:
+    node.transfer = lambda to: pytest.fail("nothing to do")
+    assert (await (await client.post("/v1/leader/transfer", json={"to": 1})).json())["leader"] == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"),
+    [(NotLeaderError("x"), 503, "not_leader"), (ProposalDroppedError("it lags"), 503, "failed")],
+)
+async def test_transfer_refused(client: Any, node: Any, refusal: Any, status: int, code: str) -> None:
+    node.refuses_transfer = refusal
+    answer = await client.post("/v1/leader/transfer", json={"to": 2})
+    assert (answer.status, (await answer.json())["error"]["code"]) == (status, code)
+
+
+async def test_transfer_to_nobody(client: Any) -> None:
+    answer = await client.post("/v1/leader/transfer", json={"to": 9})
+    assert (answer.status, (await answer.json())["error"]["hint"]) == (400, "use one of 1, 2, 3")
+
+
+async def test_transfer_that_does_not_finish_is_unknown(
+    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.admin.node.TRANSFER_WAIT_S_MIN", 0.01)
+    node.config = msgspec.structs.replace(node.config, raft=msgspec.structs.replace(node.config.raft, tick_ms=1))
+    node.transfer = lambda to: None
+    answer = await client.post("/v1/leader/transfer", json={"to": 2})
+    assert (answer.status, (await answer.json())["error"]["code"]) == (504, "unknown_outcome")
+
+
+async def test_failpoints_that_are_off_explain_themselves(client: Any) -> None:
+    for answer in (
+        await client.get("/v1/failpoints"),
+        await client.put("/v1/failpoints", json={"name": "apply.batch", "action": "hold"}),
+    ):
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (404, "failpoints_off")
+        assert "RAFTMQ_FAILPOINTS__ENABLED=true" in error["hint"]
+
+
+async def test_failpoints(make_node: Any, serve: Any) -> None:
+    node = make_node(2, failpoints__enabled=True)  # a follower: failpoints are about the node that is asked
+    client = await serve(node)
+    answer = await client.put("/v1/failpoints", json={"name": "apply.batch", "action": "slow:20x"})
+    assert answer.status == 200
+    listed = (await (await client.get("/v1/failpoints")).json())["failpoints"]
+    assert {point["name"]: point["action"] for point in listed if point["action"] != "off"} == {
+        "apply.batch": "slow:20x"
+    }
+    assert (await (await client.get("/v1/health")).json())["warnings"] == ["failpoint apply.batch is slow:20x"]
+    answer = await client.put("/v1/failpoints", json={"name": "apply.batsh", "action": "off"})
+    assert (answer.status, (await answer.json())["error"]["hint"]) == (400, "did you mean apply.batch?")
+
+
+async def test_the_page_needs_nothing_from_elsewhere(client: Any) -> None:
+    answer = await client.get("/")
+    page = await answer.text()
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "//" not in page.replace("<!doctype", "")
+    assert "innerHTML" not in page

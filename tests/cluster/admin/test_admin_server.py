@@ -1,0 +1,280 @@
+"""What all addresses have in common: errors, consistency, passing on, the OpenAPI document, listening."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from cluster.admin.errors import STATUS
+from cluster.admin.openapi import document
+from cluster.admin.routes import ROUTES
+from cluster.admin.server import AdminServer, build_app
+from cluster.config import ConfigError
+
+
+async def error_of(answer: Any) -> tuple[int, str]:
+    body = await answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"code", "message", "hint"}
+    assert STATUS[body["error"]["code"]] == answer.status
+    return answer.status, body["error"]["code"]
+
+
+# --- the same on every address ----------------------------------------------------------------------------------------
+
+
+async def test_unknown_addresses_name_the_nearest(client: Any) -> None:
+    answer = await client.get("/v1/topcs")
+    assert await error_of(answer) == (404, "not_found")
+    assert (await answer.json())["error"]["hint"] == "did you mean /v1/topics?"
+
+
+async def test_wrong_method(client: Any) -> None:
+    answer = await client.delete("/v1/topics")
+    assert await error_of(answer) == (405, "bad_method")
+    assert answer.headers["Allow"] == "GET,POST"
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("consistncy=local", "did you mean consistency?"),
+        ("consistency=linear", "did you mean linearizable?"),
+        ("consistency=zzz", "use one of: local, linearizable"),
+    ],
+)
+async def test_wrong_queries(client: Any, query: str, hint: str) -> None:
+    answer = await client.get(f"/v1/topics?{query}")
+    assert await error_of(answer) == (400, "bad_query")
+    assert (await answer.json())["error"]["hint"] == hint
+
+
+async def test_addresses_without_a_query_say_so(client: Any) -> None:
+    answer = await client.get("/v1/status?consistency=linearizable")
+    assert (await answer.json())["error"]["hint"] == "remove it: this address takes no query"
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[]", b"5"])
+async def test_bodies_that_are_no_object(client: Any, body: bytes) -> None:
+    answer = await client.post("/v1/topics", data=body, headers={"Content-Type": "application/json"})
+    assert await error_of(answer) == (400, "bad_json")
+
+
+async def test_other_media_types(client: Any, node: Any) -> None:
+    answer = await client.post("/v1/topics", data=b'{"name": "a"}', headers={"Content-Type": "text/plain"})
+    assert await error_of(answer) == (415, "not_json")
+    assert node.proposed == []
+
+
+async def test_large_bodies(client: Any, node: Any) -> None:
+    answer = await client.post("/v1/topics", json={"name": "a" * 70_000})
+    assert await error_of(answer) == (413, "too_large")
+    assert node.proposed == []
+
+
+async def test_pages_of_other_sites_change_nothing(client: Any, node: Any) -> None:
+    headers = {"Origin": "http://elsewhere.example"}
+    for answer in (
+        await client.post("/v1/topics", json={"name": "a"}, headers=headers),
+        await client.delete("/v1/topics/a", headers=headers),
+    ):
+        assert await error_of(answer) == (403, "cross_origin")
+    own = {"Origin": f"http://127.0.0.1:{client.port}"}
+    assert (await client.post("/v1/topics", json={"name": "a"}, headers=own)).status == 201
+
+
+async def test_a_defect_is_logged_and_told(client: Any, node: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node.status = lambda: 1 / 0
+    assert await error_of(await client.get("/v1/status")) == (500, "internal")
+    assert "GET /v1/status failed" in caplog.text
+
+
+# --- consistency ------------------------------------------------------------------------------------------------------
+
+
+async def test_local_reads_ask_nobody(client: Any, node: Any) -> None:
+    assert (await (await client.get("/v1/topics")).json())["consistency"] == "local"
+    assert node.reads_confirmed == 0
+
+
+async def test_linearizable_reads_are_confirmed(client: Any, node: Any) -> None:
+    answer = await client.get("/v1/groups?consistency=linearizable")
+    assert (await answer.json())["consistency"] == "linearizable"
+    assert node.reads_confirmed == 1
+
+
+async def test_a_read_that_is_not_confirmed_is_not_answered(make_node: Any, serve: Any) -> None:
+    node = make_node(1, send__deadline_ms=20, send__leader_wait_ms=20)
+    client = await serve(node)
+    for confirms in (False, None):
+        node.confirms = confirms
+        assert await error_of(await client.get("/v1/topics?consistency=linearizable")) == (503, "no_leader")
+
+
+# --- passing on -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def pair(make_node: Any, serve: Any) -> Any:
+    """(leader, follower, the follower's client)."""
+    leader = make_node(1)
+    leader_client = await serve(leader)
+    return leader, *await follower_of(f"127.0.0.1:{leader_client.port}", make_node, serve)
+
+
+async def follower_of(address: str, make_node: Any, serve: Any) -> Any:
+    peers = [{"id": 1, "port": 1, "admin": address}, {"id": 2, "port": 2}]
+    follower = make_node(2, peers=peers)
+    return follower, await serve(follower)
+
+
+async def test_writes_on_a_follower_reach_the_leader(pair: Any) -> None:
+    leader, follower, client = pair
+    answer = await client.post("/v1/topics", json={"name": "%RETRY%a", "queues": 2})
+    assert (answer.status, (await answer.json())["node"]) == (201, 1)
+    assert set(leader.state.topics) == {"%RETRY%a"}
+    assert follower.proposed == []
+    answer = await client.delete("/v1/topics/%25RETRY%25a")
+    assert (answer.status, dict(leader.state.topics)) == (200, {})
+    answer = await client.post("/v1/topics", json={"name": "a b"})
+    assert await error_of(answer) == (400, "bad_command")
+
+
+async def test_linearizable_reads_on_a_follower_reach_the_leader(pair: Any) -> None:
+    leader, _, client = pair
+    body = await (await client.get("/v1/topics?consistency=linearizable")).json()
+    assert (body["node"], body["consistency"], leader.reads_confirmed) == (1, "linearizable", 1)
+    assert (await (await client.get("/v1/topics")).json())["node"] == 2
+
+
+async def test_prefer_redirect(pair: Any) -> None:
+    leader, _, client = pair
+    answer = await client.post("/v1/topics", json={"name": "a"}, headers={"Prefer": "redirect"}, allow_redirects=False)
+    assert (answer.status, answer.headers["X-Raft-Leader"]) == (307, "1")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1/topics", answer.headers["Location"])
+    assert leader.proposed == []
+
+
+async def test_wrong_bodies_are_refused_where_they_arrive(pair: Any) -> None:
+    leader, _, client = pair
+    leader.propose = lambda *_: pytest.fail("it was passed on")
+    assert await error_of(await client.post("/v1/topics", json={"nam": "a"})) == (400, "bad_field")
+
+
+async def test_one_hop_only(pair: Any) -> None:
+    leader, _, client = pair
+    leader.leader = 2  # each takes the other for the leader
+    assert await error_of(await client.post("/v1/topics", json={"name": "a"})) == (503, "not_leader")
+
+
+async def test_without_a_leader_nothing_is_passed_on(pair: Any, nobody: Any) -> None:
+    _, follower, client = pair
+    follower.leader = nobody
+    answer = await client.post("/v1/topics", json={"name": "a"})
+    assert await error_of(answer) == (503, "no_leader")
+    assert answer.headers["Retry-After"] == "1"
+
+
+async def test_a_leader_that_is_not_open_yet(client: Any, node: Any) -> None:
+    node.writes_open = lambda: False
+    assert await error_of(await client.post("/v1/topics", json={"name": "a"})) == (503, "not_leader")
+
+
+async def test_a_leader_that_cannot_be_reached(make_node: Any, serve: Any) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, not listening: connecting is refused
+        _, client = await follower_of(f"127.0.0.1:{closed.getsockname()[1]}", make_node, serve)
+        assert await error_of(await client.post("/v1/topics", json={"name": "a"})) == (503, "leader_unreachable")
+
+
+async def test_a_leader_without_a_configured_address(make_node: Any, serve: Any) -> None:
+    _, client = await follower_of("", make_node, serve)
+    answer = await client.post("/v1/topics", json={"name": "a"})
+    assert await error_of(answer) == (503, "leader_unreachable")
+    assert "[[peers]]" in (await answer.json())["error"]["hint"]
+
+
+async def test_a_leader_that_dies_while_it_answers(make_node: Any, serve: Any) -> None:
+    async def die(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", die)
+    async with TestServer(app) as dying:
+        _, client = await follower_of(f"127.0.0.1:{dying.port}", make_node, serve)
+        assert await error_of(await client.post("/v1/topics", json={"name": "a"})) == (504, "unknown_outcome")
+        answer = await client.get("/v1/topics?consistency=linearizable")
+        assert await error_of(answer) == (503, "leader_unreachable")
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_document_names_exactly_what_is_served(client: Any, node: Any) -> None:
+    served = {
+        (route.method, route.resource.canonical)
+        for route in build_app(node).router.routes()
+        if route.resource is not None
+    }
+    answer = await client.get("/openapi.json")
+    paths = (await answer.json())["paths"]
+    assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == served
+
+
+def test_the_document_is_whole() -> None:
+    text = json.dumps(document(ROUTES))
+    schemas = document(ROUTES)["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
+    assert {"TopicRequest", "NodeStatus", "ErrorView", "GroupDetail"} <= set(schemas)
+    operations = [each for path in document(ROUTES)["paths"].values() for each in path.values()]
+    ids = [each["operationId"] for each in operations]
+    assert len(ids) == len(set(ids))
+    assert all(each["summary"] for each in operations)
+
+
+async def test_answers_are_as_the_document_says(client: Any, node: Any) -> None:
+    """Every key of an answer is a property of its schema, and every required property is there."""
+    await client.post("/v1/topics", json={"name": "a"})
+    node.add_group("g", "a")
+    described = document(ROUTES)
+    for path in ("/v1/status", "/v1/health", "/v1/topics", "/v1/topics/{name}", "/v1/groups", "/v1/groups/{name}"):
+        body = await (await client.get(path.replace("{name}", "a" if "topics" in path else "g"))).json()
+        content = described["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+        schema = described["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
+        assert set(schema["required"]) <= set(body) <= set(schema["properties"]), path
+
+
+# --- listening --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_address_in_use_is_named(make_node: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as caught:
+            await AdminServer(make_node(1, admin__port=port)).start()
+    assert str(caught.value).splitlines()[:2] == [
+        f"admin.port: cannot listen at 127.0.0.1:{port}",
+        "another process listens there",
+    ]
+
+
+async def test_start_and_close(make_node: Any, unused_tcp_port: int) -> None:
+    node = make_node(1, admin__port=unused_tcp_port)
+    server = AdminServer(node)
+    await server.start()
+    with socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=5):
+        pass
+    await server.close()
+    await server.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=5)

@@ -1,0 +1,112 @@
+"""/v1/topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.services import Outcome
+
+
+async def create(client: Any, **body: Any) -> tuple[int, Any]:
+    answer = await client.post("/v1/topics", json=body)
+    return answer.status, await answer.json()
+
+
+async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
+    status, made = await create(client, name="orders", queues=2, attributes={"dedup": "off"})
+    assert (status, made["result"], made["term"], made["index"]) == (201, "created", 3, node.state.applied.index)
+    node.add_messages("orders", 1, 5)
+    listed = await (await client.get("/v1/topics")).json()
+    topic = {
+        "name": "orders", "id": 1, "read_queues": 2, "write_queues": 2, "perm": 6, "order": False,
+        "attributes": {"dedup": "off"}, "messages": 5,
+    }  # fmt: skip
+    assert listed == {"node": 1, "consistency": "local", "applied_index": node.state.applied.index, "topics": [topic]}
+    detail = await (await client.get("/v1/topics/orders")).json()
+    assert detail["topic"] == topic
+    assert detail["queues"] == [
+        {"queue_id": 0, "min_offset": 0, "max_offset": 0},
+        {"queue_id": 1, "min_offset": 0, "max_offset": 5},
+    ]
+
+
+async def test_a_new_topic_has_the_configured_number_of_queues(client: Any) -> None:
+    _, made = await create(client, name="orders")
+    assert (made["topic"]["read_queues"], made["topic"]["write_queues"]) == (8, 8)
+
+
+async def test_an_existing_topic_is_not_changed_unless_asked(client: Any, node: Any) -> None:
+    await create(client, name="orders", queues=2)
+    status, answer = await create(client, name="orders", queues=4)
+    assert (status, answer["error"]["code"]) == (409, "exists")
+    assert '"if_exists": "update"' in answer["error"]["hint"]
+    status, answer = await create(client, name="orders", queues=4, if_exists="keep")
+    assert (status, answer["result"], answer["topic"]["read_queues"]) == (200, "kept", 2)
+    status, answer = await create(client, name="orders", write_queues=4, if_exists="update")
+    assert (status, answer["result"]) == (200, "updated")
+    assert (answer["topic"]["read_queues"], answer["topic"]["write_queues"]) == (2, 4)
+
+
+async def test_delete(client: Any, node: Any) -> None:
+    await create(client, name="orders")
+    answer = await client.delete("/v1/topics/orders")
+    body = await answer.json()
+    assert (answer.status, body["result"], body["index"]) == (200, "deleted", node.state.applied.index)
+    assert not node.state.topics
+    answer = await client.delete("/v1/topics/orders")
+    assert answer.status == 404
+
+
+async def test_an_unknown_topic_names_the_nearest(client: Any) -> None:
+    await create(client, name="orders")
+    for method in ("get", "delete"):
+        answer = await getattr(client, method)("/v1/topics/order")
+        assert answer.status == 404
+        assert (await answer.json())["error"] == {
+            "code": "not_found", "message": "there is no topic order", "hint": "did you mean orders?",
+        }  # fmt: skip
+
+
+async def test_names_in_the_path_are_decoded(client: Any, node: Any) -> None:
+    await create(client, name="%RETRY%billing")
+    answer = await client.get("/v1/topics/%25RETRY%25billing")
+    assert (await answer.json())["topic"]["name"] == "%RETRY%billing"
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "hint"),
+    [
+        ({}, "field name is missing", "add it"),
+        ({"nmae": "a"}, "unknown field nmae", "did you mean name?"),
+        ({"name": 5}, "field name is not valid: expected str, got int", "correct it; nothing was changed"),
+        ({"name": "a", "queues": 0}, "field queues is not valid: expected int >= 1", "correct it; nothing was changed"),
+        ({"name": "a", "attributes": {"x": 1}}, "field attributes[...] is not valid: expected str, got int",
+         "correct it; nothing was changed"),
+        ({"name": "a", "if_exists": "x"}, "field if_exists is not valid: invalid enum value 'x'",
+         "correct it; nothing was changed"),
+    ],
+)  # fmt: skip
+async def test_wrong_bodies(client: Any, node: Any, body: Any, message: str, hint: str) -> None:
+    status, answer = await create(client, **body)
+    assert (status, answer["error"]["code"]) == (400, "bad_field")
+    assert (answer["error"]["message"], answer["error"]["hint"]) == (message, hint)
+    assert node.proposed == []
+
+
+async def test_what_apply_refuses_is_a_bad_command(client: Any, node: Any) -> None:
+    status, answer = await create(client, name="a b")
+    assert (status, answer["error"]["code"]) == (400, "bad_command")
+    assert "may hold only letters" in answer["error"]["message"]
+    assert not node.state.topics
+
+
+@pytest.mark.parametrize(
+    ("fate", "status", "code"), [(Outcome.FAIL, 503, "failed"), (Outcome.UNKNOWN, 504, "unknown_outcome")]
+)
+async def test_outcomes(client: Any, node: Any, fate: Outcome, status: int, code: str) -> None:
+    node.fate = fate
+    got, answer = await create(client, name="orders")
+    assert (got, answer["error"]["code"]) == (status, code)
+    assert "as the test wants it" in answer["error"]["message"]
