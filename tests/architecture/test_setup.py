@@ -1,0 +1,128 @@
+"""`make setup` on machines that lack something, and what each target installs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PREFLIGHT = ROOT / ".ci" / "preflight"
+
+
+@pytest.fixture
+def bin_dir(tmp_path: Path) -> Path:
+    """A PATH of its own: the shell tools that preflight uses, and whatever a test puts there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("sh", "awk", "head"):
+        (folder / tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is not installed"))
+    return folder
+
+
+def put(bin_dir: Path, name: str, script: str) -> None:
+    path = bin_dir / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def preflight(bin_dir: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [str(bin_dir / "sh"), str(PREFLIGHT), *args]
+    return subprocess.run(command, env={"PATH": str(bin_dir)}, capture_output=True, text=True, timeout=30)
+
+
+def assert_three_lines(result: subprocess.CompletedProcess[str], what: str, to_type: str) -> None:
+    assert result.returncode == 1
+    first, second, third = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert what in first
+    assert second.startswith("  why: ")
+    assert third.startswith(" type: ")
+    assert to_type in third
+
+
+OLD = 'case "$2" in *version_info*) exit 1;; esac; echo "Python 3.9.2"'
+GOOD = "exit 0"
+NO_VENV = 'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac'
+
+
+def test_no_python_at_all(bin_dir: Path) -> None:
+    assert_three_lines(preflight(bin_dir, "python"), "no Python 3.11 or newer", "apt-get install python3.11")
+
+
+def test_python_is_too_old(bin_dir: Path) -> None:
+    put(bin_dir, "python3", OLD)
+    assert_three_lines(preflight(bin_dir, "python"), "Python 3.9.2", "python3.11-venv")
+
+
+def test_a_newer_python_beside_an_old_one_is_taken(bin_dir: Path) -> None:
+    put(bin_dir, "python3", OLD)
+    put(bin_dir, "python3.12", GOOD)
+    assert preflight(bin_dir, "which").stdout == "python3.12\n"
+    assert preflight(bin_dir, "python").returncode == 0
+
+
+def test_a_python_asked_for_is_not_replaced(bin_dir: Path) -> None:
+    put(bin_dir, "python3", GOOD)
+    put(bin_dir, "mine", OLD)
+    assert preflight(bin_dir, "which", "mine").stdout == "mine\n"
+    assert_three_lines(preflight(bin_dir, "python", "mine"), "mine: Python 3.9.2", "PYTHON=")
+
+
+def test_no_venv_module(bin_dir: Path) -> None:
+    put(bin_dir, "python3", NO_VENV)
+    assert_three_lines(preflight(bin_dir, "python"), "python3 has no venv module", "apt-get install python3.12-venv")
+
+
+@pytest.mark.parametrize(("free_kib", "is_enough"), [(1024 * 1024 - 1, False), (1024 * 1024, True)])
+def test_disk(bin_dir: Path, free_kib: int, is_enough: bool) -> None:
+    put(bin_dir, "df", f"echo 'Filesystem 1024-blocks Used Available'; echo '/dev/x 9 9 {free_kib} 1% /'")
+    result = preflight(bin_dir, "disk", "1", "base")
+    if is_enough:
+        assert (result.returncode, result.stderr) == (0, "")
+    else:
+        assert_three_lines(result, "1023 MiB free", "df -h")
+
+
+def test_no_npm(bin_dir: Path) -> None:
+    assert_three_lines(preflight(bin_dir, "npm"), "npm was not found", "apt-get install npm")
+
+
+def plan_of(target: str, folder: Path) -> str:
+    """What `make TARGET` would run on a fresh clone."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "requirements", folder / "requirements")
+    env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    return subprocess.run(
+        ["make", "-n", target], cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=30
+    ).stdout
+
+
+def test_the_demo_installs_base_only(tmp_path: Path) -> None:
+    plan = plan_of("demo", tmp_path)
+    assert re.findall(r"-r requirements/(\w+)\.lock", plan) == ["base"]
+    assert "npm" not in plan
+
+
+def test_the_suite_installs_no_foreign_clients(tmp_path: Path) -> None:
+    plan = plan_of("test", tmp_path)
+    assert re.findall(r"-r requirements/(\w+)\.lock", plan) == ["base", "dev"]
+    assert "npm" not in plan
+
+
+def test_nothing_is_installed_without_hashes(tmp_path: Path) -> None:
+    installs = [line for line in plan_of("test-compat", tmp_path).splitlines() if "pip" in line and " install " in line]
+    assert len(installs) == 4
+    assert [line for line in installs if "--require-hashes" not in line and "--no-deps" not in line] == []
+
+
+def test_ci_runs_the_checks_and_the_test_command_of_the_readme() -> None:
+    commands = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert commands[-2:] == ["make check", "make test"]
+    assert "make test" in (ROOT / "README.md").read_text()
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

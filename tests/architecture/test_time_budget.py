@@ -1,0 +1,35 @@
+"""The table that `make test` ends with."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_suite(folder: Path, *args: str) -> str:
+    """Two tests in cluster/, one in raftmq/, one beside conftest.py, under the real conftest.py."""
+    for name, tests in (("cluster/core/test_a.py", 2), ("raftmq/test_b.py", 1), ("test_c.py", 1)):
+        path = folder / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(f"def test_{i}(rewrite): print('rewrite is', rewrite)" for i in range(tests)))
+    shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
+    (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *args]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_every_folder_stands_beside_its_budget(tmp_path: Path) -> None:
+    output = run_suite(tmp_path)
+    rows = re.findall(r"^(\w+) +(\d+) +\d+\.\d +(\d+)$", output, re.MULTILINE)
+    assert rows == [("cluster", "2", "180"), ("rest", "2", "60")]
+    assert "4 passed" in output.splitlines()[-1]
+
+
+def test_rewrite_is_off_unless_asked_for(tmp_path: Path) -> None:
+    assert "rewrite is True" not in run_suite(tmp_path)
+    assert run_suite(tmp_path, "--rewrite").count("rewrite is True") == 4
