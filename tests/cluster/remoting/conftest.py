@@ -1,0 +1,251 @@
+"""A node for handlers to run in: the real state machine over memory, everything else in the test's hands."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import google_crc32c
+import pytest
+
+from cluster.config import Config, load
+from cluster.remoting.codec import FLAG_ONEWAY, java_hash
+from cluster.remoting.handlers import handlers
+from cluster.remoting.members import Members
+from cluster.remoting.message_format import Message, build_properties, encode_message
+from cluster.services import Outcome, ProposeResult
+from raftlog.errors import StorageError
+from raftlog.frame import make_entry
+from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
+from statemachine import commands, payload
+from statemachine.broker_state import BrokerState
+from statemachine.memory_kv import MemoryKV
+
+
+class Reply(NamedTuple):
+    """What a handler answered."""
+
+    code: int
+    remark: str | None
+    ext: dict[str, str]
+    body: bytes
+
+
+class FakeConnection:
+    """A client's connection that records what the node sends on its own account."""
+
+    def __init__(self, listener: str = "broker") -> None:
+        self.closed = False
+        self.peer_address = ("10.9.9.9", 40000)
+        self.listener = listener
+        self.on_close: list[Callable[[], None]] = []
+        self.calls: list[tuple[int, dict[str, str]]] = []
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError("handlers answer through the request")
+
+    def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        self.calls.append((code, ext))
+
+    def close(self) -> None:
+        self.closed = True
+        for callback in self.on_close:
+            callback()
+
+    def notified(self) -> list[str]:
+        """Groups named by the 40s so far; forgets them."""
+        groups = [ext["consumerGroup"] for code, ext in self.calls if code == 40]
+        self.calls.clear()
+        return groups
+
+
+class FakeRequest:
+    """A request that keeps its replies; more than one is a defect."""
+
+    def __init__(self, connection: FakeConnection, code: int, ext: dict[str, str], body: bytes, oneway: bool) -> None:
+        self.connection = connection
+        self.code = code
+        self.opaque = 7
+        self.flag = FLAG_ONEWAY if oneway else 0
+        self.version = 401
+        self.language = "JAVA"
+        self.ext = ext
+        self.body = body
+        self.raw = b""
+        self.replies: list[Reply] = []
+
+    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        self.replies.append(Reply(int(code), remark, ext or {}, body))
+        assert len(self.replies) == 1, "answered twice"
+        assert all(type(value) is str for value in self.replies[0].ext.values())
+
+    @property
+    def answer(self) -> Reply:
+        assert self.replies, "not answered yet"
+        return self.replies[0]
+
+
+class FakeNode:
+    """`Services` whose leadership, clock, log and proposals the test decides."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.node_id = NodeId(2)
+        self.state = BrokerState(MemoryKV())
+        self.leader = NodeId(2)
+        self.confirms = True
+        self.propose_outcome = Outcome.OK
+        self.proposed: list[commands.Command] = []
+        self.later: list[tuple[str, int, int, int]] = []
+        self.reads: list[tuple[int, int]] = []
+        self.rotten: set[int] = set()
+        """Log positions that read back wrong."""
+        self.unreadable: set[int] = set()
+        """Sizes of reads that fail."""
+        self.now_ms = 1_000_000
+        self._tail: LogTail = EMPTY_TAIL
+        self._log = bytearray()
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._ids = itertools.count()
+        self._cancelled: set[int] = set()
+        self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
+        self.members = Members(self)
+        self.table = handlers(self, self.members)
+
+    # --- Services ---
+
+    def writes_open(self) -> bool:
+        return self.leader == self.node_id
+
+    def leader_id(self) -> NodeId:
+        return self.leader
+
+    def propose(self, run: list[commands.Command], done: Callable[[ProposeResult], None]) -> None:
+        self.proposed += run
+        if self.propose_outcome is not Outcome.OK:
+            done(ProposeResult(self.propose_outcome, [], None, "as the test wants"))
+            return
+        results = self.append_entry(EntryType.COMMAND, commands.pack(run))
+        done(ProposeResult(Outcome.OK, results, EntryId(1, self._tail.index), ""))
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        done(self.confirms)
+
+    def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
+        self.later.append((group, topic_id, queue_id, offset))
+
+    def read_log(self, position: int, size: int) -> bytes:
+        self.reads.append((position, size))
+        if size in self.unreadable:
+            raise StorageError("as the test wants")
+        data = bytearray(self._log[position : position + size])
+        for at in self.rotten:
+            if position <= at < position + size:
+                data[at - position] ^= 1
+        return bytes(data)
+
+    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
+        base = {"broker": 10911, "outside": 20911}[listener]
+        return {NodeId(i): f"10.0.0.{i}:{base}" for i in (1, 2, 3)}
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        number = next(self._ids)
+        heapq.heappush(self._timers, (self.now_ms + delay_ms, number, callback))
+        return lambda: self._cancelled.add(number)
+
+    def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
+        self._on_applied.append(callback)
+
+    # --- the test's hands ---
+
+    @property
+    def timers(self) -> int:
+        return len(self._timers)
+
+    def advance(self, ms: int) -> None:
+        """Lets time pass and timers fire, in order."""
+        end = self.now_ms + ms
+        while self._timers and self._timers[0][0] <= end:
+            self.now_ms, number, callback = heapq.heappop(self._timers)
+            if number not in self._cancelled:
+                callback()
+        self.now_ms = end
+
+    def append_entry(self, entry_type: EntryType, data: bytes) -> list[Any]:
+        """Applies one entry; returns the results of its commands."""
+        entry = make_entry(
+            self._tail, term=1, entry_type=entry_type, payload=data, timestamp_ms=self.now_ms, group_id=0,
+            segment_size=1 << 30,
+        )  # fmt: skip
+        self._log += entry.header + entry.payload
+        self._tail = LogTail(1, entry.index, entry.end_position, entry.header_crc, 0, entry.timestamp_ms)
+        run = self.state.apply([entry])
+        for callback in self._on_applied:
+            callback(run.grown)
+        return run.results[0]
+
+    def create_topic(self, name: str, queues: int = 4, **fields: Any) -> None:
+        config = {"name": name, "read_queues": queues, "write_queues": queues, **fields}
+        assert self.append_entry(EntryType.COMMAND, commands.pack([[commands.CREATE_TOPIC, config, False]]))[0].ok
+
+    def command(self, *command: Any) -> None:
+        assert self.append_entry(EntryType.COMMAND, commands.pack([list(command)]))[0].ok
+
+    def store(self, topic: str, *bodies: bytes, queue_id: int = 0, tag: str = "") -> list[bytes]:
+        """Appends messages to a queue, in one entry; returns their stored form."""
+        config = self.state.topics[topic]
+        base = self.state.max_offset(config.id, queue_id)
+        position = self._tail.end_position + payload.MESSAGES_AT
+        stored, items = [], []
+        for at, body in enumerate(bodies):
+            properties = build_properties({"TAGS": tag} if tag else {})
+            message = encode_message(
+                Message(
+                    topic, body, properties, queue_id=queue_id, queue_offset=base + at, position=position,
+                    store_ms=self.now_ms,
+                )
+            )  # fmt: skip
+            crc = google_crc32c.value(message)
+            items.append(payload.ITEM.pack(position, len(message), crc, java_hash(tag) if tag else 0, self.now_ms))
+            stored.append(message)
+            position += len(message)
+        run = payload.Run(config.id, queue_id, base, len(items), 0, b"".join(items))
+        self.append_entry(EntryType.MESSAGES, payload.encode(stored, len(stored), [run]))
+        return stored
+
+    def ask(
+        self, code: int, body: bytes = b"", connection: FakeConnection | None = None, oneway: bool = False, **ext: Any
+    ) -> FakeRequest:
+        """Hands a request to its handler; ext values become text."""
+        fields = {name: str(value) for name, value in ext.items() if value is not None}
+        request = FakeRequest(connection or FakeConnection(), code, fields, body, oneway)
+        self.table[code](request)
+        return request
+
+
+@pytest.fixture
+def config() -> Config:
+    return load(None, None, {"node.id": 2, "node.data_dir": "unused"})
+
+
+@pytest.fixture
+def node(config: Config) -> FakeNode:
+    """A leader with an empty log."""
+    return FakeNode(config)
+
+
+@pytest.fixture
+def node_with() -> Callable[..., FakeNode]:
+    """Makes a node with other limits: node_with(**{"limits.long_polls_max": 2})."""
+    return lambda **keys: FakeNode(load(None, None, {"node.id": 2, "node.data_dir": "unused", **keys}))
+
+
+@pytest.fixture
+def connect() -> Callable[..., FakeConnection]:
+    """Makes a client connection."""
+    return FakeConnection

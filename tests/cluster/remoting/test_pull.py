@@ -1,0 +1,330 @@
+"""Pulls: every row of the decision table, limits, filters, damaged bytes, long polls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog.types import NOBODY, NodeId
+
+
+@pytest.fixture
+def pull(node: Any) -> Any:
+    """Pulls from queue 0 of topic T, with the request's own subscription (sysFlag 4) unless told otherwise."""
+    node.create_topic("T")
+
+    def ask(offset: int, **fields: Any) -> Any:
+        ext = {
+            "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
+            "commitOffset": 0, "suspendTimeoutMillis": 15000, "subVersion": 0, "subscription": "*",
+        }  # fmt: skip
+        return node.ask(fields.pop("code", 11), **(ext | fields))
+
+    return ask
+
+
+def numbers(reply: Any) -> tuple[int, int, int, int]:
+    """code, nextBeginOffset, minOffset, maxOffset; every pull reply has all of them."""
+    assert reply.ext["suggestWhichBrokerId"] == "0"
+    return (reply.code, *(int(reply.ext[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset")))
+
+
+@pytest.mark.parametrize(
+    ("stored", "low", "offset", "expected", "remark"),
+    [
+        (0, 0, 0, (19, 0, 0, 0), "NO_MESSAGE_IN_QUEUE"),
+        (0, 0, 5, (21, 0, 0, 0), "NO_MESSAGE_IN_QUEUE"),
+        (0, 0, -1, (21, 0, 0, 0), "OFFSET_TOO_SMALL"),
+        (4, 2, 1, (21, 2, 2, 4), "OFFSET_TOO_SMALL"),
+        (4, 0, 4, (19, 4, 0, 4), "OFFSET_OVERFLOW_ONE"),
+        (4, 0, 9, (21, 4, 0, 4), "OFFSET_OVERFLOW_BADLY"),
+        (4, 4, 4, (19, 4, 4, 4), "OFFSET_OVERFLOW_ONE"),
+        (4, 0, 1, (0, 4, 0, 4), "FOUND"),
+        (4, 2, 2, (0, 4, 2, 4), "FOUND"),
+    ],
+)
+def test_decision_table(
+    node: Any, pull: Any, stored: int, low: int, offset: int, expected: tuple[int, ...], remark: str
+) -> None:
+    if stored:
+        node.store("T", *[b"m%d" % i for i in range(stored)])
+    node.state.min_offset = lambda topic_id, queue_id: low
+    for code in (11, 361):
+        reply = pull(offset, code=code).answer
+        assert (numbers(reply), reply.remark) == (expected, remark)
+
+
+def test_body_is_the_stored_messages_in_one_read(node: Any, pull: Any) -> None:
+    stored = node.store("T", b"a", b"b", b"c")
+    assert pull(1).answer.body == b"".join(stored[1:])
+    assert len(node.reads) == 1
+
+
+def test_no_match_moves_on_and_says_retry(node: Any, pull: Any) -> None:
+    node.store("T", b"a", b"b", tag="x")
+    assert numbers(pull(0, subscription="y").answer) == (20, 2, 0, 2)
+    more = node.store("T", b"c", tag="y")
+    node.store("T", b"d", tag="x")
+    reply = pull(0, subscription=" y || z ").answer
+    assert (numbers(reply), reply.body) == ((0, 4, 0, 4), b"".join(more))
+
+
+def test_a_filtered_pull_looks_at_a_bounded_number_of_items(node: Any, pull: Any) -> None:
+    node.store("T", *[b"m"] * 5000, tag="x")
+    assert numbers(pull(0, subscription="y").answer)[:2] == (20, 4096)
+    assert numbers(pull(4096, subscription="y").answer)[:2] == (20, 5000)
+
+
+@pytest.mark.parametrize("subscription", ["*", "x"])
+def test_limits(node: Any, pull: Any, subscription: str) -> None:
+    size = len(node.store("T", *[b"m" * 1000] * 10, tag="x")[0])
+    ask = lambda **fields: pull(0, subscription=subscription, **fields).answer  # noqa: E731
+    assert numbers(ask(maxMsgNums=3))[1] == 3
+    assert numbers(ask(maxMsgNums=0))[1] == 1
+    assert numbers(ask(maxMsgBytes=3 * size))[1] == 3
+    assert numbers(ask(maxMsgBytes=3 * size - 1))[1] == 2
+    assert numbers(ask(maxMsgBytes=1))[1] == 1, "at least one message, whatever its size"
+    node.store("T", *[b"m" * 60_000] * 8, tag="x")
+    assert numbers(pull(10, subscription=subscription).answer)[1] == 14, "256 KiB unless told"
+    assert numbers(pull(10, subscription=subscription, maxMsgBytes=-1).answer)[1] == 14
+
+
+def test_scattered_messages_are_read_one_by_one(node: Any, pull: Any) -> None:
+    mine = []
+    for _ in range(3):
+        mine += node.store("T", b"mine")
+        node.store("T", b"x" * 10_000, queue_id=1)
+    assert pull(0).answer.body == b"".join(mine)
+    assert len(node.reads) == 3
+
+
+def test_interleaved_messages_are_sliced_out_of_one_read(node: Any, pull: Any) -> None:
+    mine = []
+    for _ in range(3):
+        mine += node.store("T", b"m" * 1000)
+        node.store("T", b"x", queue_id=1)
+    assert pull(0).answer.body == b"".join(mine)
+    assert len(node.reads) == 1
+
+
+def test_damaged_messages_are_never_served(node: Any, pull: Any) -> None:
+    stored = node.store("T", *[b"m" * 50] * 4)
+    items = node.state.fetch(node.state.topics["T"].id, 0, 0, 4)
+    node.rotten = {items[2].position + 70}
+    reply = pull(0).answer
+    assert (numbers(reply), reply.body) == ((0, 2, 0, 4), b"".join(stored[:2])), "what is intact before it is served"
+    node.reads.clear()
+    reply = pull(2).answer
+    assert numbers(reply)[:2] == (1, 2)
+    assert "offset 2" in (reply.remark or "")
+    assert reply.body == b""
+    item = (items[2].position, items[2].size)
+    assert node.reads.count(item) == 2, "read again once"
+    assert numbers(pull(3).answer)[:2] == (0, 4)
+
+
+def test_a_read_that_was_wrong_once_is_healed_by_the_second(node: Any, pull: Any) -> None:
+    stored = node.store("T", b"a", b"b")
+    items = node.state.fetch(node.state.topics["T"].id, 0, 0, 2)
+    node.rotten = {items[1].position + 3}
+    read = node.read_log
+
+    def heal_after_block(position: int, size: int) -> bytes:
+        data = read(position, size)
+        node.rotten = set()
+        return data
+
+    node.read_log = heal_after_block
+    assert pull(0).answer.body == b"".join(stored)
+
+
+def test_a_failed_block_read_falls_back_to_single_messages(node: Any, pull: Any) -> None:
+    stored = node.store("T", b"a", b"bb")
+    node.unreadable = {sum(map(len, stored))}
+    assert pull(0).answer.body == b"".join(stored)
+    node.unreadable |= {len(stored[0])}
+    assert pull(0).answer.code == 1
+
+
+def test_a_follower_never_moves_an_offset_that_may_be_ahead_of_it(node: Any, pull: Any) -> None:
+    node.store("T", b"a")
+    node.leader = NodeId(1)
+    assert numbers(pull(9).answer) == (19, 9, 0, 1)
+    held = pull(9, sysFlag=4 | 2)
+    assert not held.replies
+    node.advance(15_100)
+    assert numbers(held.answer) == (19, 9, 0, 1)
+
+
+def test_the_leader_moves_an_offset_only_when_the_group_confirms(node: Any, pull: Any) -> None:
+    node.store("T", b"a")
+    node.confirms = False
+    assert numbers(pull(9).answer) == (19, 9, 0, 1)
+    held = pull(9, sysFlag=4 | 2)
+    assert not held.replies
+    node.confirms = True
+    node.advance(5_000)
+    assert numbers(held.answer) == (21, 1, 0, 1)
+
+
+def test_a_lagging_leader_that_catches_up_serves_instead_of_moving(node: Any, pull: Any) -> None:
+    asked: list[Any] = []
+    node.store("T", b"a")
+    node.read_index = asked.append
+    request = pull(2)
+    more = node.store("T", b"b", b"c")
+    asked.pop()(True)
+    assert request.answer.body == more[1]
+
+
+def test_refusals(node: Any, pull: Any) -> None:
+    assert pull(0, topic="U").answer.code == 17
+    assert pull(0, queueId=4).answer.code == 29
+    assert pull(0, queueId=-1).answer.code == 29
+    assert pull(0, maxMsgNums="many").answer.code == 29
+    assert pull(0, maxMsgNums=None).answer.code == 29
+    assert pull(0, queueOffset=1 << 63).answer.code == 29
+    assert pull(0, expressionType="SQL92", subscription="a > 1").answer.code == 23
+    node.create_topic("W", perm=2)
+    assert pull(0, topic="W").answer.code == 16
+    node.command("put_group", {"name": "g", "consume_enable": False}, False)
+    assert pull(0).answer.code == 16
+
+
+def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> None:
+    node.store("T", b"a", tag="x")
+    wanted = node.store("T", b"b", tag="y")
+    assert pull(0, sysFlag=0).answer.code == 24
+    node.command("put_group", {"name": "g"}, False)
+    node.command("subscribe", "g", [["T", "TAG", "y", 100]])
+    assert pull(0, sysFlag=0, subVersion=100).answer.body == wanted[0]
+    assert pull(0, sysFlag=0, subVersion=101).answer.code == 25
+    heartbeat = (
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":'
+        b'[{"topic":"T","subString":"*","subVersion":101}]}]}'
+    )
+    node.leader = NodeId(1)
+    assert node.ask(34, heartbeat).answer.code == 0
+    assert numbers(pull(0, sysFlag=0, subVersion=101).answer)[:2] == (0, 2), "this node's heartbeats are newer"
+
+
+def test_the_offset_that_rides_along_is_committed_by_the_leader_only(node: Any, pull: Any) -> None:
+    node.store("T", b"a")
+    topic_id = node.state.topics["T"].id
+    pull(0, sysFlag=5, commitOffset=1)
+    assert node.later == [], "no such group"
+    node.command("put_group", {"name": "g"}, False)
+    pull(0, sysFlag=4, commitOffset=1)
+    pull(0, sysFlag=5, commitOffset=-1)
+    assert node.later == []
+    pull(0, sysFlag=5, commitOffset=1)
+    assert node.later == [("g", topic_id, 0, 1)]
+    node.leader = NOBODY
+    pull(0, sysFlag=5, commitOffset=2)
+    assert node.later == [("g", topic_id, 0, 1)]
+
+
+# --- long polls ---
+
+
+def hold(pull: Any, offset: int, **fields: Any) -> Any:
+    request = pull(offset, sysFlag=4 | 2, **fields)
+    assert not request.replies
+    return request
+
+
+def test_an_append_wakes_those_who_wait_for_its_queue(node: Any, pull: Any) -> None:
+    here, there = hold(pull, 0), hold(pull, 0, queueId=1)
+    stored = node.store("T", b"a")
+    assert (numbers(here.answer), here.answer.body) == ((0, 1, 0, 1), stored[0])
+    assert not there.replies
+    node.store("T", b"b", queue_id=1)
+    assert there.answer.code == 0
+
+
+def test_a_filter_wakes_only_for_its_tag_and_remembers_what_it_passed(node: Any, pull: Any) -> None:
+    first, second = hold(pull, 0, subscription="y"), hold(pull, 0, subscription="y")
+    node.store("T", b"a", tag="x")
+    assert not first.replies
+    node.advance(14_000)
+    node.store("T", b"b", tag="x")
+    wanted = node.store("T", b"c", tag="y")
+    assert (numbers(first.answer), first.answer.body) == ((0, 3, 0, 3), wanted[0])
+    assert second.answer.body == wanted[0]
+    third = hold(pull, 3, subscription="y")
+    node.store("T", b"d", tag="x")
+    node.advance(15_100)
+    assert numbers(third.answer) == (19, 4, 0, 4), "what it has seen need not be scanned again"
+
+
+def test_timeouts(node: Any, pull: Any) -> None:
+    node.store("T", b"a")
+    short, long = hold(pull, 1, suspendTimeoutMillis=1_000), hold(pull, 1, suspendTimeoutMillis=20_000)
+    node.advance(999)
+    assert not short.replies
+    node.advance(101)
+    assert numbers(short.answer) == (19, 1, 0, 1)
+    node.advance(18_899)
+    assert not long.replies
+    node.advance(101)
+    assert long.answer.code == 19
+    assert pull(1, sysFlag=4 | 2, suspendTimeoutMillis=0).answer.code == 19
+    node.advance(1_000)
+    assert node.timers == 0, "no timer runs for nobody"
+    again = hold(pull, 1, suspendTimeoutMillis=1_000)
+    node.advance(1_100)
+    assert again.answer.code == 19
+
+
+def test_a_missed_wake_up_costs_at_most_five_seconds(node: Any, pull: Any) -> None:
+    held = hold(pull, 0)
+    node._on_applied.clear()
+    node.store("T", b"a")
+    node.advance(4_900)
+    assert not held.replies
+    node.advance(200)
+    assert held.answer.code == 0
+
+
+def test_a_closed_connection_is_forgotten(node: Any, pull: Any, connect: Any) -> None:
+    gone, stays = connect(), connect()
+    requests = [hold(pull, 0, connection=gone), hold(pull, 0, connection=gone), hold(pull, 0, connection=stays)]
+    gone.close()
+    node.store("T", b"a")
+    node.advance(20_000)
+    assert [len(request.replies) for request in requests] == [0, 0, 1]
+    assert node.timers == 0
+    assert pull(1, sysFlag=4 | 2, connection=gone).replies == []
+
+
+def test_a_deleted_topic_ends_its_long_polls(node: Any, pull: Any) -> None:
+    held = hold(pull, 0)
+    node.command("delete_topic", "T")
+    node.advance(5_100)
+    assert held.answer.code == 17
+
+
+def test_bounds_are_named(node_with: Any, connect: Any) -> None:
+    node = node_with(**{"limits.long_polls_max": 3, "limits.connection_long_polls_max": 2})
+    node.create_topic("T")
+
+    def ask(connection: Any) -> Any:
+        return node.ask(
+            11, connection=connection, consumerGroup="g", topic="T", queueId=0, queueOffset=0, maxMsgNums=32, sysFlag=6,
+            commitOffset=0, suspendTimeoutMillis=1000, subVersion=0,
+        )  # fmt: skip
+
+    one, two = connect(), connect()
+    held = [ask(one), ask(one)]
+    answer = ask(one).answer
+    assert numbers(answer) == (2, 0, 0, 0)
+    assert "limits.connection_long_polls_max is 2" in (answer.remark or "")
+    held.append(ask(two))
+    assert "limits.long_polls_max is 3" in (ask(two).answer.remark or "")
+    node.store("T", b"a")
+    assert [request.answer.code for request in held] == [0, 0, 0]
+    assert not node.ask(
+        11, connection=one, consumerGroup="g", topic="T", queueId=0, queueOffset=1, maxMsgNums=32, sysFlag=6,
+        commitOffset=0, suspendTimeoutMillis=1000, subVersion=0,
+    ).replies, "there is room again"  # fmt: skip

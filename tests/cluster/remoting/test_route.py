@@ -1,0 +1,101 @@
+"""Routes and topic lists, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from raftlog.types import NOBODY, NodeId
+
+BROKER = (
+    b'{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.1:10911","3":"10.0.0.3:10911"},"brokerName":"raftmq",'
+    b'"cluster":"DefaultCluster","enableActingMaster":false}'
+)
+
+
+def test_route_bytes(node: Any) -> None:
+    node.create_topic("T", queues=3)
+    assert node.ask(105, topic="T").answer == (
+        0, None, {},
+        b'{"brokerDatas":[' + BROKER + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq","perm":6,'
+        b'"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}]}',
+    )  # fmt: skip
+
+
+def test_addresses_follow_leader_and_listener(node: Any, connect: Any) -> None:
+    node.create_topic("T")
+
+    def addresses(listener: str = "broker") -> dict[str, str]:
+        body = node.ask(105, topic="T", connection=connect(listener)).answer.body
+        return json.loads(body)["brokerDatas"][0]["brokerAddrs"]
+
+    node.leader = NOBODY
+    assert addresses() == {"1": "10.0.0.1:10911", "2": "10.0.0.2:10911", "3": "10.0.0.3:10911"}
+    node.leader = NodeId(3)
+    assert addresses() == {"0": "10.0.0.3:10911", "1": "10.0.0.1:10911", "2": "10.0.0.2:10911"}
+    assert addresses("outside") == {"0": "10.0.0.3:20911", "1": "10.0.0.1:20911", "2": "10.0.0.2:20911"}
+    node.leader = NOBODY
+    assert addresses()["0"] == "10.0.0.3:10911", "the last known map stays"
+
+
+def test_unknown_topic_is_asked_of_the_group_first(node: Any) -> None:
+    asked: list[Any] = []
+    node.read_index = asked.append
+    request = node.ask(105, topic="T")
+    assert not request.replies
+    node.create_topic("T")
+    asked.pop()(True)
+    assert request.answer.code == 0
+
+    request = node.ask(105, topic="U")
+    asked.pop()(True)
+    assert request.answer.code == 17
+
+
+def test_without_leader_known_topics_are_answered_and_unknown_ones_never_17(node: Any) -> None:
+    node.create_topic("T")
+    node.leader, node.confirms = NOBODY, False
+    assert node.ask(105, topic="T").answer.code == 0
+    assert node.ask(105, topic="U").answer.code == 14
+    assert node.ask(351, topic="U").answer.code == 14
+
+
+def test_the_auto_create_topic_is_routed_with_inherit(node_with: Any) -> None:
+    queues = json.loads(node_with().ask(105, topic="TBW102").answer.body)["queueDatas"]
+    assert [(q["perm"], q["readQueueNums"], q["writeQueueNums"]) for q in queues] == [(7, 8, 8)]
+    closed = node_with(**{"topics.auto_create": False})
+    assert closed.ask(105, topic="TBW102").answer.code == 17
+
+
+def test_cluster_and_topic_lists(node: Any) -> None:
+    node.create_topic("b")
+    node.create_topic("a")
+    assert node.ask(106).answer.body == (
+        b'{"brokerAddrTable":{"raftmq":' + BROKER + b'},"clusterAddrTable":{"DefaultCluster":["raftmq"]}}'
+    )
+    assert node.ask(206).answer.body == b'{"topicList":["a","b"]}'
+    assert node.ask(224, cluster="DefaultCluster").answer.body == b'{"topicList":["a","b"]}'
+    assert node.ask(224, cluster="other").answer.body == b'{"topicList":[]}'
+    system = json.loads(node.ask(304).answer.body)["topicList"]
+    assert {"TBW102", "DefaultCluster", "raftmq"} <= set(system)
+    assert "a" not in system
+
+
+def test_key_values_and_name_server_deletes(node: Any) -> None:
+    assert node.ask(101, namespace="ORDER_TOPIC_CONFIG", key="T").answer.code == 22
+    assert node.ask(219, namespace="ORDER_TOPIC_CONFIG").answer.code == 22
+    assert node.ask(216, topic="T", clusterName="DefaultCluster").answer.code == 0
+
+
+def test_topic_config(node: Any) -> None:
+    node.create_topic("T", queues=2, order=True, attributes={"dedup": "off"})
+    assert node.ask(351, topic="T").answer.body == (
+        b'{"attributes":{"dedup":"off"},"order":true,"perm":6,"readQueueNums":2,"topicFilterType":"SINGLE_TAG",'
+        b'"topicName":"T","topicSysFlag":0,"writeQueueNums":2}'
+    )
+    assert node.ask(351, topic="U").answer.code == 17
+
+
+def test_missing_fields_are_named(node: Any) -> None:
+    answer = node.ask(105).answer
+    assert (answer.code, "topic" in (answer.remark or "")) == (29, True)
