@@ -97,7 +97,7 @@ class PrepareLane:
     def __init__(self, log: PreparesNext) -> None:
         self._log = log
 
-    def drain(self, batch: Sequence[None]) -> None:
+    def drain(self, batch: Sequence[object]) -> None:
         """Prepares one file however often it was asked."""
         if self._log.needs_next():
             self._log.prepare_next()

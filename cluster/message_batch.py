@@ -275,7 +275,7 @@ class _Builder:
 def key_hash_of(unique_key: str) -> int:
     """64 bits of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
     data = unique_key.encode()
-    return crc32c(data) << 32 | crc32(data)
+    return int(crc32c(data)) << 32 | crc32(data)
 
 
 def normal_kind(topic: str) -> int:

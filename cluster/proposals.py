@@ -24,7 +24,7 @@ from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryId, EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, Command, pack
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, Command, CommandResult, pack
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -341,7 +341,7 @@ class Proposals:
         self._offsets.clear()
         return pack([[COMMIT_OFFSETS, rows]])
 
-    def _settle(self, waiter: PendingEntry, results: list[object]) -> None:
+    def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
         self._release_barriers(waiter)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes

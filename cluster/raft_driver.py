@@ -21,7 +21,7 @@ from cluster.lanes import LaneRunner
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import NotLeaderError, RaftLogError
 from raftlog.messages import Message
-from raftlog.types import Entry, HardState, NodeId, Role
+from raftlog.types import Entry, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Proposer(Protocol):
     def flush(self, raw: RawNode) -> None:
         """Called once per turn: propose what has gathered, as the windows allow."""
 
-    def on_applied(self, applied: Applied) -> None:
+    def on_applied_run(self, applied: Applied) -> None:
         """A run was applied: settle its waiters."""
 
     def on_role(self, raw: RawNode) -> None:
@@ -52,6 +52,7 @@ class RaftDriver:
     def __init__(
         self,
         raw: RawNode,
+        node_id: NodeId,
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
@@ -60,6 +61,7 @@ class RaftDriver:
     ) -> None:
         """`on_stop` is called once, with the reason, when the node must stop taking part."""
         self.raw = raw
+        self._node_id = node_id
         self._loop = loop
         self._clock = clock
         self._tick_ms = tick_ms
@@ -73,7 +75,6 @@ class RaftDriver:
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._jobs_out = 0
-        self._saved = HardState(raw.term, raw.vote, 0)
         self._reads_new: list[Callable[[bool], None]] = []
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
         self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
@@ -179,7 +180,7 @@ class RaftDriver:
             runs, self._applied = self._applied, []
             for applied in runs:
                 raw.applied(applied.entries[-1].index)
-                self._proposer.on_applied(applied)
+                self._proposer.on_applied_run(applied)
             self._serve_reads()
         while self._inbox:
             messages, self._inbox = self._inbox, []
@@ -198,7 +199,7 @@ class RaftDriver:
 
     def _release(self, messages: list[Message]) -> None:
         """Sends what waited for the disk; what a candidate says to itself comes back through the inbox."""
-        mine = self.raw.node_id
+        mine = self._node_id
         away = [m for m in messages if m.to_id != mine]
         if len(away) < len(messages):
             self._inbox.extend(m for m in messages if m.to_id == mine)
@@ -208,16 +209,9 @@ class RaftDriver:
     def _handle(self, ready: Ready) -> None:
         if ready.messages:
             self._transport.send(ready.messages)
-        hard_state = ready.hard_state
-        if hard_state is not None:
-            # The commit index alone is a hint, never a reason to sync.
-            if (hard_state.term, hard_state.vote) == (self._saved.term, self._saved.vote):
-                hard_state = None
-            else:
-                self._saved = hard_state
-        if ready.entries or hard_state is not None:
+        if ready.entries or ready.hard_state is not None:
             self._jobs_out += 1
-            self._append.submit(PersistJob(hard_state, ready.entries, ready.messages_after_persist))
+            self._append.submit(PersistJob(ready.hard_state, ready.entries, ready.messages_after_persist))
         elif ready.messages_after_persist:
             # They may speak of entries of an earlier Ready that the lane still holds.
             if self._jobs_out:

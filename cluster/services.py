@@ -63,9 +63,10 @@ class Request(Protocol):
     language: str
     ext: dict[str, str]
     body: bytes
-    connection: Connection
-    raw: bytes
-    """The whole frame as received, for forwarding."""
+
+    @property
+    def connection(self) -> Connection:
+        """Where the request came from and its answer goes."""
 
     def reply(
         self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""

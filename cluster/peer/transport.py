@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.peer.wire import FRAME_MAX, Kind, WireError, decode_message, encode_message, pack, unpack
@@ -60,8 +60,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduces this node."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         me = self._owner.membership
         transport.write(
             pack(Kind.HELLO, [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, self.peer, self.channel])
@@ -106,8 +105,7 @@ class Inlet(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Waits for the handshake, not for ever."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._owner.inlets.add(self)
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
 
@@ -185,9 +183,9 @@ class PeerTransport:
         for task in self._diallers:
             task.cancel()
         await asyncio.gather(*self._diallers, return_exceptions=True)
-        for protocol in [*self.links.values(), *self.inlets]:
-            if protocol.transport is not None:
-                protocol.transport.abort()
+        for transport in [link.transport for link in self.links.values()] + [i.transport for i in self.inlets]:
+            if transport is not None:
+                transport.abort()
         if self._server is not None:
             self._server.close()
 
@@ -243,7 +241,10 @@ class PeerTransport:
         cluster, group, node_id, node_uuid, to_id, channel = header[:6]
         me = self.membership
         if cluster != me.cluster_uuid or group != me.group_id:
-            return f"it belongs to cluster {cluster} group {group}, this is cluster {me.cluster_uuid} group {me.group_id}"
+            return (
+                f"it belongs to cluster {cluster} group {group}, "
+                f"this is cluster {me.cluster_uuid} group {me.group_id}"
+            )
         if to_id != me.node_id:
             return f"it looks for node {to_id} at this address, which is node {me.node_id}: check [[peers]]"
         known = me.members.get(node_id)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.remoting.codec import (
@@ -33,13 +34,10 @@ class RemotingRequest:
     """One request, with its reply path. See `services.Request`."""
 
     __slots__ = (
-        "_answered", "_serialize_type", "body", "code", "connection", "ext", "flag", "header", "language", "opaque",
-        "version",
+        "_answered", "_serialize_type", "body", "code", "connection", "ext", "flag", "language", "opaque", "version",
     )  # fmt: skip
 
-    def __init__(
-        self, connection: ReplyPath, header: Header, header_bytes: bytes, serialize_type: int, body: bytes
-    ) -> None:
+    def __init__(self, connection: ReplyPath, header: Header, serialize_type: int, body: bytes) -> None:
         """Raises CodecError if the ext fields are not an object of values."""
         self.connection = connection
         self.code = header.code
@@ -47,16 +45,10 @@ class RemotingRequest:
         self.flag = header.flag
         self.version = header.version
         self.language = str(header.language)
-        self.header = header_bytes
         self.ext = ext_of(header)
         self.body = body
         self._serialize_type = serialize_type
         self._answered = False
-
-    @property
-    def raw(self) -> bytes:
-        """The frame as received, without its length prefix."""
-        return raw_frame(self._serialize_type, self.header, self.body)
 
     def reply(
         self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
@@ -155,8 +147,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         peer = transport.get_extra_info("peername")
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else ("127.0.0.1", 0)
         self.born_host = pack_host(*self.peer_address)

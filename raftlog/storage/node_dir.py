@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from raftlog.errors import IdentityError
+from raftlog.errors import CorruptLogError, IdentityError
 from raftlog.storage import identity as identities
 from raftlog.storage import layout
 from raftlog.storage.fs import File, FileSystem, storage_error
@@ -63,8 +63,12 @@ def create_node_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Gen
         raise storage_error(fs, "creating", path, error) from error
 
 
-def open_node_dir(fs: FileSystem, path: Path, expected: Expected | None = None) -> NodeDir:
+def open_node_dir(
+    fs: FileSystem, path: Path, expected: Expected | None = None, *, hard_state_fs: FileSystem | None = None
+) -> NodeDir:
     """Locks, identifies, loads and recovers the directory, in this order.
+
+    `hard_state_fs`: another way to the same disk for the hard state alone (faults are injected there apart).
 
     Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
     """
@@ -75,13 +79,20 @@ def open_node_dir(fs: FileSystem, path: Path, expected: Expected | None = None) 
         lock = layout.lock_directory(fs, path)
         identity = identities.load(fs, path)
         identities.check(identity, expected or Expected(), path)
-        hard_state_store = HardStateStore.open(fs, path / layout.HARD_STATE, identity.group_id)
+        hard_state_store = HardStateStore.open(hard_state_fs or fs, path / layout.HARD_STATE, identity.group_id)
         log = SegmentedLog.open(fs, path, group_id=identity.group_id)
         if log.genesis.cluster_uuid != identity.cluster_uuid:
             raise IdentityError(
                 f"{path}: the log belongs to cluster {log.genesis.cluster_uuid}, IDENTITY to {identity.cluster_uuid}.\n"
                 "The directory is a mixture of two nodes.\n"
                 "Put back the log and hard_state that belong to this IDENTITY, from a backup."
+            )
+        term = hard_state_store.load().term
+        if log.tail.term > term:
+            raise CorruptLogError(
+                f"{path}: the log has an entry of term {log.tail.term}, but the saved term is {term}. A term is on disk "
+                "before its entries, so hard_state is older than the log and may have forgotten a vote. Put back the "
+                "hard_state that belongs to this log, or replace the node."
             )
         return NodeDir(path, lock, identity, hard_state_store, log)
     except BaseException as error:

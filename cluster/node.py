@@ -1,0 +1,388 @@
+"""A running node: puts the parts together, and is what handlers and the HTTP API see of each other.
+
+Fail-stop: a storage error or an impossible state ends the process with exit code 1 and the reason in its log; the peers
+notice the closed connections at once and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
+from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
+from cluster.apply_lane import Applied, ApplyLane
+from cluster.clock import SystemClock
+from cluster.config import Config, split_address
+from cluster.failpoints import FailpointSet
+from cluster.lanes import ThreadLaneRunner
+from cluster.message_batch import Send
+from cluster.metrics import LoopLagSampler, NodeMetrics
+from cluster.node_parts import Parts
+from cluster.peer.transport import Handlers, PeerTransport
+from cluster.proposals import Proposals
+from cluster.raft_driver import RaftDriver
+from cluster.remoting import heartbeat, offsets, route, topics_admin
+from cluster.remoting.forward import Forwarder
+from cluster.remoting.identity import RetryMemory
+from cluster.remoting.members import Members
+from cluster.remoting.pull import Pulls
+from cluster.remoting.router import Router
+from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
+from cluster.remoting.send_reply import SendReplyWriter
+from cluster.remoting.server import RemotingConnection, pack_host
+from cluster.services import ProposeResult
+from raftlog.core.raw_node import RawNode
+from raftlog.types import Entry, NodeId, Role
+from statemachine.commands import EXPIRE, Command
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+TIMER_MS = 50
+EXPIRE_EVERY_MS = 600_000
+NAME_SERVER_LISTENER = "namesrv"
+BROKER_LISTENER = "broker"
+
+
+class Node:
+    """Implements `services.Services`, `admin.port.AdminPort` and `raft_driver.Proposer`."""
+
+    def __init__(self, config: Config) -> None:
+        """Opens the data directory (blocking). Raises IdentityError, StorageError, KVError."""
+        self.config = config
+        self.node_id = config.node_id
+        self.failpoints = FailpointSet(config.failpoints.enabled)
+        self.metrics = NodeMetrics()
+        self.failure: BaseException | None = None
+        self.finished: asyncio.Future[None] | None = None
+        self._clock = SystemClock()
+        self._started_ms = self._clock.monotonic_ms()
+        self._parts = Parts(config, self.failpoints)
+        self.state: BrokerState = self._parts.state
+        self._replay_from = self.state.applied.index
+        self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
+        self._servers: list[asyncio.Server] = []
+        self._admin: Any = None
+        self._closing = False
+        self._expire_due_ms = EXPIRE_EVERY_MS
+
+    # --- start and stop ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Joins the group and opens the ports. Raises OSError or ConfigError if a port cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.finished = loop.create_future()
+        parts, config = self._parts, self.config
+        raw = parts.raw_node(config, random.Random(os.urandom(16)))
+        self.raw = raw
+        addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
+        self.transport = PeerTransport(parts.membership(), addresses, (config.peer.bind, config.peer.port))
+        self.driver = RaftDriver(
+            raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
+        )
+        self._build_services()
+        log = parts.directory.log
+        append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms)
+        self._append = ThreadLaneRunner[PersistJob, Persisted](
+            "append", append_lane, loop, self._on_persisted, self.driver.fail
+        )
+        self._apply = ThreadLaneRunner[list[Entry], Applied](
+            "apply", ApplyLane(self.state), loop, self.driver.on_applied, self.driver.fail
+        )
+        self._prepare = ThreadLaneRunner[object, None](
+            "prepare", PrepareLane(log), loop, lambda _: None, self.driver.fail
+        )
+        self.driver.attach(self.transport, self, self._append, self._apply)
+        await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
+        for listener in config.listeners:
+            self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
+        self.driver.start()
+        self._prepare.submit(True)
+        self._timer = loop.call_later(TIMER_MS / 1000, self._on_timer)
+        self._lag = LoopLagSampler(loop, self.metrics)
+        self._lag.start()
+        admin = await loop.run_in_executor(None, importlib.import_module, "cluster.admin.server")
+        self._admin = admin.AdminServer(self)
+        await self._admin.start()
+
+    def _build_services(self) -> None:
+        config = self.config
+        incarnation = os.urandom(8)
+        store_host = pack_host(*split_address(self._own_address()))
+        retries = RetryMemory()
+        self._retries = retries
+        replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation)
+        self.proposals = Proposals(
+            config, self.state, self._clock, store_host=store_host, wake=self.driver.wake, replies=replies,
+            on_unproposed=self._on_unproposed,
+        )  # fmt: skip
+        self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic)
+        sends = SendHandler(
+            config, self.state, self._clock, self.proposals, replies, retries, incarnation, self.router.on_request
+        )
+        self.forwarder = Forwarder(
+            config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
+            local=self.router.as_leader, session_of=sends.session_of,
+        )  # fmt: skip
+        self._members = Members(self)
+        self._pulls = Pulls(self, self._members)
+        handlers = {
+            **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
+            **offsets.handlers(self), **self._pulls.handlers(),
+        }  # fmt: skip
+        self.router.attach(sends, self.forwarder, handlers)
+
+    async def _listen(self, name: str, bind: str, port: int) -> asyncio.Server:
+        frame_max, loop = self.config.limits.frame_bytes_max, self._loop
+        return await loop.create_server(
+            lambda: RemotingConnection(self.router, name, frame_max, loop), bind, port, backlog=1024
+        )
+
+    async def close(self) -> None:
+        """Stops in order: no new work, lanes drained, files closed with the clean mark."""
+        if self._closing:
+            return
+        self._closing = True
+        self._timer.cancel()
+        self._lag.stop()
+        if self._admin is not None:
+            await self._admin.close()
+        for server in self._servers:
+            server.close()
+        self.driver.stop()
+        for connection in list(self.router.connections):
+            connection.abort()
+        await self.transport.close()
+        self.failpoints.clear()
+        loop = asyncio.get_running_loop()
+        for lane in (self._append, self._apply, self._prepare):
+            await loop.run_in_executor(None, lane.close)
+        await loop.run_in_executor(None, self._parts.close, self.failure is None)
+
+    def _on_failure(self, error: BaseException) -> None:
+        self.failure = error
+        if self.finished is not None and not self.finished.done():
+            self.finished.set_result(None)
+
+    # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
+
+    def flush(self, raw: RawNode) -> None:
+        """Proposes what has gathered."""
+        self.proposals.flush(raw)
+
+    def on_applied_run(self, applied: Applied) -> None:
+        """Settles waiters, then wakes whoever waits for messages."""
+        self.metrics.applied(len(applied.entries), applied.seconds)
+        self.proposals.on_applied(applied)
+        grown = applied.run.grown
+        if grown:
+            for callback in self._on_applied:
+                callback(grown)
+        if self._parts.directory.log.needs_next():
+            self._prepare.submit(True)
+
+    def on_role(self, raw: RawNode) -> None:
+        """Role or leader changed."""
+        logger.info("term %d: %s, leader %s", raw.term, raw.role.name.lower(), raw.leader_id or "unknown")
+        self.proposals.on_role(raw)
+        self.forwarder.pump()
+
+    def _on_persisted(self, persisted: Persisted) -> None:
+        if persisted.bytes_written:
+            self.metrics.persisted(persisted.bytes_written, persisted.seconds)
+        self.driver.on_persisted(persisted)
+
+    def _on_peer_closed(self, peer: NodeId) -> None:
+        self.driver.peer_closed(peer)
+        self.forwarder.peer_closed(peer)
+
+    def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        self.forwarder.on_frame(peer, kind, header, payload)
+
+    def _on_unproposed(self, sends: list[Send]) -> None:
+        self.router.reroute(sends)
+
+    def _on_timer(self) -> None:
+        self._timer = self._loop.call_later(TIMER_MS / 1000, self._on_timer)
+        self.proposals.expire()
+        self.forwarder.expire()
+        now = self._clock.monotonic_ms()
+        self._retries.expire(now)
+        if now - self._started_ms >= self._expire_due_ms:
+            self._expire_due_ms += EXPIRE_EVERY_MS
+            if self.proposals.open:
+                before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
+                self.proposals.submit_commands([[EXPIRE, before]], lambda _: None)
+
+    # --- Services ----------------------------------------------------------------------------------------------------
+
+    def writes_open(self) -> bool:
+        """See Services."""
+        return self.proposals.open
+
+    def leader_id(self) -> NodeId:
+        """See Services."""
+        return self.raw.leader_id
+
+    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+        """See Services."""
+        self.proposals.submit_commands(commands, done)
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        """See Services."""
+        self.driver.read_index(done)
+
+    def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
+        """See Services."""
+        self.proposals.commit_offset_later(group, topic_id, queue_id, offset)
+
+    def read_log(self, position: int, size: int) -> bytes:
+        """See Services."""
+        return self._parts.directory.log.read_at(position, size)
+
+    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
+        """See Services. A name server listener ("namesrv...") answers with its twin's ("broker...") addresses."""
+        if listener.startswith(NAME_SERVER_LISTENER):
+            twin = self.config.broker_addresses(BROKER_LISTENER + listener.removeprefix(NAME_SERVER_LISTENER))
+            if twin:
+                return twin
+        return self.config.broker_addresses(listener)
+
+    def monotonic_ms(self) -> int:
+        """See Services."""
+        return self._clock.monotonic_ms()
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """See Services."""
+        return self._loop.call_later(delay_ms / 1000, callback).cancel
+
+    def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
+        """See Services."""
+        self._on_applied.append(callback)
+
+    def _known_topic(self, topic: str) -> bool:
+        return topic in self.state.topics or topic == DEFAULT_TOPIC
+
+    def _own_address(self) -> str:
+        """The advertised address that message ids carry: the broker listener's, else the first one's."""
+        listeners = self.config.listeners
+        chosen = next((one for one in listeners if one.name == BROKER_LISTENER), listeners[0])
+        return chosen.advertised
+
+    # --- AdminPort ---------------------------------------------------------------------------------------------------
+
+    def transfer(self, to: NodeId) -> None:
+        """See AdminPort."""
+        self.raw.transfer_leadership(to)
+        self.driver.wake()
+
+    def members(self, group: str) -> list[MemberView]:
+        """See AdminPort."""
+        found = self._members.consumers.get(group)
+        now = self.monotonic_ms()
+        return [
+            MemberView(
+                client_id=client_id, address="{}:{}".format(*member.connection.peer_address), language=member.language,
+                version=member.version, silent_ms=now - member.last_seen_ms,
+            )
+            for client_id, member in sorted(found.members.items() if found else ())
+        ]  # fmt: skip
+
+    def status(self) -> NodeStatus:
+        """See AdminPort."""
+        status = self.raw.status()
+        directory = self._parts.directory
+        load = LoadStatus(
+            connections=len(self.router.connections), long_polls=self._pulls.long_polls.count,
+            inflight_bytes=self.proposals.bytes_inflight + self.forwarder.bytes_held,
+        )  # fmt: skip
+        self.metrics.raft(
+            term=status.term, role=status.role, leader_id=status.leader_id, commit_index=status.commit_index,
+            applied_index=status.applied_index, last_index=status.last_index,
+        )  # fmt: skip
+        self.metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in status.peers)
+        self.metrics.writes_open(self.writes_open())
+        self.metrics.load(
+            connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes
+        )
+        self.metrics.catalog(topics=len(self.state.topics), groups=len(self.state.groups))
+        return NodeStatus(
+            node=self.node_id, cluster=self.config.cluster.name, cluster_id=str(directory.identity.cluster_uuid),
+            broker=self.config.cluster.broker_name, role=_ROLES[status.role], term=status.term,
+            leader=status.leader_id or None, writes_open=self.writes_open(), commit_index=status.commit_index,
+            applied_index=status.applied_index, last_index=status.last_index,
+            failure=str(self.failure) if self.failure else None,
+            peers=[
+                PeerStatus(
+                    node=peer.node_id, match_index=peer.match_index, lag_entries=peer.lag,
+                    connected=self.transport.connected(peer.node_id),
+                )
+                for peer in status.peers
+            ],
+            load=load, recovery=self._recovery(), limits=_numbers(self.config.limits),
+            versions={"raftmq": _version(), "python": sys.version.split()[0]},
+            uptime_ms=self.monotonic_ms() - self._started_ms,
+        )  # fmt: skip
+
+    def _recovery(self) -> RecoveryStatus:
+        report = self._parts.directory.log.report
+        tail_at_start = report.entries - 1
+        return RecoveryStatus(
+            clean=report.clean, bytes_scanned=report.bytes_scanned, torn_bytes_cut=report.torn_bytes_cut,
+            entries_replayed=max(0, tail_at_start - self._replay_from), stages_ms=self._parts.stages.milliseconds,
+            reasons=list(report.reasons),
+        )  # fmt: skip
+
+
+_ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
+
+
+def _numbers(section: object) -> dict[str, int]:
+    names: Iterable[str] = section.__struct_fields__  # type: ignore[attr-defined]
+    return {name: getattr(section, name) for name in names}
+
+
+def _version() -> str:
+    return version("raftmq")
+
+
+async def run(config: Config) -> int:
+    """Runs a node until SIGTERM or SIGINT (0) or a failure (1)."""
+    node = Node(config)
+    await node.start()
+    assert node.finished is not None
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if node.finished is not None and not node.finished.done():
+            node.finished.set_result(None)
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+    await node.finished
+    await node.close()
+    return 1 if node.failure else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m cluster.node --config FILE`."""
+    from cluster.node_main import main as run_main
+
+    return run_main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+

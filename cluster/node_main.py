@@ -1,0 +1,46 @@
+"""The process around a node: arguments, configuration, loop, garbage collector, and errors in three lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import sys
+
+import uvloop
+
+from cluster import logs
+from cluster.config import load
+from cluster.config_source import ConfigError
+from raftlog.errors import RaftLogError
+from statemachine.kv import KVError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a node; 0 after an orderly stop, 1 after a failure, 2 for a bad configuration, 5 if its state refuses."""
+    parser = argparse.ArgumentParser(prog="raftmq serve")
+    parser.add_argument("--config", required=True, help="path of raftmq.toml")
+    options = parser.parse_args(arguments)
+    try:
+        config = load(options.config, dict(os.environ), {})
+    except ConfigError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - before logging exists
+        return 2
+    logs.setup(config.log_output.level, config.log_output.format, config.node.id)
+    sys.setswitchinterval(0.0005)
+    gc.set_threshold(50_000, 20, 100)
+    from cluster.node import run
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run(config))
+    except ConfigError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    except (RaftLogError, KVError) as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 5
+    except OSError as error:
+        print(f"The node cannot start.\n{error}\nFree the address or the file it names, then start again.", file=sys.stderr)  # noqa: T201
+        return 1

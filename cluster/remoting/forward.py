@@ -1,0 +1,247 @@
+"""Requests that only the leader can answer, on a node that does not lead: held, passed on, answered here, once.
+
+The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands it to the
+next leader when this one goes, and gives every send an identity, so that a request handed on twice is stored once. A
+forwarded request is never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that
+never left is refused (14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cluster.peer.wire import Kind, WireError
+from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
+from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
+from cluster.remoting.identity import ConnectionSession, Identity
+from cluster.remoting.server import ReplyPath, raw_frame
+from raftlog.types import NOBODY, NodeId
+
+if TYPE_CHECKING:
+    from cluster.clock import Clock
+    from cluster.config import Config
+    from cluster.peer.transport import PeerTransport
+
+logger = logging.getLogger(__name__)
+
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+WRITES = SENDS | {
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+}
+SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
+
+LocalRoute = Callable[[ReplyPath, int, Header, bytes, bytes, Identity | None], None]
+
+
+class Held:
+    """A client's request that this node keeps until somebody has answered it."""
+
+    __slots__ = (
+        "body", "deadline_ms", "header", "header_bytes", "identity", "path", "sent_to", "serialize_type", "size", "was_sent",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None, deadline_ms: int,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.serialize_type = serialize_type
+        self.header = header
+        self.header_bytes = header_bytes
+        self.body = body
+        self.identity = identity
+        self.deadline_ms = deadline_ms
+        self.size = len(header_bytes) + len(body)
+        self.sent_to: NodeId = NOBODY
+        self.was_sent = False
+
+
+class ForwardedPath(ReplyPath):
+    """On the leader: stands for a client whose connection another node holds."""
+
+    __slots__ = ("_id", "_peer", "_transport")
+
+    def __init__(
+        self, transport: PeerTransport, peer: NodeId, forward_id: int, client: tuple[str, int], listener: str
+    ) -> None:
+        super().__init__(client, listener)
+        self._transport = transport
+        self._peer = peer
+        self._id = forward_id
+
+    def write(self, data: bytes) -> None:
+        """The answer goes back to the node that holds the connection."""
+        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
+
+
+class Forwarder:
+    """Both ends of forwarding."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        transport: PeerTransport,
+        *,
+        leader: Callable[[], NodeId],
+        leads: Callable[[], bool],
+        local: LocalRoute,
+        session_of: Callable[[ReplyPath], ConnectionSession],
+    ) -> None:
+        """`leads`: this node leads and its writes are open; `local` handles a request as the leader."""
+        self._limits = config.limits
+        self._deadline_ms = config.send.deadline_ms
+        self._leader_wait_ms = config.send.leader_wait_ms
+        self._clock = clock
+        self._transport = transport
+        self._leader = leader
+        self._leads = leads
+        self._local = local
+        self._session_of = session_of
+        self._held: dict[int, Held] = {}
+        self._next_id = 1
+        self.bytes_held = 0
+        """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
+
+    # --- the node that holds the connection --------------------------------------------------------------------------
+
+    def forward(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None = None,
+    ) -> None:  # fmt: skip
+        """Takes a request over and passes it on as soon as there is a leader."""
+        size = len(header_bytes) + len(body)
+        over = self._over_limit(path, size)
+        if over:
+            self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
+            return
+        if identity is None and header.code in SENDS and not header.flag & FLAG_ONEWAY:
+            identity = self._session_of(path).issue()
+        deadline = self._clock.monotonic_ms() + self._deadline_ms
+        held = Held(path, serialize_type, header, header_bytes, body, identity, deadline)
+        forward_id, self._next_id = self._next_id, self._next_id + 1
+        self._held[forward_id] = held
+        path.inflight_bytes += size
+        self.bytes_held += size
+        self._pass_on(forward_id, held)
+
+    def pump(self) -> None:
+        """The leader, or the way to it, changed: passes on what is not in the present leader's hands."""
+        for forward_id, held in list(self._held.items()):
+            self._pass_on(forward_id, held)
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """What that peer had in hand may have been lost with the connection."""
+        for held in self._held.values():
+            if held.sent_to == peer:
+                held.sent_to = NOBODY
+        self.pump()
+
+    def expire(self) -> None:
+        """Called on a timer: answers what is past its deadline, and passes on what waits."""
+        now = self._clock.monotonic_ms()
+        for forward_id, held in list(self._held.items()):
+            wait_over = not held.was_sent and now >= held.deadline_ms - self._deadline_ms + self._leader_wait_ms
+            if now >= held.deadline_ms or wait_over:
+                self._drop(forward_id)
+                self._answer_expired(held)
+            elif held.sent_to == NOBODY:
+                self._pass_on(forward_id, held)
+
+    def _pass_on(self, forward_id: int, held: Held) -> None:
+        if self._leads():
+            self._drop(forward_id)
+            self._local(held.path, held.serialize_type, held.header, held.header_bytes, held.body, held.identity)
+            return
+        leader = self._leader()
+        if leader == NOBODY or leader == held.sent_to or not self._transport.connected(leader):
+            return
+        path = held.path
+        identity = list(held.identity) if held.identity else None
+        header = [forward_id, path.peer_address[0], path.peer_address[1], path.listener, identity]
+        frame = raw_frame(held.serialize_type, held.header_bytes, held.body)
+        if self._transport.send_frame(leader, Kind.FORWARD, header, frame):
+            held.sent_to = leader
+            held.was_sent = True
+            if held.header.flag & FLAG_ONEWAY:
+                self._drop(forward_id)
+
+    def _drop(self, forward_id: int) -> Held | None:
+        held = self._held.pop(forward_id, None)
+        if held is not None:
+            held.path.inflight_bytes -= held.size
+            self.bytes_held -= held.size
+        return held
+
+    def _answer_expired(self, held: Held) -> None:
+        code = held.header.code
+        if code in SILENT:
+            return
+        if held.was_sent and code in WRITES:
+            remark = f"{UNKNOWN_REMARK} the leader did not answer within {self._deadline_ms} ms; it may still be stored"
+            self._answer(held.path, held.serialize_type, held.header, ResponseCode.SYSTEM_ERROR, remark)
+            return
+        remark = "there is no leader now; nothing was done, try again"
+        self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def _over_limit(self, path: ReplyPath, size: int) -> str:
+        limits = self._limits
+        if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
+            name, value, have = "connection", limits.connection_inflight_bytes_max, path.inflight_bytes
+        elif self.bytes_held + size > limits.node_inflight_bytes_max:
+            name, value, have = "node", limits.node_inflight_bytes_max, self.bytes_held
+        else:
+            return ""
+        return f"{have} bytes in flight; with {size} more it passes limits.{name}_inflight_bytes_max = {value}"
+
+    def _answer(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
+        if not header.flag & FLAG_ONEWAY:
+            path.write(
+                encode_frame(
+                    code, header.opaque, FLAG_RESPONSE, remark=remark, serialize_type=serialize_type, language="JAVA"
+                )
+            )
+
+    # --- frames between nodes ----------------------------------------------------------------------------------------
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """A forwarded request, or the answer to one. Raises WireError."""
+        try:
+            if kind == Kind.FORWARD:
+                self._on_forward(peer, header, payload)
+            else:
+                self._on_reply(header, payload)
+        except (CodecError, TypeError, ValueError, IndexError) as error:
+            raise WireError(f"malformed forward frame: {error}") from error
+
+    def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
+        forward_id, ip, port, listener, identity = header
+        if not self._leads():
+            self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
+            return
+        end = 4 + int.from_bytes(frame[1:4], "big")
+        header_bytes = frame[4:end]
+        request = decode_header(frame[0], header_bytes)
+        path = ForwardedPath(self._transport, peer, forward_id, (ip, port), listener)
+        self._local(path, frame[0], request, header_bytes, frame[end:], Identity(*identity) if identity else None)
+
+    def _on_reply(self, header: list[Any], frame: bytes) -> None:
+        forward_id, answered = header
+        if not answered:
+            held = self._held.get(forward_id)
+            if held is not None:
+                held.sent_to = NOBODY  # tried again on the next timer or leader change
+            return
+        held = self._drop(forward_id)
+        if held is None:
+            return
+        session = held.path.session
+        if isinstance(session, ConnectionSession) and held.identity:
+            session.settle(held.identity.sequence)
+        held.path.write(frame)

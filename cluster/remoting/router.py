@@ -1,0 +1,128 @@
+"""Every request of every connection enters here: answered by this node, or passed on to the leader."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.message_batch import Send
+from cluster.remoting.codec import CodecError, Header
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.forward import SENDS, WRITES, Forwarder
+from cluster.remoting.identity import Identity
+from cluster.remoting.send import SendHandler
+from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, ReplyPath, unsupported
+from cluster.services import Handler
+
+if TYPE_CHECKING:
+    from cluster.config import Config
+    from cluster.proposals import Proposals
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+LEADER_ONLY = WRITES | {
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+}
+"""Answered by the leader alone: writes, and reads that must be linearizable."""
+
+ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
+"""Answered anywhere, but "no such topic" only by the leader."""
+
+
+class Router(Dispatch):
+    """Implements `server.Dispatch` for a node."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: BrokerState,
+        proposals: Proposals,
+        *,
+        known_topic: Callable[[str], bool],
+    ) -> None:
+        """`known_topic`: virtual topics (TBW102) count as known."""
+        self._connections_max = config.limits.connections_max
+        self._state = state
+        self._proposals = proposals
+        self._known_topic = known_topic
+        self._handlers: dict[int, Handler] = {}
+        self.connections: set[RemotingConnection] = set()
+
+    def attach(self, sends: SendHandler, forwarder: Forwarder, handlers: dict[int, Handler]) -> None:
+        """Names the collaborators."""
+        self._sends = sends
+        self._forwarder = forwarder
+        self._handlers = handlers
+
+    def on_open(self, connection: RemotingConnection) -> bool:
+        """Counts the connection; refuses it above limits.connections_max."""
+        if len(self.connections) >= self._connections_max:
+            logger.warning("connection refused: limits.connections_max = %d is reached", self._connections_max)
+            return False
+        self.connections.add(connection)
+        return True
+
+    def on_close(self, connection: RemotingConnection) -> None:
+        """Forgets the connection."""
+        self.connections.discard(connection)
+
+    def on_request(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None = None,
+    ) -> None:  # fmt: skip
+        """Handles one request from its first byte on. Raises CodecError if it is malformed."""
+        code = header.code
+        if code in SENDS:
+            if self._proposals.open:
+                self._sends.on_send(path, serialize_type, header, header_bytes, body, identity)
+            else:
+                self._forwarder.forward(path, serialize_type, header, header_bytes, body, identity)
+            return
+        if code in LEADER_ONLY and not self._proposals.open:
+            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+            return
+        request = RemotingRequest(path, header, serialize_type, body)
+        if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
+            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+            return
+        self._handle(request)
+
+    def as_leader(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None,
+    ) -> None:  # fmt: skip
+        """Handles a request that was forwarded or held, now that this node leads."""
+        if header.code in SENDS:
+            self._sends.on_send(path, serialize_type, header, header_bytes, body, identity)
+        else:
+            self._handle(RemotingRequest(path, header, serialize_type, body))
+
+    def reroute(self, sends: list[Send]) -> None:
+        """Sends that were queued when leadership was lost: nothing of them was proposed, they go to the new leader."""
+        for send in sends:
+            path = send.connection
+            assert isinstance(path, ReplyPath)
+            path.inflight_bytes -= send.size
+            header = Header(send.code, send.opaque, 2 if send.oneway else 0, send.version)
+            identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
+            self._forwarder.forward(path, send.serialize_type, header, send.header, send.body, identity)
+
+    def _handle(self, request: RemotingRequest) -> None:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            unsupported(request)
+            return
+        try:
+            handler(request)
+        except CodecError:
+            raise
+        except Exception as error:
+            logger.exception("request code %d failed", request.code)
+            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
