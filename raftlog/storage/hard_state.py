@@ -104,17 +104,17 @@ class HardStateStore:
         """What was saved last."""
         return self._state
 
-    def save(self, state: HardState) -> None:
-        """Returns when `state` is in both slots on disk (two fdatasyncs).
+    def save(self, hard_state: HardState) -> None:
+        """Returns when `hard_state` is in both slots on disk (two fdatasyncs).
 
         A change of the commit hint alone is remembered and goes out with the next save or `close`. Raises StorageError,
         and InvariantViolationError for a term that falls or a vote that changes within a term.
         """
-        old = self._state
-        if state.term < old.term or (state.term == old.term and old.vote not in (NOBODY, state.vote)):
-            raise InvariantViolationError(f"hard state would go from {old} to {state}: a vote is cast once per term")
-        self._state = state
-        if state.term != old.term or state.vote != old.vote:
+        old, new = self._state, hard_state
+        if new.term < old.term or (new.term == old.term and old.vote not in (NOBODY, new.vote)):
+            raise InvariantViolationError(f"hard state would go from {old} to {new}: a vote is cast once per term")
+        self._state = new
+        if new.term != old.term or new.vote != old.vote:
             self._write()
 
     def close(self) -> None:

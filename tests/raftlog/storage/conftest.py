@@ -1,0 +1,60 @@
+"""Builders shared by the storage tests: chains of frames, and an empty log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from raftlog.frame import make_entry, tail_after
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, EntryType, LogTail, NodeId
+
+GROUP = 7
+SEGMENT_SIZE = 4096
+DATA = Path("/data")
+GENESIS = Genesis(UUID(int=1), GROUP, SEGMENT_SIZE, 1_700_000_000_000, (Voter(NodeId(1), UUID(int=11)),))
+
+Frames = Callable[..., list[Entry]]
+NewLog = Callable[..., tuple[MemoryFileSystem, SegmentedLog]]
+
+
+@pytest.fixture(scope="session")
+def genesis() -> Genesis:
+    """A group of one voter with 4 KiB segments."""
+    return GENESIS
+
+
+@pytest.fixture(scope="session")
+def frames() -> Frames:
+    """frames(tail, [payload sizes], term) -> entries that follow `tail`; payloads tell their index."""
+
+    def build(tail: LogTail, sizes: list[int], term: int = 1, segment_size: int = SEGMENT_SIZE) -> list[Entry]:
+        entries = []
+        for size in sizes:
+            payload = (f"{term}:{tail.index + 1};".encode() * (size // 2 + 1))[:size]
+            entry = make_entry(
+                tail, term=term, entry_type=EntryType.MESSAGES, payload=payload, timestamp_ms=0, group_id=GROUP,
+                segment_size=segment_size,
+            )  # fmt: skip
+            entries.append(entry)
+            tail = tail_after(tail, entry)
+        return entries
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def new_log() -> NewLog:
+    """new_log() -> (file system, log) holding GENESIS only, under /data."""
+
+    def build(space_left: int = 1 << 40) -> tuple[MemoryFileSystem, SegmentedLog]:
+        fs = MemoryFileSystem(space_left)
+        fs.mkdir(DATA)
+        return fs, SegmentedLog.create(fs, DATA, genesis=GENESIS.entry(), segment_size=SEGMENT_SIZE)
+
+    return build
