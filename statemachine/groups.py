@@ -104,9 +104,10 @@ class Groups:
         config = checked_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
         existing = self._names.get(name)
+        group = check_group_config(existing or GroupConfig(name), config)
         if checked_bool(if_absent, "if_absent") and existing is not None:
             return CommandResult(True, "exists", existing)
-        return done(self._store(stage, check_group_config(existing or GroupConfig(name), config)))
+        return done(self._store(stage, group))
 
     def subscribe(self, stage: Stage, name: Any, subscriptions: Any) -> CommandResult:
         """Replaces what the group subscribes to; value: its GroupConfig."""

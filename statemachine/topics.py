@@ -122,10 +122,9 @@ class Topics:
         config = checked_fields(config, _FIELDS)
         name = check_topic_name(config.get("name"))
         existing = self._names.get(name)
-        if existing is not None and checked_bool(if_absent, "if_absent"):
-            return CommandResult(True, "exists", existing)
-        checked_bool(if_absent, "if_absent")
         topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
+        if checked_bool(if_absent, "if_absent") and existing is not None:
+            return CommandResult(True, "exists", existing)
         if existing is None:
             if self._next_id >= keys.U32_MAX:
                 raise InvariantViolationError(f"topic ids are used up: the next would be {self._next_id}")

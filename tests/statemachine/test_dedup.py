@@ -1,0 +1,209 @@
+"""Producer sessions and unique rows: what is found, what is forgotten, and what is left in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog.errors import InvariantViolationError
+from statemachine import payload
+from statemachine.broker_state import BrokerState
+from statemachine.dedup import SESSION_WINDOW_MAX
+from statemachine.digest import digest
+from statemachine.kv import DEDUP
+from statemachine.memory_kv import MemoryKV
+
+P = b"\1" * 16
+
+
+class Broker:
+    """A state with topics a (1) and b (2), and the log that feeds it."""
+
+    def __init__(self, log: Any) -> None:
+        self.log = log
+        self.kv = MemoryKV()
+        self.state = BrokerState(self.kv)
+        self.run(["create_topic", {"name": "a"}, True], ["create_topic", {"name": "b"}, True])
+
+    def run(self, *run: list[Any]) -> Any:
+        return self.state.apply([self.log.command(*run)]).results[0]
+
+    def send(self, low: int, *sequences: int, producer: int = 1) -> None:
+        session = self.log.session(producer, low, list(sequences))
+        self.state.apply([self.log.messages(sessions=(session,))])
+
+    def unique(self, topic_id: int, key_hash: int, position: int) -> None:
+        row = payload.UniqueRow(key_hash, topic_id, 0, 3, position, 7)
+        self.state.apply([self.log.messages(unique=(row,))])
+
+    def rows(self) -> list[bytes]:
+        return [key for key, _ in self.kv.scan(DEDUP, b"", b"\xff")]
+
+
+@pytest.fixture
+def broker(new_log: Callable[[], Any]) -> Broker:
+    return Broker(new_log())
+
+
+def test_sequences_are_found_also_out_of_order(broker: Broker) -> None:
+    broker.send(1, 1, 3, 4)
+    broker.send(1, 7)
+    broker.send(1, 2, 6)
+    session = broker.state.session(P)
+    assert session is not None
+    assert (session.low_sequence, session.max_sequence) == (1, 7)
+    stored = {s: session.find(s) for s in range(9)}
+    assert stored == {s: (1, 0, s * 10, s * 100) if s in (1, 2, 3, 4, 6, 7) else None for s in range(9)}
+    assert BrokerState(broker.kv).session(P) == session
+
+
+def test_settled_sequences_are_forgotten_with_their_rows(broker: Broker) -> None:
+    broker.send(1, 1, 2)
+    broker.send(1, 3, 4)
+    broker.send(4, 5)
+    session = broker.state.session(P)
+    assert session is not None
+    assert [session.forgotten(s) for s in (3, 4)] == [True, False]
+    assert session.find(1) is None
+    assert session.find(4) == (1, 0, 40, 400)
+    assert len(broker.rows()) == 3
+    broker.send(9)
+    session = broker.state.session(P)
+    assert session is not None
+    assert (session.low_sequence, session.max_sequence, session.parts) == (9, 9, ())
+    assert len(broker.rows()) == 1
+    assert BrokerState(broker.kv).session(P) == session
+
+
+def test_a_lower_low_or_an_older_sequence_takes_nothing_back(broker: Broker) -> None:
+    broker.send(5, 8)
+    broker.send(2, 6)
+    session = broker.state.session(P)
+    assert session is not None
+    assert (session.low_sequence, session.max_sequence) == (5, 8)
+    assert session.find(6) == (1, 0, 60, 600)
+
+
+def test_a_producer_that_never_settles_is_bounded(broker: Broker) -> None:
+    broker.send(1, 1)
+    broker.send(1, 2 + SESSION_WINDOW_MAX)
+    session = broker.state.session(P)
+    assert session is not None
+    assert session.low_sequence == 2
+    assert session.find(1) is None
+    assert len(broker.rows()) == 2
+
+
+def test_a_session_taken_before_does_not_change(broker: Broker) -> None:
+    broker.send(1, 1)
+    before = broker.state.session(P)
+    broker.send(5, 5)
+    assert before is not None
+    assert before.find(1) is not None
+    assert not before.forgotten(1)
+
+
+def test_two_sessions_of_one_producer_in_an_entry_stop_the_node(broker: Broker) -> None:
+    twice = (broker.log.session(1, 0, [1]), broker.log.session(1, 0, [2]))
+    with pytest.raises(InvariantViolationError, match="two sessions of producer 0101"):
+        broker.state.apply([broker.log.messages(sessions=twice)])
+
+
+def test_expire_forgets_idle_producers_and_rows(broker: Broker) -> None:
+    log = broker.log
+    log.now_ms = 1_001_000
+    broker.send(1, 1, 2, producer=1)
+    broker.unique(1, 5, 100)
+    log.now_ms = 1_002_000
+    broker.send(1, 1, producer=2)
+    broker.unique(1, 6, 200)
+    assert broker.run(["expire", 1_001_000])[0].value == [0, 0]
+    assert broker.run(["expire", 1_001_001])[0].value == [1, 1]
+    assert (broker.state.session(P), broker.state.unique(1, 5, 7)) == (None, None)
+    assert broker.state.session(b"\2" * 16) is not None
+    assert broker.state.unique(1, 6, 7) == (1, 0, 3, 200, 1_002_000)
+    assert len(broker.rows()) == 4
+    assert broker.run(["expire", 9_999_999], ["expire", 9_999_999])[0].value == [1, 1]
+    assert broker.rows() == []
+    broker.send(7, 7, producer=1)
+    assert broker.state.session(P) == BrokerState(broker.kv).session(P)
+
+
+def test_a_producer_that_went_on_is_not_idle(broker: Broker) -> None:
+    broker.log.now_ms = 1_001_000
+    broker.send(1, 1)
+    broker.log.now_ms = 1_002_000
+    broker.send(1)
+    assert broker.run(["expire", 1_002_000])[0].value == [0, 0]
+    assert broker.state.session(P).find(1) is not None  # type: ignore[union-attr]
+
+
+def test_expire_in_the_run_that_wrote_the_rows(broker: Broker) -> None:
+    log = broker.log
+    row = payload.UniqueRow(5, 1, 0, 3, 100, 7)
+    entries = [log.messages(sessions=(log.session(1, 0, [1]),), unique=(row,))]
+    log.now_ms += 5
+    entries.append(log.command(["expire", log.now_ms]))
+    run = broker.state.apply(entries)
+    assert run.results[1][0].value == [1, 1]
+    assert broker.rows() == []
+
+
+def test_a_unique_row_written_again_lives_from_then_on(broker: Broker) -> None:
+    broker.log.now_ms = 1_001_000
+    broker.unique(1, 5, 100)
+    broker.log.now_ms = 1_002_000
+    broker.unique(1, 5, 200)
+    assert broker.run(["expire", 1_002_000])[0].value == [0, 0]
+    assert broker.state.unique(1, 5, 7) == (1, 0, 3, 200, 1_002_000)
+    assert broker.run(["expire", 1_002_001])[0].value == [0, 1]
+    assert broker.rows() == []
+
+
+def test_unique_rows_go_with_their_topic_only(broker: Broker) -> None:
+    broker.unique(1, 5, 100)
+    broker.unique(2, 5, 200)
+    broker.run(["delete_topic", "a"])
+    assert broker.state.unique(1, 5, 7) is None
+    assert broker.state.unique(2, 5, 7) is not None
+    assert broker.state.unique(2, 5, 8) is None
+    assert broker.run(["expire", 2**62])[0].value == [0, 1]
+    assert broker.rows() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(sends=st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 40), max_size=4)), max_size=12))
+def test_sessions_match_a_dict(new_log: Callable[[], Any], sends: list[tuple[int, set[int]]]) -> None:
+    """Model: every sequence ever stored, and the highest low."""
+    broker = Broker(new_log())
+    stored: set[int] = set()
+    low = 0
+    for step, sequences in sends:
+        low = max(low, step)
+        fresh = sorted(sequences - stored)
+        stored |= set(fresh)
+        broker.send(step, *fresh)
+    session = broker.state.session(P)
+    if session is None:
+        assert not sends
+        return
+    for sequence in range(42):
+        if not session.forgotten(sequence):
+            assert (session.find(sequence) is not None) == (sequence in stored)
+    assert session.low_sequence == low
+
+
+def test_digest_sees_every_family_but_not_where_the_log_was_cut(broker: Broker) -> None:
+    before = digest(broker.kv)
+    broker.run()
+    assert digest(broker.kv) == before
+    broker.send(1, 1)
+    broker.run(["put_group", {"name": "g"}, True], ["commit_offsets", [["g", 1, 0, 1]]])
+    broker.run(["create_topic", {"name": "c"}, True])
+    broker.state.apply([broker.log.messages(broker.log.run(1, 0, 1))])
+    after = digest(broker.kv)
+    assert all(after[family] != before[family] for family in before)

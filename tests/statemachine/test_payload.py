@@ -1,0 +1,109 @@
+"""The payload of a MESSAGES entry: frozen bytes, round trips, and bytes that are none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statemachine import payload
+from statemachine.payload import PayloadError, Run, SessionRows, UniqueRow
+
+u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+item = st.tuples(u64, u32, u32, st.integers(-(2**63), 2**63 - 1), u64)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    rows = draw(st.lists(item, min_size=1, max_size=4))
+    packed = b"".join(payload.ITEM.pack(*row) for row in rows)
+    return Run(draw(u32), draw(u32), draw(u64), len(rows), draw(st.integers(0, 4)), packed)
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> SessionRows:
+    rows = draw(st.lists(st.tuples(u64, u32, u32, u64, u64), max_size=4))
+    packed = b"".join(payload.SESSION_ROW.pack(*row) for row in rows)
+    return SessionRows(draw(st.binary(min_size=16, max_size=16)), draw(u64), draw(u64), packed)
+
+
+unique_rows = st.builds(UniqueRow, u64, u32, u32, u64, u64, u32)
+
+
+@given(
+    st.lists(st.binary(max_size=9)), u32, st.lists(runs(), max_size=3), st.lists(sessions(), max_size=3),
+    st.lists(unique_rows, max_size=3), st.binary(max_size=9),
+)  # fmt: skip
+def test_round_trip(
+    messages: list[bytes], count: int, some_runs: list[Run], some_sessions: list[SessionRows],
+    unique: list[UniqueRow], effects: bytes,
+) -> None:  # fmt: skip
+    body = b"".join(messages)
+    encoded = payload.encode(messages, count, some_runs, some_sessions, unique, effects)
+    decoded = payload.decode(encoded)
+    assert (decoded.message_count, decoded.messages_len, decoded.effects) == (count, len(body), effects)
+    assert encoded[payload.HEAD.size : payload.HEAD.size + len(body)] == body
+    assert list(decoded.iter_runs()) == some_runs
+    assert list(decoded.iter_sessions()) == some_sessions
+    assert list(decoded.iter_unique()) == unique
+
+
+def test_frozen_bytes() -> None:
+    """On disk in every log: may only change together with VERSION."""
+    encoded = payload.encode(
+        [b"ab", b"c"], 2,
+        [Run(1, 2, 3, 1, 0, payload.ITEM.pack(104, 3, 0xC0FFEE, -2, 1_700_000_000_000))],
+        [SessionRows(bytes(range(16)), 5, 6, payload.SESSION_ROW.pack(6, 1, 2, 3, 104))],
+        [UniqueRow(7, 1, 2, 3, 104, 9)], b"\x90",
+    )  # fmt: skip
+    assert encoded.hex(" ", 4) == (
+        "01000000 00000003 00000002 00000038 00000048 00000028 00000000 00000001 00000000 00000000 "
+        "61626300 00000100 00000200 00000000 00000300 00000100 00000000 00000000 00006800 00000300 "
+        "c0ffeeff ffffffff fffffe00 00018bcf e5680000 01020304 05060708 090a0b0c 0d0e0f00 00000000 "
+        "00000500 00000000 00000600 00000100 00000000 00000000 00000600 00000100 00000200 00000000 "
+        "00000300 00000000 00006800 00000000 00000700 00000100 00000200 00000000 00000300 00000000 "
+        "00006800 00000900 00000090"
+    )
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused_or_read(data: bytes) -> None:
+    """Nothing but PayloadError ever comes out."""
+    consume(data)
+
+
+@given(
+    st.lists(runs(), min_size=1, max_size=2), st.lists(sessions(), min_size=1, max_size=2),
+    st.integers(0, 500), st.integers(1, 255),
+)  # fmt: skip
+def test_a_flipped_byte_is_refused_or_read(
+    some_runs: list[Run], some_sessions: list[SessionRows], at: int, flip: int
+) -> None:
+    data = bytearray(payload.encode([b"m"], 1, some_runs, some_sessions))
+    data[at % len(data)] ^= flip
+    consume(bytes(data))
+
+
+def consume(data: bytes) -> None:
+    try:
+        decoded = payload.decode(data)
+        for part in (decoded.iter_runs(), decoded.iter_sessions(), decoded.iter_unique()):
+            list(part)
+    except PayloadError:
+        pass
+
+
+@pytest.mark.parametrize("cut", [1, 8, 23, 24, 55])
+def test_a_run_that_is_cut_is_refused(cut: int) -> None:
+    whole = payload.encode([], 1, [Run(1, 0, 0, 1, 0, bytes(32))])[payload.HEAD.size :]
+    shorter = whole[:cut]
+    data = payload.HEAD.pack(1, 0, 1, len(shorter), 0, 0, 0, 0) + shorter
+    with pytest.raises(PayloadError, match="cut"):
+        list(payload.decode(data).iter_runs())
+
+
+def test_a_newer_version_is_named() -> None:
+    data = bytearray(payload.encode([], 0, []))
+    data[0] = 2
+    with pytest.raises(PayloadError, match="newer RaftMQ"):
+        payload.decode(bytes(data))

@@ -1,0 +1,97 @@
+"""What only RocksKV does: opening, refusing to open, checkpoints, letting go of its lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from statemachine.kv import CQ, META, Batch, KVError
+from statemachine.rocks import RocksKV
+
+
+def written(path: Path, count: int = 3) -> RocksKV:
+    kv = RocksKV(str(path))
+    batch = Batch()
+    for n in range(count):
+        batch.put(CQ, n.to_bytes(4, "big"), b"v" * 32)
+    kv.write(batch)
+    return kv
+
+
+def test_rows_are_there_after_reopening(tmp_path: Path) -> None:
+    written(tmp_path / "deep" / "db").close()
+    kv = RocksKV(str(tmp_path / "deep" / "db"))
+    assert kv.get(CQ, b"\0\0\0\2") == b"v" * 32
+    kv.close()
+
+
+def test_closing_frees_the_lock_although_scans_are_open(tmp_path: Path) -> None:
+    kv = written(tmp_path / "db")
+    scan = kv.scan(CQ, b"", b"\xff")
+    next(scan)
+    kv.close()
+    assert list(scan) == []
+    RocksKV(str(tmp_path / "db")).close()
+
+
+def test_a_database_in_use_is_refused(tmp_path: Path) -> None:
+    kv = written(tmp_path / "db")
+    with pytest.raises(KVError, match=r"db: .*stop that one, or use another directory"):
+        RocksKV(str(tmp_path / "db"))
+    assert kv.get(CQ, b"\0\0\0\0") is not None
+    kv.close()
+
+
+def test_a_database_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
+    written(tmp_path / "db").close()
+    options = Options(raw_mode=True)
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(tmp_path / "db"), options)}
+    newer = Rdict(str(tmp_path / "db"), options, column_families=families)
+    newer.create_column_family("later", Options(raw_mode=True))
+    newer.close()
+    del newer
+    before = sorted(path.name for path in (tmp_path / "db").iterdir())
+    with pytest.raises(KVError, match=r"column families later.*newer RaftMQ"):
+        RocksKV(str(tmp_path / "db"))
+    assert sorted(path.name for path in (tmp_path / "db").iterdir()) == before
+
+
+def test_a_path_that_cannot_be_a_database_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(KVError, match="writable"):
+        RocksKV(str(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "db").close()
+    (tmp_path / "db" / "CURRENT").write_text("MANIFEST-999999\n")
+    with pytest.raises(KVError, match="rebuilds it from a checkpoint"):
+        RocksKV(str(tmp_path / "db"))
+
+
+def test_a_checkpoint_opens_as_the_store_of_that_moment(tmp_path: Path) -> None:
+    kv = written(tmp_path / "db")
+    kv.checkpoint(str(tmp_path / "copy"))
+    batch = Batch()
+    batch.put(META, b"later", b"1")
+    kv.write(batch)
+    copy = RocksKV(str(tmp_path / "copy"))
+    assert copy.get(CQ, b"\0\0\0\2") == b"v" * 32
+    assert copy.get(META, b"later") is None
+    with pytest.raises(KVError, match="cannot make a checkpoint"):
+        kv.checkpoint(str(tmp_path / "copy"))
+    copy.close()
+    kv.close()
+
+
+def test_what_was_flushed_survives_losing_the_rest(tmp_path: Path, copy_of: object) -> None:
+    kv = written(tmp_path / "db")
+    kv.flush_wal()
+    copy_of(tmp_path / "db", tmp_path / "copy")  # type: ignore[operator]
+    kv.close()
+    copy = RocksKV(str(tmp_path / "copy"))
+    assert len(list(copy.scan(CQ, b"", b"\xff"))) == 3
+    copy.close()
