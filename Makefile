@@ -63,8 +63,8 @@ lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/compat.lock requirements/compat.in
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
-	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . \( -name __pycache__ -o -name .ruff_cache \) -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and .venv with it
 	@rm -rf $(VENV)
@@ -85,7 +85,7 @@ $(STAMPS)/base: requirements/base.lock | $(STAMPS)/python
 
 # --no-build-isolation: setuptools comes from the lock file as well.
 $(STAMPS)/package: pyproject.toml $(STAMPS)/base
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package

@@ -45,7 +45,9 @@ def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:
         path.relative_to(ROOT).as_posix()
         for package in PRODUCT
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and path.suffix not in skipped
+        if path.is_file()
+        and path.suffix not in skipped
+        and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
     assert data - set(wheel.namelist()) == set()
     assert "raftmq/py.typed" in data
