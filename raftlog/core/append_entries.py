@@ -9,6 +9,8 @@ from raftlog.errors import InvariantViolationError
 from raftlog.messages import AppendEntries, AppendEntriesReply
 from raftlog.types import EntryId, NodeId, Role
 
+_NO_HINT = EntryId(0, -1)
+
 # -- follower
 
 
@@ -44,9 +46,7 @@ def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
 
 
 def _accept(raft: Raft, leader: NodeId, match_index: int) -> None:
-    raft.send_after_persist(
-        AppendEntriesReply(raft.id, leader, raft.term, False, match_index, EntryId(raft.log.tail.term, match_index))
-    )
+    raft.send_after_persist(AppendEntriesReply(raft.id, leader, raft.term, False, match_index, _NO_HINT))
 
 
 def hear_leader(raft: Raft, leader: NodeId) -> None:

@@ -1,0 +1,183 @@
+"""What must hold, checked: of one member, of one step, and of the whole group. Tests and the simulator run all of it.
+
+`check_state` looks at one member, `Before` compares it with itself a step earlier, `GroupInvariants` holds the members
+against each other (Raft paper, figure 3: election safety, leader append-only, log matching, leader completeness, state
+machine safety) and against their disks (nothing is committed that a majority does not hold on disk).
+All raise InvariantViolationError with both sides of the contradiction. Cost: per call O(peers) plus the new entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from raftlog.core.log import LogReader
+from raftlog.core.quorum import majority
+from raftlog.core.raft import Raft
+from raftlog.errors import InvariantViolationError
+from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
+
+
+def _require(holds: bool, raft: Raft, rule: str, *facts: object) -> None:
+    if not holds:
+        raise InvariantViolationError(f"node {raft.id}, term {raft.term}, {raft.role.name}: {rule}: {facts}")
+
+
+def check_state(raft: Raft) -> None:
+    """One member, now."""
+    _check_marks(raft)
+    _check_role(raft)
+    if raft.role is Role.LEADER:
+        _check_progress(raft)
+
+
+def _check_marks(raft: Raft) -> None:
+    log = raft.log
+    last = log.tail.index
+    marks = (log.applied_index, log.applying_index, log.commit_index, log.persisted_index, log.handed_index, last)
+    rule = "applied <= applying <= min(commit, persisted), commit <= last, persisted <= handed <= last"
+    _require(
+        log.applied_index <= log.applying_index <= max(log.applicable_index, log.applied_index)
+        and log.commit_index <= last
+        and log.persisted_index <= log.handed_index <= last,
+        raft, rule, marks,
+    )  # fmt: skip
+    _require(log.tail.term <= raft.term, raft, "no entry of a later term", log.tail)
+    _require(log.cache.first_index <= log.persisted_index + 1, raft, "what the disk lacks is in memory", marks)
+    _require(log.term_at(last) == log.tail.term and (last < 0 or log.terms.at(last) == log.tail.term), raft,
+             "term ranges end in the tail's term", log.tail)  # fmt: skip
+
+
+def _check_role(raft: Raft) -> None:
+    role = raft.role
+    leads = role is Role.LEADER
+    _require((raft.leader_id == raft.id) == leads, raft, "a leader, and only it, follows itself", raft.leader_id)
+    _require(role not in (Role.CANDIDATE, Role.LEADER) or raft.vote == raft.id, raft, "voted for itself", raft.vote)
+    _require(role is Role.FOLLOWER or leads or raft.leader_id == NOBODY, raft, "campaigns only without a leader")
+    _require(leads or raft.transferee == NOBODY, raft, "only a leader hands over", raft.transferee)
+    _require(leads or not (raft.reads.waiting or raft.reads.rounds), raft, "only a leader holds reads")
+
+
+def _check_progress(raft: Raft) -> None:
+    last = raft.log.tail.index
+    _require(raft.log.term_at(raft.term_start_index) == raft.term, raft, "a leader's no-op is in its log")
+    for node, peer in raft.members.peers.items():
+        facts = (node, peer.match_index, peer.next_index, last)
+        _require(peer.match_index < peer.next_index <= last + 1, raft, "match < next <= last + 1", facts)
+    agreed = raft.members.agreed_match(raft.log.persisted_index)
+    _require(agreed < raft.term_start_index or agreed <= raft.log.commit_index, raft, "agreed is committed", agreed)
+
+
+class Before(NamedTuple):
+    """A member before a step."""
+
+    term: int
+    vote: NodeId
+    role: Role
+    leader_id: NodeId
+    tail: EntryId
+    commit: EntryId
+    applied_index: int
+    match: dict[NodeId, int]
+
+    @classmethod
+    def of(cls, raft: Raft) -> Before:
+        """Remembers `raft` as it is."""
+        log = raft.log
+        return cls(
+            raft.term, raft.vote, raft.role, raft.leader_id, log.tail.id,
+            EntryId(log.term_at(log.commit_index) or 0, log.commit_index), log.applied_index,
+            {node: peer.match_index for node, peer in raft.members.peers.items()},
+        )  # fmt: skip
+
+    def check(self, raft: Raft) -> None:
+        """`raft` after the step: what may never move back has not."""
+        log = raft.log
+        _require(raft.term >= self.term, raft, "the term never falls", self.term)
+        _require(log.commit_index >= self.commit.index, raft, "the commit index never falls", self.commit)
+        _require(log.matches(self.commit), raft, "a committed entry stays", self.commit)
+        _require(log.applied_index >= self.applied_index, raft, "the applied index never falls", self.applied_index)
+        if raft.term != self.term:
+            return
+        _require(self.vote in (NOBODY, raft.vote), raft, "one vote per term, kept to its end", self.vote, raft.vote)
+        _require(self.leader_id in (NOBODY, raft.leader_id) or raft.leader_id == NOBODY, raft, "one leader per term",
+                 self.leader_id, raft.leader_id)  # fmt: skip
+        if self.role is not Role.LEADER:
+            return
+        _require(raft.role in (Role.LEADER, Role.FOLLOWER, Role.PRE_CANDIDATE), raft, "a leader steps down or leads")
+        if raft.role is Role.LEADER:
+            _require(log.matches(self.tail), raft, "a leader only appends", self.tail, log.tail)
+            for node, match_index in self.match.items():
+                now = raft.members.peers[node].match_index
+                _require(now >= match_index, raft, "match never falls within a term", node, match_index, now)
+
+
+class GroupInvariants:
+    """The group as one omniscient observer sees it; lives through crashes and restarts of its members."""
+
+    def __init__(self, voters: Sequence[NodeId]) -> None:
+        self._quorum = majority(len(voters))
+        self._leaders: dict[int, NodeId] = {}
+        self._entries: dict[EntryId, int] = {}
+        self._committed: dict[int, tuple[int, int]] = {}
+        """Index -> (header_crc, term in which some member first knew it committed)."""
+        self._seen: dict[NodeId, int] = {}
+
+    def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
+        """Call after each step of `raft`; `disks` are what each member would find after a crash."""
+        self._check_log_matching(raft)
+        self._check_commits(raft, disks)
+        self._check_leader(raft)
+
+    def applied(self, raft: Raft, entries: Sequence[Entry]) -> None:
+        """State machine safety: no two members apply different entries at one index."""
+        for entry in entries:
+            crc, _ = self._committed.get(entry.index, (None, 0))
+            _require(crc == entry.header_crc, raft, "only what is committed is applied", entry.id)
+
+    def _check_log_matching(self, raft: Raft) -> None:
+        # Each header covers the one before it: equal CRCs at an id mean equal prefixes, already seen.
+        log = raft.log
+        index = log.tail.index
+        while index >= log.reader.first_index:
+            entry = log.entry(index)
+            known = self._entries.setdefault(entry.id, -1)
+            if known == entry.header_crc:
+                return
+            _require(known == -1, raft, "log matching: one entry per (term, index)", entry.id)
+            self._entries[entry.id] = entry.header_crc
+            index -= 1
+
+    def _check_commits(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
+        log = raft.log
+        for index in range(max(self._seen.get(raft.id, -1) + 1, log.reader.first_index), log.commit_index + 1):
+            entry = log.entry(index)
+            if index not in self._committed:
+                holders = [node for node, disk in disks.items() if _holds(disk, entry)]
+                _require(len(holders) >= self._quorum, raft, "a majority's disks hold what is committed", entry.id,
+                         holders)  # fmt: skip
+                self._committed[index] = (entry.header_crc, raft.term)
+            crc, _ = self._committed[index]
+            _require(crc == entry.header_crc, raft, "state machine safety: one committed entry per index", entry.id)
+            self._seen[raft.id] = index
+
+    def _check_leader(self, raft: Raft) -> None:
+        if raft.role is not Role.LEADER:
+            return
+        known = self._leaders.setdefault(raft.term, NOBODY)
+        if known == raft.id:
+            return
+        _require(known == NOBODY, raft, "election safety: one leader per term", known)
+        self._leaders[raft.term] = raft.id
+        for index in sorted(self._committed, reverse=True):
+            crc, term = self._committed[index]
+            if term < raft.term:
+                _require(index <= raft.log.tail.index and raft.log.entry(index).header_crc == crc, raft,
+                         "leader completeness: a new leader has every committed entry", index)  # fmt: skip
+                return
+
+
+def _holds(disk: LogReader, entry: Entry) -> bool:
+    if not disk.first_index <= entry.index <= disk.tail.index:
+        return False
+    return disk.read_entries(entry.index, entry.index + 1, 1)[0].header_crc == entry.header_crc

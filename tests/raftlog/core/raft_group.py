@@ -1,0 +1,167 @@
+"""A Raft group in memory: real cores, disks that sync when told to, a network that delivers when told to.
+
+Invariants are checked after every action. Nothing here is random: who drives it decides what happens next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.invariants import Before, GroupInvariants, check_state
+from raftlog.core.raw_node import RawNode, Ready
+from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after
+from raftlog.messages import Message
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail, NodeId
+
+GROUP = 1
+GENESIS = genesis_entry(b"genesis", timestamp_ms=1000, group_id=GROUP)
+
+
+def chain(terms: Iterable[int]) -> list[Entry]:
+    """GENESIS and one entry per term; equal beginnings give equal entries, whoever builds them."""
+    entries = [GENESIS]
+    tail = tail_after(EMPTY_TAIL, GENESIS)
+    for term in terms:
+        entry = make_entry(
+            tail, term=term, entry_type=EntryType.MESSAGES, payload=f"{term}/{tail.index + 1}".encode(),
+            timestamp_ms=1000, group_id=GROUP, segment_size=1 << 30,
+        )  # fmt: skip
+        entries.append(entry)
+        tail = tail_after(tail, entry)
+    return entries
+
+
+@dataclass
+class Disk:
+    """What survives a crash, and the writes under way, in order. A LogReader of what was synced."""
+
+    entries: list[Entry] = field(default_factory=lambda: [GENESIS])
+    hard_state: HardState = field(default_factory=lambda: HardState(0, NOBODY, 0))
+    applied_index: int = 0
+    writes: deque[Ready] = field(default_factory=deque)
+    tails: list[LogTail] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.replace(0, self.entries)
+
+    @property
+    def first_index(self) -> int:
+        return 0
+
+    @property
+    def tail(self) -> LogTail:
+        return self.tails[-1] if self.tails else EMPTY_TAIL
+
+    def term_ranges(self) -> list[tuple[int, int]]:
+        return [(e.index, e.term) for at, e in enumerate(self.entries) if not at or self.entries[at - 1].term != e.term]
+
+    def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        found: list[Entry] = []
+        for entry in self.entries[low:high]:
+            if found and sum(e.size for e in found) + entry.size > bytes_max:
+                break
+            found.append(entry)
+        assert found, f"read of [{low}, {high}) beyond the disk's last index {self.tail.index}"
+        return found
+
+    def replace(self, index: int, entries: list[Entry]) -> None:
+        self.entries = self.entries[:index]
+        self.tails = self.tails[:index]
+        for entry in entries:
+            check_follows(self.tail, entry)
+            self.tails.append(tail_after(self.tail, entry))
+            self.entries.append(entry)
+
+    def sync_one(self) -> Ready:
+        """Completes the oldest write."""
+        ready = self.writes.popleft()
+        if ready.hard_state is not None:
+            self.hard_state = ready.hard_state
+        if ready.entries:
+            self.replace(ready.entries[0].index, ready.entries)
+        return ready
+
+
+class Group:
+    """Members, their disks, and the messages on their way."""
+
+    def __init__(self, config_of: Callable[[NodeId], RaftConfig], disks: dict[NodeId, Disk], seed: int = 1) -> None:
+        self.voters = tuple(sorted(disks))
+        self.config_of = config_of
+        self.disks = disks
+        self.seed = seed
+        self.network: list[Message] = []
+        self.invariants = GroupInvariants(self.voters)
+        self.nodes: dict[NodeId, RawNode] = {}
+        self.starts = 0
+        for node in self.voters:
+            self.start(node)
+
+    def start(self, node: NodeId) -> None:
+        """Starts `node` from its disk."""
+        disk = self.disks[node]
+        self.starts += 1
+        self.nodes[node] = RawNode(
+            self.config_of(node), hard_state=disk.hard_state, log=disk, voters=self.voters,
+            applied_index=disk.applied_index, rng=random.Random(self.seed * 1000 + self.starts),
+        )  # fmt: skip
+        self.observe(node)
+
+    def crash(self, node: NodeId) -> None:
+        """Loses all that was not synced."""
+        self.disks[node].writes.clear()
+        del self.nodes[node]
+
+    def act(self, node: NodeId, action: Callable[[RawNode], object]) -> object:
+        """Runs one input on `node` and checks the invariants, also when it raised."""
+        raw = self.nodes[node]
+        before = Before.of(raw.raft)
+        try:
+            return action(raw)
+        finally:
+            before.check(raw.raft)
+            self.observe(node)
+
+    def observe(self, node: NodeId) -> None:
+        check_state(self.nodes[node].raft)
+        self.invariants.observe(self.nodes[node].raft, self.disks)
+
+    def take_ready(self, node: NodeId) -> Ready:
+        """Takes a Ready: messages to the network, writes to the disk's queue, applies at once."""
+        raw = self.nodes[node]
+        ready = raw.ready()
+        self.network.extend(ready.messages)
+        if ready.hard_state is not None or ready.entries or ready.messages_after_persist:
+            self.disks[node].writes.append(ready)
+        if ready.committed_entries:
+            expected = list(range(raw.applied_index + 1, raw.applied_index + 1 + len(ready.committed_entries)))
+            assert [entry.index for entry in ready.committed_entries] == expected
+            assert ready.committed_entries[-1].index <= self.disks[node].tail.index, "applied before it was on disk"
+            self.invariants.applied(raw.raft, ready.committed_entries)
+            raw.applied(ready.committed_entries[-1].index)
+        self.observe(node)
+        return ready
+
+    def sync(self, node: NodeId) -> Ready:
+        """Completes the oldest write of `node`, acks it, releases its messages."""
+        ready = self.disks[node].sync_one()
+        if ready.entries:
+            self.act(node, lambda raw: raw.persisted(ready.entries[-1].id))
+        for message in ready.messages_after_persist:
+            if message.to_id == node:
+                self.act(node, lambda raw, message=message: raw.step(message))
+            else:
+                self.network.append(message)
+        return ready
+
+    def deliver(self, message: Message) -> None:
+        """Steps `message` at its target, if that is up."""
+        if message.to_id in self.nodes:
+            self.act(message.to_id, lambda raw: raw.step(message))
+
+    def leaders(self) -> list[NodeId]:
+        return [node for node, raw in self.nodes.items() if raw.leader_id == node]

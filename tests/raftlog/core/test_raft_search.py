@@ -1,0 +1,254 @@
+"""A seeded random search: anything may happen at any time, the invariants hold after every event; then the faults stop
+and the group must make progress.
+
+Replay one run:   RAFT_SEED=17 pytest tests/raftlog/core/test_raft_search.py
+Search longer:    RAFT_SEEDS=2000 RAFT_STEPS=5000 pytest tests/raftlog/core/test_raft_search.py
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+
+import pytest
+from raft_group import Disk, Group
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.raw_node import RawNode, Ready
+from raftlog.errors import NotLeaderError, ProposalDroppedError
+from raftlog.types import NOBODY, EntryType, NodeId
+
+STEPS = int(os.environ.get("RAFT_STEPS", "3000"))
+SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(int(os.environ.get("RAFT_SEEDS", "150")))
+LIVENESS_TICKS = 400
+
+WEIGHTS = {
+    "tick": 14, "ready": 26, "sync": 16, "deliver": 60, "drop": 3, "repeat": 3, "propose": 12, "read": 3, "crash": 0.4,
+    "start": 1.5, "cut": 0.4, "heal": 0.5, "closed": 0.4, "transfer": 0.3, "clock": 1,
+}  # fmt: skip
+
+
+class Search:
+    """One run: a group, its faults, and what was promised to readers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        count = rng.choice([1, 3, 3, 3, 5])
+        election_ticks = rng.choice([5, 10])
+        settings = {
+            "election_ticks": election_ticks,
+            "heartbeat_ticks": rng.choice([1, 2]),
+            "append_bytes_max": rng.choice([100, 400, 1 << 20]),
+            "inflight_messages_max": rng.choice([1, 3, 256]),
+            "inflight_bytes_max": rng.choice([200, 1 << 20]),
+            "cache_bytes_max": rng.choice([1, 2000, 1 << 20]),
+            "apply_bytes_max": rng.choice([100, 1 << 20]),
+            "applying_bytes_max": rng.choice([100, 1 << 20]),
+            "segment_size": rng.choice([500, 1 << 20]),
+            "pre_vote": rng.random() < 0.8,
+            "check_quorum": rng.random() < 0.8,
+        }
+        self.group = Group(
+            lambda node: RaftConfig(node, 1, **settings),  # type: ignore[arg-type]
+            {NodeId(n): Disk() for n in range(1, count + 1)},
+            seed,
+        )
+        self.cuts: set[tuple[NodeId, NodeId]] = set()
+        self.now = 1_000_000
+        self.reads: dict[int, int] = {}
+        self.contexts = 0
+        self.seen: Counter[str] = Counter()
+
+    def run(self, steps: int) -> None:
+        """Faults first, then progress."""
+        # Each run has its own mix: all faults at once hide what few of them find (swarm testing).
+        names = list(WEIGHTS)
+        weights = [weight * self.rng.choice([0.2, 1, 1, 4]) for weight in WEIGHTS.values()]
+        for name in self.rng.choices(names, weights, k=steps):
+            getattr(self, name)()
+        self.recover()
+
+    def _node(self) -> NodeId | None:
+        return self.rng.choice(list(self.group.nodes)) if self.group.nodes else None
+
+    def _leader(self) -> NodeId | None:
+        leaders = self.group.leaders()
+        return self.rng.choice(leaders) if leaders else None
+
+    # -- events
+
+    def tick(self) -> None:
+        if node := self._node():
+            self.now += 50
+            self.group.act(node, RawNode.tick)
+
+    def ready(self) -> None:
+        node = self._node()
+        if node and self.group.nodes[node].has_ready():
+            self._take(node)
+
+    def _take(self, node: NodeId) -> None:
+        ready: Ready = self.group.take_ready(node)
+        for read in ready.read_states:
+            assert read.index >= self.reads[read.context], f"read {read.context} misses what was committed before it"
+            self.seen["reads"] += 1
+        self.seen["applied"] += len(ready.committed_entries)
+
+    def sync(self) -> None:
+        node = self._node()
+        if not node or not (writes := self.group.disks[node].writes):
+            return
+        if self.rng.random() < 0.2:
+            self._sync_together(node, self.rng.randint(1, len(writes)))
+        else:
+            self.group.sync(node)
+
+    def _sync_together(self, node: NodeId, count: int) -> None:
+        """One fdatasync covers several writes, and only the last is acknowledged."""
+        done = [self.group.disks[node].sync_one() for _ in range(count)]
+        last = next((ready.entries[-1] for ready in reversed(done) if ready.entries), None)
+        if last is not None:
+            self.group.act(node, lambda raw: raw.persisted(last.id))
+        for message in (m for ready in done for m in ready.messages_after_persist):
+            if message.to_id == node:
+                self.group.deliver(message)
+            else:
+                self.group.network.append(message)
+
+    def deliver(self) -> None:
+        network = self.group.network
+        if network:
+            at = 0 if self.rng.random() < 0.7 else self.rng.randrange(len(network))
+            message = network.pop(at)
+            if (message.from_id, message.to_id) not in self.cuts:
+                self.group.deliver(message)
+
+    def drop(self) -> None:
+        if network := self.group.network:
+            network.pop(self.rng.randrange(len(network)))
+
+    def repeat(self) -> None:
+        if network := self.group.network:
+            self.group.deliver(self.rng.choice(network))
+
+    def propose(self) -> None:
+        leader = self._leader()
+        if leader is None:
+            return
+        payload = self.rng.randbytes(self.rng.choice([1, 50, 300]))
+        try:
+            self.group.act(leader, lambda raw: raw.propose(EntryType.MESSAGES, payload, raw.log_time_ms()))
+        except ProposalDroppedError:
+            self.seen["dropped"] += 1
+
+    def read(self) -> None:
+        leader = self._leader()
+        if leader is None:
+            return
+        self.contexts += 1
+        context = self.contexts
+        self.reads[context] = max(raw.commit_index for raw in self.group.nodes.values())
+        self.group.act(leader, lambda raw: raw.read_index(context))
+
+    def crash(self) -> None:
+        """Some of the writes under way reach the disk without anyone hearing of it, the last perhaps in part."""
+        node = self._node()
+        if node is None:
+            return
+        disk = self.group.disks[node]
+        applied = self.group.nodes[node].applied_index
+        for _ in range(self.rng.randint(0, len(disk.writes))):
+            disk.sync_one()
+        if disk.writes and (torn := disk.writes[0]).entries:
+            if torn.hard_state is not None:
+                disk.hard_state = torn.hard_state
+            disk.replace(torn.entries[0].index, torn.entries[: self.rng.randint(0, len(torn.entries))])
+        self.group.crash(node)
+        disk.applied_index = self.rng.randint(disk.applied_index, applied)
+        self.seen["crashes"] += 1
+
+    def start(self) -> None:
+        down = [node for node in self.group.voters if node not in self.group.nodes]
+        if down:
+            self.group.start(self.rng.choice(down))
+
+    def cut(self) -> None:
+        a, b = self.rng.choices(self.group.voters, k=2)
+        self.cuts.add((a, b))
+        if self.rng.random() < 0.5:
+            self.cuts.add((b, a))
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    def closed(self) -> None:
+        node = self._node()
+        if node and (leader := self.group.nodes[node].leader_id):
+            self.group.act(node, lambda raw: raw.peer_closed(leader))
+
+    def transfer(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            target = self.rng.choice(self.group.voters)
+            self.group.act(leader, lambda raw: raw.transfer_leadership(target))
+
+    def clock(self) -> None:
+        if node := self._node():
+            wall = self.now + self.rng.choice([0, 0, -3000, 5000])
+            self.group.act(node, lambda raw: raw.set_clock(wall, self.now))
+
+    # -- progress
+
+    def recover(self) -> None:
+        """All up, nothing lost from now on: a new entry must be applied everywhere."""
+        self.cuts.clear()
+        for node in self.group.voters:
+            if node not in self.group.nodes:
+                self.group.start(node)
+        marker = None
+        for _ in range(LIVENESS_TICKS):
+            self._settle()
+            if marker is None and (leaders := self.group.leaders()):
+                marker = self._propose_marker(max(leaders, key=lambda node: self.group.nodes[node].term))
+            elif marker is not None and all(raw.applied_index >= marker for raw in self.group.nodes.values()):
+                return
+            elif marker is not None and len(self.group.leaders()) != 1:
+                marker = None
+            for node in self.group.voters:
+                self.group.act(node, RawNode.tick)
+        states = [raw.status() for raw in self.group.nodes.values()]
+        raise AssertionError(f"no progress within {LIVENESS_TICKS} ticks: {states}")
+
+    def _propose_marker(self, leader: NodeId) -> int | None:
+        try:
+            entry = self.group.act(leader, lambda raw: raw.propose(EntryType.MESSAGES, b"marker", 0))
+        except (NotLeaderError, ProposalDroppedError):
+            return None
+        return entry.index  # type: ignore[attr-defined, no-any-return]
+
+    def _settle(self) -> None:
+        for _ in range(5000):
+            busy = bool(self.group.network)
+            for node, raw in self.group.nodes.items():
+                while raw.has_ready():
+                    self._take(node)
+                    busy = True
+                while self.group.disks[node].writes:
+                    self.group.sync(node)
+                    busy = True
+            network, self.group.network = self.group.network, []
+            for message in network:
+                self.group.deliver(message)
+            if not busy:
+                return
+        raise AssertionError("the group does not come to rest between two ticks")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_search(seed: int) -> None:
+    print(f"replay: RAFT_SEED={seed} RAFT_STEPS={STEPS} pytest {__file__}")  # noqa: T201 - shown when it fails
+    search = Search(seed)
+    search.run(STEPS)
+    assert search.seen["applied"] > len(search.group.voters), "the run did nothing"
+    assert all(raw.leader_id != NOBODY for raw in search.group.nodes.values())
