@@ -53,7 +53,7 @@ class GroupData(msgspec.Struct, rename="camel"):
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
-    group_retry_policy: msgspec.Raw | None = None
+    group_retry_policy: dict[str, Any] | None = None
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
@@ -65,8 +65,7 @@ class GroupData(msgspec.Struct, rename="camel"):
         """The `config` argument of put_group."""
         config = msgspec.structs.asdict(self)
         config["name"] = config.pop("group_name")
-        policy = self.group_retry_policy
-        config["group_retry_policy"] = "" if policy is None or bytes(policy) == b"null" else bytes(policy).decode()
+        config["group_retry_policy"] = _encode(self.group_retry_policy).decode() if self.group_retry_policy else ""
         config["attributes"] = self.attributes or {}
         return config
 

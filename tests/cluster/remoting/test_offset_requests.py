@@ -1,0 +1,135 @@
+"""Consumer offsets and queue bounds over the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.services import Outcome
+
+
+@pytest.fixture
+def topic(node: Any) -> Any:
+    """Topic T with 4 queues, queue 0 holding 3 messages, and group g."""
+    node.create_topic("T")
+    node.command("put_group", {"name": "g"}, False)
+    for time_ms in (1_000_000, 1_000_010, 1_000_020):
+        node.now_ms = time_ms
+        node.store("T", b"m")
+    return node.state.topics["T"]
+
+
+def query(node: Any, group: str = "g", topic: str = "T", queue: int = 0, **more: Any) -> Any:
+    return node.ask(14, consumerGroup=group, topic=topic, queueId=queue, **more)
+
+
+def update(node: Any, offset: int, group: str = "g", topic: str = "T", queue: int = 0, oneway: bool = False) -> Any:
+    return node.ask(15, oneway=oneway, consumerGroup=group, topic=topic, queueId=queue, commitOffset=offset)
+
+
+def test_query_table(node: Any, topic: Any) -> None:
+    assert query(node).answer.ext == {"offset": "0"}, "the first message is there"
+    assert query(node, setZeroIfNotFound="false").answer.code == 22
+    assert query(node, queue=1).answer.code == 22, "no first message"
+    assert query(node, topic="U").answer.code == 22
+    assert query(node, queue=99).answer.code == 22
+    node.state.min_offset = lambda topic_id, queue_id: 1
+    assert query(node).answer.code == 22, "the first message is gone"
+    node.command("commit_offsets", [["g", topic.id, 0, 2], ["g", topic.id, 1, 0]])
+    assert query(node).answer.ext == {"offset": "2"}
+    assert query(node, queue=1).answer.ext == {"offset": "0"}
+    assert query(node, group="other").answer.code == 22
+
+
+def test_query_is_held_while_no_leader_confirms(node: Any, topic: Any) -> None:
+    node.confirms = False
+    request = query(node)
+    node.advance(2_000)
+    assert not request.replies
+    node.confirms = True
+    node.advance(100)
+    assert request.answer.ext == {"offset": "0"}
+
+
+def test_query_is_never_answered_with_an_error_while_leaderless(node: Any, topic: Any, connect: Any) -> None:
+    node.confirms = False
+    request, gone = query(node), connect()
+    query(node, connection=gone)
+    gone.close()
+    node.advance(60_000)
+    assert request.replies == []
+    assert node.timers == 0, "nobody asks for ever"
+
+
+def test_two_way_updates_are_answered_after_they_are_applied(node: Any, topic: Any) -> None:
+    pending: list[Any] = []
+    propose = node.propose
+    node.propose = lambda run, done: pending.append((run, done))
+    request = update(node, 2)
+    assert not request.replies
+    propose(*pending.pop())
+    assert request.answer.code == 0
+    assert node.state.offset("g", topic.id, 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "remark"), [(Outcome.FAIL, 14, "as"), (Outcome.UNKNOWN, 1, "[UNKNOWN] as")]
+)
+def test_update_outcomes(node: Any, topic: Any, outcome: Outcome, code: int, remark: str) -> None:
+    node.propose_outcome = outcome
+    answer = update(node, 2).answer
+    assert answer.code == code
+    assert (answer.remark or "").startswith(remark)
+
+
+def test_oneway_updates_are_coalesced(node: Any, topic: Any) -> None:
+    assert update(node, 2, oneway=True).replies == []
+    assert node.later == [("g", topic.id, 0, 2)]
+    assert node.proposed == []
+
+
+def test_updates_that_make_no_sense(node: Any, topic: Any) -> None:
+    assert update(node, -1).answer.code == 0
+    assert update(node, -1, group="other").answer.code == 0
+    assert update(node, 1, group="other").answer.code == 26
+    assert update(node, 1, topic="U").answer.code == 17
+    assert update(node, 1, queue=4).answer.code == 29
+    assert node.ask(15, consumerGroup="g", topic="T", queueId=0).answer.code == 29
+    assert node.proposed == []
+    assert node.later == []
+
+
+def test_a_topic_deleted_while_its_offset_is_under_way(node: Any, topic: Any) -> None:
+    propose = node.propose
+
+    def delete_first(run: Any, done: Any) -> None:
+        node.command("delete_topic", "T")
+        propose(run, done)
+
+    node.propose = delete_first
+    assert update(node, 1).answer.code == 17
+
+
+def test_bounds(node: Any, topic: Any) -> None:
+    def ask(code: int, queue: int = 0, **more: Any) -> dict[str, str]:
+        return node.ask(code, topic="T", queueId=queue, **more).answer.ext
+
+    assert ask(30) == {"offset": "3"}
+    assert ask(31) == {"offset": "0"}
+    assert ask(30, queue=3) == {"offset": "0"}
+    assert ask(32) == {"timestamp": "1000000"}
+    assert ask(32, queue=3) == {"timestamp": "-1"}
+    assert ask(29, timestamp=1_000_001) == {"offset": "1"}
+    assert ask(29, timestamp=1_000_010) == {"offset": "1"}
+    assert ask(29, timestamp=1_000_019, boundaryType="UPPER") == {"offset": "1"}
+    assert ask(29, timestamp=1_000_021) == {"offset": "3"}
+
+
+@pytest.mark.parametrize("code", [29, 30, 31, 32])
+def test_bounds_refusals(node: Any, topic: Any, code: int) -> None:
+    assert node.ask(code, topic="U", queueId=0, timestamp=0).answer.code == 17
+    assert node.ask(code, topic="T", queueId=4, timestamp=0).answer.code == 29
+    assert node.ask(code, topic="T", timestamp=0).answer.code == 29
+    node.confirms = False
+    assert node.ask(code, topic="T", queueId=0, timestamp=0).answer.code == 14
