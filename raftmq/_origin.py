@@ -8,7 +8,6 @@ site-packages overwrites files of the other. Both would surface later as a puzzl
 from __future__ import annotations
 
 from importlib.machinery import ModuleSpec
-from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -92,4 +91,6 @@ def _from(owners: list[str]) -> str:
 
 def _owners(name: str) -> list[str]:
     """Installed distributions, other than ours, that claim the top-level name."""
+    from importlib.metadata import packages_distributions  # 20 ms, spent only where something is wrong
+
     return sorted({owner for owner in packages_distributions().get(name, []) if owner != "raftmq"})
