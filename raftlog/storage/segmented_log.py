@@ -358,7 +358,8 @@ class SegmentedLog:
         return LogTail(term, index, first.position, first.parent, old.base, timestamp_ms)
 
     def _open_next(self, end: LogTail) -> Segment:
-        prepared, self._prepared = self._prepared, None
+        # Not given up before the rename: until then `prepare_next` would open this very file by its name and zero it.
+        prepared = self._prepared
         temporary = self._log / (layout.NEXT_SEGMENT if prepared else layout.ROLL_SEGMENT)
         path = self._log / layout.segment_name(end.end_position)
         file = prepared
@@ -369,6 +370,7 @@ class SegmentedLog:
         file.pwritev([page], 0)
         file.fdatasync()
         self._fs.rename(temporary, path)
+        self._prepared = None
         self._fs.fsync_dir(self._log)
         file.path = path
         segment = Segment(path, decode_header(page, path, self._group_id))
