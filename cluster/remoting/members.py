@@ -16,6 +16,8 @@ EXPIRY_MS = 120_000
 SCAN_MS = 10_000
 CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
+_PRODUCER = "producer"
+_CONSUMER = "consumer"
 
 
 class Member:
@@ -66,7 +68,8 @@ class Members:
         self._services = services
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._connections: set[Connection] = set()
+        self._groups_of: dict[Connection, set[tuple[str, str]]] = {}
+        """Connection -> (PRODUCER or CONSUMER, group), so that its end touches nobody else's groups."""
         self._scanning = False
 
     def consumer_ids(self, group: str) -> list[str]:
@@ -81,7 +84,7 @@ class Members:
 
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
-        self._note(self.producers.setdefault(group, {}), member)
+        self._note(self.producers.setdefault(group, {}), member, (_PRODUCER, group))
 
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
@@ -92,7 +95,7 @@ class Members:
         """
         found = self.consumers.setdefault(group, ConsumerGroup())
         found.message_model = message_model
-        joined = self._note(found.members, member)
+        joined = self._note(found.members, member, (_CONSUMER, group))
         changed = subscriptions is not None and found.subscribe(subscriptions)
         if joined or changed:
             self._notify(group, found)
@@ -105,35 +108,41 @@ class Members:
         if consumer_group:
             self._drop_consumers(consumer_group, {client_id})
 
-    def _note(self, members: dict[str, Member], member: Member) -> bool:
+    def _note(self, members: dict[str, Member], member: Member, key: tuple[str, str]) -> bool:
         """True if the client is new or came over another connection."""
         member.last_seen_ms = self._services.monotonic_ms()
         old = members.get(member.client_id)
         members[member.client_id] = member
-        if member.connection not in self._connections:
-            self._connections.add(member.connection)
+        groups = self._groups_of.get(member.connection)
+        if groups is None:
+            groups = self._groups_of[member.connection] = set()
             member.connection.on_close.append(lambda: self._on_close(member.connection))
+        groups.add(key)
         if not self._scanning:
             self._scanning = True
             self._services.call_later(SCAN_MS, self._scan)
         return old is None or old.connection is not member.connection
 
     def _on_close(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        self._drop_if(lambda member: member.connection is connection)
+        for kind, name in self._groups_of.pop(connection, ()):
+            self._drop_if(kind, name, lambda member: member.connection is connection)
 
     def _scan(self) -> None:
         oldest = self._services.monotonic_ms() - EXPIRY_MS
-        self._drop_if(lambda member: member.last_seen_ms < oldest)
+        for kind, groups in ((_PRODUCER, self.producers), (_CONSUMER, self.consumers)):
+            for name in list(groups):
+                self._drop_if(kind, name, lambda member: member.last_seen_ms < oldest)
         self._scanning = bool(self.consumers or self.producers)
         if self._scanning:
             self._services.call_later(SCAN_MS, self._scan)
 
-    def _drop_if(self, gone: Callable[[Member], bool]) -> None:
-        for name, members in list(self.producers.items()):
+    def _drop_if(self, kind: str, name: str, gone: Callable[[Member], bool]) -> None:
+        if kind == _PRODUCER:
+            members = self.producers.get(name, {})
             self._drop_producers(name, {m.client_id for m in members.values() if gone(m)})
-        for name, group in list(self.consumers.items()):
-            self._drop_consumers(name, {m.client_id for m in group.members.values() if gone(m)})
+        elif name in self.consumers:
+            members = self.consumers[name].members
+            self._drop_consumers(name, {m.client_id for m in members.values() if gone(m)})
 
     def _drop_producers(self, name: str, client_ids: set[str]) -> None:
         members = self.producers.get(name, {})

@@ -102,6 +102,7 @@ def test_only_news_is_proposed(node: Any) -> None:
     node.proposed.clear()
     node.ask(34, consumer(client="late", version=1, sub="y"))
     assert node.proposed == [], "an older subscription does not replace a newer one"
+    assert node.members.subscription("g", "T").sub_string == "x"
     node.ask(34, consumer(topic="U", version=3))
     assert node.proposed == [["subscribe", "g", [["U", "TAG", "*", 3]]]], "topics no longer listed go"
 
@@ -113,6 +114,13 @@ def test_an_older_subscription_does_not_win_after_a_restart(node: Any) -> None:
     node.ask(34, consumer(client="late", version=4, sub="y"))
     assert node.proposed == []
     assert node.state.groups["g"].subscriptions == {"T": ("TAG", "x", 5)}
+
+
+def test_a_heartbeat_without_subscriptions_erases_none_after_a_restart(node: Any) -> None:
+    node.ask(34, consumer(sub="x"))
+    node.members.consumers.clear()
+    node.ask(34, consumer(withoutSub=True, heartbeatFingerprint=7))
+    assert node.state.groups["g"].subscriptions == {"T": ("TAG", "x", 1)}
 
 
 def test_a_follower_remembers_and_proposes_nothing(node: Any) -> None:
@@ -151,6 +159,7 @@ def test_fingerprints(node: Any, connect: Any) -> None:
         return node.ask(34, consumer(**fields), connection=connection).answer.ext["IS_SUB_CHANGE"]
 
     assert beat(withoutSub=True, heartbeatFingerprint=7) == "true", "this node does not know the subscriptions"
+    assert beat(withoutSub=True, heartbeatFingerprint=7) == "true"
     assert [command[0] for command in node.proposed] == ["put_group", "create_topic"]
     assert beat(heartbeatFingerprint=7) == "true"
     assert beat(heartbeatFingerprint=7) == "false"
@@ -191,6 +200,7 @@ def test_a_reconnected_client_survives_the_end_of_its_old_connection(node: Any, 
     old, new = connect(), connect()
     node.ask(34, consumer("c"), connection=old)
     node.ask(34, consumer("c"), connection=new)
+    assert new.notified() == ["g"]
     old.close()
     assert node.members.consumer_ids("g") == ["c"]
     new.close()
