@@ -126,9 +126,7 @@ class AsyncClient:
 
         Without `node` the leader is asked, again if it changes. Raises RaftMQError.
         """
-        request = PullRequest(
-            topic, queue_id, offset, max_messages=max_messages, tags=tags, wait_s=wait_s, local=node is not None
-        )
+        request = PullRequest(topic, queue_id, offset, max_messages=max_messages, tags=tags, wait_s=wait_s)
         deadline = asyncio.get_running_loop().time() + timeout_s + wait_s
         backoff = Backoff(self._view.jitter)
         while True:

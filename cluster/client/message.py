@@ -78,7 +78,7 @@ def encode_properties(
     message_id: str, key: str | Sequence[str] | None, tag: str | None, properties: Mapping[str, str] | None
 ) -> str:
     """`name \\x01 value \\x02` repeated. Raises Refused for what this form cannot hold."""
-    text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true"
+    text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
     if key is not None:
         text += _pair("KEYS", key if isinstance(key, str) else " ".join(key))
     if tag is not None:
@@ -107,7 +107,7 @@ def _pair(name: str, value: str) -> str:
             code=ResponseCode.MESSAGE_ILLEGAL,
             hint="Leave it out, or encode the value.",
         )
-    return f"\x02{name}\x01{value}"
+    return f"{name}\x01{value}\x02"
 
 
 def decode_properties(text: str) -> dict[str, str]:

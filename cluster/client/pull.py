@@ -14,7 +14,8 @@ _SUSPEND = 2
 _SUBSCRIPTION_INSIDE = 4
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """RocketMQ's group for reading without a group of one's own."""
-MAX_PULL_MESSAGES = 256
+MAX_PULL_MESSAGES = 1024
+MAX_PULL_BYTES = 1 << 20
 """Asked for; the server gives at most what its own limits allow."""
 GRACE_S = 5.0
 """How much longer than the server's hold the client waits for the reply."""
@@ -51,7 +52,7 @@ class PullResult(NamedTuple):
 
 
 class PullRequest(NamedTuple):
-    """What to pull. `local`: only from the asked node's own applied state, never through the leader."""
+    """What to pull. Every node answers from its own applied state; "nothing yet" may mean that it lags."""
 
     topic: str
     queue_id: int
@@ -60,16 +61,16 @@ class PullRequest(NamedTuple):
     max_messages: int = MAX_PULL_MESSAGES
     tags: str = "*"
     wait_s: float = 0.0
-    local: bool = False
 
     def ext(self) -> dict[str, str]:
         """The ext fields."""
-        fields = {
+        return {
             "consumerGroup": self.group,
             "topic": self.topic,
             "queueId": str(self.queue_id),
             "queueOffset": str(self.offset),
             "maxMsgNums": str(self.max_messages),
+            "maxMsgBytes": str(MAX_PULL_BYTES),
             "sysFlag": str(_SUBSCRIPTION_INSIDE | (_SUSPEND if self.wait_s > 0 else 0)),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(int(self.wait_s * 1000)),
@@ -77,9 +78,6 @@ class PullRequest(NamedTuple):
             "subscription": self.tags,
             "expressionType": "TAG",
         }
-        if self.local:
-            fields["raftmqLocal"] = "true"
-        return fields
 
 
 async def pull_once(link: Connection, request: PullRequest) -> PullResult:
