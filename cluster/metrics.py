@@ -11,7 +11,15 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from cluster.services import Outcome
 from raftlog.types import NodeId, Role
@@ -29,6 +37,8 @@ class NodeMetrics:
     """Counters, gauges and histograms of one node, in a registry of their own. Event loop only."""
 
     def __init__(self) -> None:
+        # Creation times double the series and say what process_start_time_seconds says once.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         self._leader_seen: int = 0

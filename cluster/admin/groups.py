@@ -127,7 +127,7 @@ def _offsets(state: BrokerState, group: GroupConfig) -> list[OffsetView]:
     views = []
     for topic_id, queue in queues:
         topic = state.topics_by_id.get(topic_id)
-        if topic is None:
+        if topic is None:  # deleted by the apply lane since `committed` was read
             continue
         offset, end = committed.get((topic_id, queue)), state.max_offset(topic_id, queue)
         views.append(

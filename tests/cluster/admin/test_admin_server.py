@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from cluster.admin.errors import STATUS
 from cluster.admin.openapi import document
-from cluster.admin.routes import ROUTES
+from cluster.admin.routes import ROUTES, Serves
 from cluster.admin.server import AdminServer, build_app
 from cluster.config import ConfigError
 
@@ -26,7 +27,7 @@ async def error_of(answer: Any) -> tuple[int, str]:
     return answer.status, body["error"]["code"]
 
 
-# --- the same on every address ----------------------------------------------------------------------------------------
+# --- the same on every address ---------------------------------------------------------------------------------------
 
 
 async def test_unknown_addresses_name_the_nearest(client: Any) -> None:
@@ -95,7 +96,7 @@ async def test_a_defect_is_logged_and_told(client: Any, node: Any, caplog: pytes
     assert "GET /v1/status failed" in caplog.text
 
 
-# --- consistency ------------------------------------------------------------------------------------------------------
+# --- consistency -----------------------------------------------------------------------------------------------------
 
 
 async def test_local_reads_ask_nobody(client: Any, node: Any) -> None:
@@ -117,7 +118,7 @@ async def test_a_read_that_is_not_confirmed_is_not_answered(make_node: Any, serv
         assert await error_of(await client.get("/v1/topics?consistency=linearizable")) == (503, "no_leader")
 
 
-# --- passing on -------------------------------------------------------------------------------------------------------
+# --- passing on ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ async def test_a_leader_that_dies_while_it_answers(make_node: Any, serve: Any) -
         assert await error_of(answer) == (503, "leader_unreachable")
 
 
-# --- the document -----------------------------------------------------------------------------------------------------
+# --- the document ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_document_names_exactly_what_is_served(client: Any, node: Any) -> None:
@@ -252,7 +253,7 @@ async def test_answers_are_as_the_document_says(client: Any, node: Any) -> None:
         assert set(schema["required"]) <= set(body) <= set(schema["properties"]), path
 
 
-# --- listening --------------------------------------------------------------------------------------------------------
+# --- listening -------------------------------------------------------------------------------------------------------
 
 
 async def test_an_address_in_use_is_named(make_node: Any) -> None:
@@ -278,3 +279,19 @@ async def test_start_and_close(make_node: Any, unused_tcp_port: int) -> None:
     await server.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=5)
+
+
+# --- docs/http-api.md -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_api_names_every_route_and_error() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+    rows = re.findall(r"^\| (GET|POST|PUT|DELETE) \| `(\S+)` \| (\w+) \|", text, re.MULTILINE)
+    words = {Serves.LOCAL: "any", Serves.READ: "read", Serves.LEADER: "leader"}
+    assert rows == [(route.method, route.path, words[route.serves]) for route in ROUTES]
+    codes = {
+        code: int(status)
+        for status, cell in re.findall(r"^\| (\d{3}) \| (.*) \|$", text, re.MULTILINE)
+        for code in re.findall(r"`([a-z_]+)`", cell)
+    }
+    assert codes == STATUS
