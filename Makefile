@@ -52,10 +52,10 @@ arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 	@$(BIN)/python -m pytest -q tests/architecture
 
 bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1 for JSON only)
-	@$(BIN)/python -m bench $(if $(JSON),--json) $(BENCH_ARGS)
+	@JSON=$(JSON) $(BIN)/python bench/bench_cluster.py $(BENCH_ARGS)
 
 stories: $(STAMPS)/dev  ## the Raft stories; REWRITE=1 writes their printed outcomes anew
-	@$(BIN)/python -m pytest -q tests/raftlog/core -k stor $(if $(REWRITE),--rewrite)
+	@$(BIN)/python -m pytest -q tests/raftlog/core/test_raft_stories.py $(if $(REWRITE),--rewrite)
 
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml

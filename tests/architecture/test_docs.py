@@ -147,6 +147,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def test_every_page_can_be_found_from_the_first() -> None:
+    """docs/README.md lists each page; a folder's pages are found through the folder."""
+    index = (ROOT / "docs" / "README.md").read_text()
+    links = {(ROOT / "docs" / link).resolve() for link in LINK.findall(index)}
+    pages = {page for page in PAGES if page.parent == ROOT / "docs" and page.name != "README.md"}
+    folders = {page.parent for page in PAGES if page.parent.parent == ROOT / "docs"}
+    assert sorted(map(page_id, pages - links)) == []
+    assert sorted(map(page_id, folders - {link.parent for link in links} - links)) == []
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors that headings get on the usual hosts."""
     headings = re.findall(r"^#+ +(.+)$", without_fences(page.read_text()), re.MULTILINE)
