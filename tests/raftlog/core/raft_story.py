@@ -173,7 +173,8 @@ class Story:
         for _ in range(min(int(count), len(writes))):
             ready = self.group.sync(NodeId(int(node)))
             released = [show_message(m) for m in ready.messages_after_persist]
-            yield f"{node} synced " + " ".join(map(show_entry, ready.entries)) + "".join(f"\n  {m}" for m in released)
+            what = ["hard state"] * (ready.hard_state is not None) + [show_entry(entry) for entry in ready.entries]
+            yield "\n  ".join([f"{node} synced {' '.join(what) or 'nothing new'}", *released])
 
     def _link(self, link: str) -> list[Message]:
         ends = tuple(map(int, link.split("->")))
