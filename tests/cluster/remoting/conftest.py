@@ -11,8 +11,8 @@ import google_crc32c
 import pytest
 
 from cluster.config import Config, load
+from cluster.remoting import heartbeat, offsets, pull, route, topics_admin
 from cluster.remoting.codec import FLAG_ONEWAY, java_hash
-from cluster.remoting.handlers import handlers
 from cluster.remoting.members import Members
 from cluster.remoting.message_format import Message, build_properties, encode_message
 from cluster.services import Outcome, ProposeResult
@@ -112,7 +112,13 @@ class FakeNode:
         self._cancelled: set[int] = set()
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
-        self.table = handlers(self, self.members)
+        self.table = {
+            **route.handlers(self),
+            **topics_admin.handlers(self),
+            **heartbeat.handlers(self, self.members),
+            **offsets.handlers(self),
+            **pull.handlers(self, self.members),
+        }
 
     # --- Services ---
 
