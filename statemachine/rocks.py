@@ -196,8 +196,9 @@ def _check_families(path: str) -> None:
     unknown = sorted(set(found) - {"default", *FAMILIES})
     if unknown:
         raise KVError(
-            f"the state database at {path} has column families {', '.join(unknown)}, which this version does not "
-            f"know: it was written by a newer RaftMQ. Start the node with that version."
+            f"cannot open the state database at {path}\n"
+            f"It has column families this version does not know ({', '.join(unknown)}): a newer RaftMQ wrote it.\n"
+            f"Start the node with that version."
         )
 
 
@@ -209,4 +210,4 @@ def _cannot_open(path: str, error: Exception) -> str:
             "Check that the directory is writable and the disk not full. If the database is damaged, move it aside: "
             "the node rebuilds it from a checkpoint and the log."
         )
-    return f"cannot open the state database at {path}: {error}. {what}"
+    return f"cannot open the state database at {path}\n{error}\n{what}"
