@@ -135,6 +135,12 @@ class LocalCluster:
             ExitCode.REFUSED,
         )
 
+    def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Waits until some node leads and takes writes, whoever else runs; returns its id. Raises LocalError."""
+        leader = self._wait(lambda view: view.writes_open, timeout_s, "no node takes writes", []).leader
+        assert leader is not None
+        return leader
+
     def _load(
         self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]
     ) -> ClusterFile:

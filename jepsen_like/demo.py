@@ -243,7 +243,7 @@ def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
     story.chapter("Read every queue of each node, nothing removed")
     with connect(cluster.servers) as mq:
         for node in cluster.nodes:
-            count, took = _timed(lambda: read_node(mq, node.id, TOPIC, QUEUES, history))  # noqa: B023  # called at once
+            count, took = _timed(lambda: read_node(mq, node, TOPIC, QUEUES, history))  # noqa: B023  # called at once
             story.tell(f"node {node.id}: {count:,} messages in {took:.1f} s")
 
 

@@ -57,7 +57,7 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
 
 
 class AdminApi:
-    """Asks the first node that can be reached. Never sends a request twice: once it left, its outcome may be unknown."""
+    """Asks the first node that can be reached. Never sends a request twice: once it left, it may be carried out."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = list(addresses)
