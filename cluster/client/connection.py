@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from cluster.client.discovery import split_address
 from cluster.client.environment import Environment
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._end(ConnectionAbortedError(f"connection to {self.address} was given up"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
