@@ -1,0 +1,89 @@
+"""`make bench`: what a three-node cluster on this machine does, fdatasync on a majority before every ack.
+
+Prints a table; with JSON=1 in the environment only {"rows":[...]}. CPU is user and system time of all nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from load import Result, run
+from rich.console import Console
+from rich.table import Table
+
+from cluster.local import LocalCluster
+
+SECONDS = float(os.environ.get("SECONDS_PER_ROW", "4"))
+ROWS = [(1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 4)]
+"""(body bytes, messages per request, requests in flight); in flight 4 x 100 is the batch row of docs/performance.md."""
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time of the processes so far."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+def percentile(latencies: list[float], share: float) -> float:
+    """Of a sorted list; 0.0 if it is empty."""
+    return latencies[min(len(latencies) - 1, int(len(latencies) * share))] if latencies else 0.0
+
+
+def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> dict[str, float]:
+    """One line of the report."""
+    return {
+        "size": size, "batch": batch, "in_flight": in_flight,
+        "messages_per_second": round(result.messages / result.seconds),
+        "p50_ms": round(percentile(result.latencies_ms, 0.5), 2),
+        "p99_ms": round(percentile(result.latencies_ms, 0.99), 2),
+        "cpu_us_per_message": round(cpu * 1e6 / max(1, result.messages), 1),
+    }  # fmt: skip
+
+
+def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
+    """All rows, after one warm-up."""
+    run("127.0.0.1", port, topic="bench", size=1024, batch=1, in_flight=16, seconds=1)
+    rows = []
+    for size, batch, in_flight in ROWS:
+        before = cpu_seconds(pids)
+        result = run(
+            "127.0.0.1", port, topic="bench", size=size, batch=batch, in_flight=in_flight, seconds=SECONDS
+        )
+        if result.errors:
+            raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
+        rows.append(row(size, batch, in_flight, result, cpu_seconds(pids) - before))
+    return rows
+
+
+def main() -> None:
+    """Starts a cluster in a temporary directory, measures, ends it."""
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = LocalCluster(Path(directory) / "data")
+        cluster.up(3, base_port=None if "BASE_PORT" not in os.environ else int(os.environ["BASE_PORT"]))
+        try:
+            leader = cluster.view().leader
+            nodes = cluster.nodes()
+            port = next(node.broker_port for node in nodes if node.id == leader)
+            rows = measure(port, [node.pid for node in nodes])
+        finally:
+            cluster.down()
+    if os.environ.get("JSON"):
+        print(json.dumps({"rows": rows}))
+        return
+    table = Table(title="three nodes, fdatasync on a majority before each ack")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for one in rows:
+        table.add_row(*[f"{value:,}" for value in one.values()])
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
