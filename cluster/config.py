@@ -360,5 +360,8 @@ def _toml_key(key: str) -> str:
 
 
 def _toml_text(text: str) -> str:
-    """A TOML basic string. JSON escapes are TOML escapes; DEL is the one character that only TOML forbids."""
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+    """A TOML basic string. JSON escapes are TOML escapes; DEL is the one character that only TOML forbids.
+
+    Surrogates (never in a loaded Config, but perhaps in a value that is refused) become question marks.
+    """
+    return msgspec.json.encode(text.encode(errors="replace").decode()).decode().replace("\x7f", "\\u007f")

@@ -117,6 +117,12 @@ class Source:
         return f"{self._file}:{line}" if line else self._file
 
     def _put(self, parts: list[str], value: Any, origin: str) -> None:
+        if _is_broken_text(origin) or (isinstance(value, str) and _is_broken_text(value)):
+            raise ConfigError(
+                f"{origin.encode(errors='replace').decode()}: not valid UTF-8",
+                "names and values are UTF-8 text",
+                "check the locale and encoding of whatever sets it",
+            )
         here: Any = self.tree
         path: KeyPath = ()
         for part, following in zip(parts, [*parts[1:], None], strict=True):
@@ -134,13 +140,22 @@ class Source:
                 here[step] = value
                 self._textual[path] = origin
                 return
-            fresh: Any = [] if following.isdigit() else {}
+            fresh: Any = [] if _is_number(following) else {}
             here = here.setdefault(step, fresh) if isinstance(here, dict) else here[int(step)]
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdecimal()
+
+
+def _is_broken_text(text: str) -> bool:
+    """The operating system hands over bytes that are no UTF-8 as surrogates."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> int:
     """An existing item's number, or the number one past the end (which adds a table)."""
-    if not part.isdigit() or int(part) > len(items):
+    if not _is_number(part) or int(part) > len(items):
         raise ConfigError(
             f"{origin}: {dotted(path)} has no item {part}",
             f"{dotted(path)} is a list with {len(items)} item(s), counted from 0",

@@ -112,6 +112,13 @@ async def describe_topic(call: Call) -> TopicDetail:
 async def create_topic(call: Call) -> Answer:
     """Creates a topic; what happens to an existing one is the request's choice."""
     wanted: TopicRequest = call.body
+    longest = call.port.config.limits.topic_length_max
+    if len(wanted.name) > longest:
+        raise ApiError(
+            "bad_field",
+            f"a topic name has at most {longest} characters",
+            "use a shorter one, or raise limits.topic_length_max",
+        )
     fields = _fields(wanted)
     existed = wanted.name in call.port.state.topics
     if not existed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import typing
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster.config import Config, ConfigError, dump, load, split_address
 
@@ -305,6 +308,32 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
 def test_not_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"host:port|brackets"):
         split_address(text)
+
+
+KEYS = [*sorted({key for key, *_ in WRONG_VALUES}), "", ".", "peers.0", "peers.\u00b2.port", "raft.0.x", "__"]
+VALUES = st.recursive(
+    st.sampled_from([None, True, False, "\udc80"]) | st.integers() | st.floats() | st.text() | st.datetimes(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(overrides=st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=12), VALUES, max_size=4))
+@settings(deadline=None)
+def test_whatever_is_given_is_loaded_or_refused_in_three_lines(overrides: dict[str, Any]) -> None:
+    problems: list[ConfigError] = []
+    try:
+        assert dump(load(None, {}, MINIMAL | overrides))
+    except ConfigError as error:
+        problems.append(error)
+    for problem in problems:
+        assert all((problem.what, problem.why, problem.fix))
+        assert str(problem).encode()
+
+
+def test_bytes_that_are_no_text() -> None:
+    name = os.fsdecode(b"RAFTMQ_CLUSTER__NAME")
+    assert error_of(env={name: os.fsdecode(b"caf\xe9")})[0] == f"environment variable {name}: not valid UTF-8"
 
 
 def test_configurations_cannot_be_changed(file: Path) -> None:

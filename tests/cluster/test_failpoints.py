@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from cluster.failpoint_fs import FailpointFileSystem
+from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import ACTIONS, POINTS, FailpointError, FailpointSet, parse_action
+from raftlog.messages import Heartbeat, Message
 from raftlog.storage.fs import FileSystem, OsFileSystem
+from raftlog.types import NodeId
 
 WAIT_S = 20.0
 """How long a test waits for what must happen; only a broken one ever waits that long."""
@@ -256,3 +259,65 @@ def test_names_go_straight_through(points: FailpointSet, tmp_path: Path) -> None
     assert fs.listdir(tmp_path / "d") == []
     assert fs.free_bytes(tmp_path) > 0
     fs.lock(tmp_path / "lock", "me").close()
+
+
+class CountingLane:
+    """Remembers its batches."""
+
+    idle_after_s = 1.5
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.idles = 0
+
+    def drain(self, batch: Sequence[int]) -> int:
+        self.batches.append(list(batch))
+        return len(batch)
+
+    def idle(self) -> None:
+        self.idles += 1
+
+
+def test_a_lane_passes_through_its_point(points: FailpointSet, time: FakeTime) -> None:
+    inner = CountingLane()
+    lane = FailpointLane(inner, points, "apply.batch")
+    points.set("apply.batch", "delay:20ms")
+    assert lane.drain([1, 2]) == 2
+    assert time.slept == [0.02]
+    points.set("apply.batch", "error:EIO")
+    with pytest.raises(OSError, match="failpoint"):
+        lane.drain([3])
+    lane.idle()
+    assert (inner.batches, inner.idles, lane.idle_after_s) == ([[1, 2]], 1, 1.5)
+
+
+class CountingTransport:
+    """Remembers what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def send(self, messages: Iterable[Message]) -> None:
+        self.sent += [message.term for message in messages]
+
+
+def heartbeat(term: int) -> Message:
+    return Heartbeat(NodeId(1), NodeId(2), term, 0, 0)
+
+
+def test_messages_to_peers_are_held_or_lost(points: FailpointSet) -> None:
+    loop, inner = FakeLoop(), CountingTransport()
+    transport = FailpointTransport(inner, points, loop)
+    transport.send([heartbeat(1)])
+    points.set("peer.send", "hold")
+    reused = [heartbeat(2)]
+    transport.send(reused)
+    reused.clear()
+    assert inner.sent == [1]
+    points.set("peer.send", "error:EIO")
+    for callback in loop.soon:
+        callback()
+    transport.send([heartbeat(3)])
+    points.set("peer.send", "off")
+    transport.send([heartbeat(4)])
+    assert inner.sent == [1, 2, 4]

@@ -281,7 +281,7 @@ async def test_start_and_close(make_node: Any, unused_tcp_port: int) -> None:
         socket.create_connection(("127.0.0.1", node.config.admin.port), timeout=5)
 
 
-# --- docs/http-api.md -------------------------------------------------------------------------------------------------
+# --- docs/http-api.md ------------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_the_api_names_every_route_and_error() -> None:

@@ -110,3 +110,12 @@ async def test_outcomes(client: Any, node: Any, fate: Outcome, status: int, code
     got, answer = await create(client, name="orders")
     assert (got, answer["error"]["code"]) == (status, code)
     assert "as the test wants it" in answer["error"]["message"]
+
+
+async def test_the_configured_length_of_names(make_node: Any, serve: Any) -> None:
+    node = make_node(1, limits__topic_length_max=6)
+    client = await serve(node)
+    assert (await create(client, name="orders"))[0] == 201
+    status, answer = await create(client, name="orders2")
+    assert (status, answer["error"]["code"]) == (400, "bad_field")
+    assert set(node.state.topics) == {"orders"}
