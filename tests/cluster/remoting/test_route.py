@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
+from cluster.remoting.codes import RequestCode
+from cluster.remoting.forward import SENDS
+from cluster.remoting.router import LEADER_ONLY
 from raftlog.types import NOBODY, NodeId
 
 BROKER = (
@@ -99,3 +104,11 @@ def test_topic_config(node: Any) -> None:
 def test_missing_fields_are_named(node: Any) -> None:
     answer = node.ask(105).answer
     assert (answer.code, "topic" in (answer.remark or "")) == (29, True)
+
+
+def test_the_page_lists_every_code_and_who_answers_it(node: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "wire-protocol.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \| (leader|any) \|", page, re.MULTILINE)
+    told = {(int(code), name, where == "leader") for code, name, where in rows}
+    codes = {*node.table, *SENDS}
+    assert told == {(int(code), RequestCode(code).name, code in LEADER_ONLY) for code in codes}
