@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from cluster.config_source import ConfigError, KeyPath, Source, did_you_mean, dotted
+from cluster.toml_text import toml_value
 from raftlog.types import NodeId
 
 __all__ = ["Config", "ConfigError", "dump", "load", "split_address"]
@@ -227,7 +228,7 @@ def dump(config: Config) -> str:
         value = getattr(config, section.name)
         for item in value if isinstance(value, tuple) else (value,):
             header = f"[[{section.name}]]" if isinstance(value, tuple) else f"[{section.name}]"
-            rows = [f"{f.name} = {_toml(getattr(item, f.name))}" for f in msgspec.structs.fields(item)]
+            rows = [f"{f.name} = {toml_value(getattr(item, f.name))}" for f in msgspec.structs.fields(item)]
             blocks.append("\n".join([header, *rows]))
     return "\n\n".join(blocks) + "\n"
 
@@ -283,7 +284,7 @@ def _value(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
         return msgspec.convert(raw, kind, strict=not source.is_textual(path))
     except msgspec.ValidationError:
         raise ConfigError(
-            f"{source.where(path)}: {dotted(path)} cannot be {_toml(raw)}",
+            f"{source.where(path)}: {dotted(path)} cannot be {toml_value(raw)}",
             f"{dotted(path)} is {_expected(kind)}",
             f"write, for example: {path[-1]} = {_example(kind, path)}",
         ) from None
@@ -291,7 +292,7 @@ def _value(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
 
 def _wrong_shape(path: KeyPath, expected: str, raw: Any, source: Source, fix: str) -> ConfigError:
     return ConfigError(
-        f"{source.where(path)}: {dotted(path)} cannot be {_toml(raw)}", f"{dotted(path)} is {expected}", fix
+        f"{source.where(path)}: {dotted(path)} cannot be {toml_value(raw)}", f"{dotted(path)} is {expected}", fix
     )
 
 
@@ -336,32 +337,7 @@ def _example(kind: Any, path: KeyPath) -> str:
     owner = typing.get_args(section)[0] if typing.get_origin(section) is tuple else section
     for field in msgspec.structs.fields(owner) if owner is not None else ():
         if field.name == path[-1] and field.default is not msgspec.NODEFAULT:
-            return _toml(field.default)
+            return toml_value(field.default)
     return {"id": "1", "port": "10911", "data_dir": '"/var/lib/raftmq"', "name": '"broker"'}.get(
         str(path[-1]), '"127.0.0.1:10911"'
     )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _toml_text(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(each) for each in value) + "]"
-    return str(value)
-
-
-def _toml_key(key: str) -> str:
-    is_bare = key.isascii() and key.replace("-", "_").isidentifier()
-    return key if is_bare else _toml_text(key)
-
-
-def _toml_text(text: str) -> str:
-    """A TOML basic string. JSON escapes are TOML escapes; DEL is the one character that only TOML forbids.
-
-    Surrogates (never in a loaded Config, but perhaps in a value that is refused) become question marks.
-    """
-    return msgspec.json.encode(text.encode(errors="replace").decode()).decode().replace("\x7f", "\\u007f")
