@@ -476,14 +476,15 @@ class SegmentedLog:
 
     def _drop_last_segment(self) -> None:
         dropped = self._segments[-1]
-        before = self._segments[-2]
+        sealed = self._segments[-2]
+        before = Segment(sealed.path, sealed.header)  # a new key: what is cached for the sealed one is of its old end
         before.index = load_index(self._fs, before, dropped.header.previous, self._group_id)
         before.terms = before.index.terms
         before.file = self._fs.open(before.path)
         # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
         self._mark_seq = newest_seq(before.file)
         self._tail = dropped.header.previous
-        self._segments = self._segments[:-1]
+        self._segments = (*self._segments[:-2], before)
         layout.move_to_trash(self._fs, dropped.path, self._directory / layout.TRASH)
         sidecar = dropped.path.with_suffix(layout.INDEX_SUFFIX)
         if self._fs.exists(sidecar):

@@ -38,9 +38,7 @@ class Life:
         """What it was before that call; differs from `acked` only where the call cuts a conflict."""
 
     def run(self) -> None:
-        log = SegmentedLog.create(
-            self.fs, DATA, genesis=self.genesis.entry(), segment_size=self.genesis.segment_size
-        )
+        log = SegmentedLog.create(self.fs, DATA, genesis=self.genesis.entry(), segment_size=self.genesis.segment_size)
         self.handed = self.acked = [self.genesis.entry()]
         self.append(log, [100, 0, 700])
         log.write_idle_mark()
@@ -134,9 +132,7 @@ def test_every_call_fails_once(kind: str, genesis: Genesis, frames: Frames) -> N
     assert failed > total // 2
 
 
-def test_a_log_that_does_not_sync_is_caught(
-    genesis: Genesis, frames: Frames, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_does_not_sync_is_caught(genesis: Genesis, frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: with fdatasync removed from the file system the same check must fail."""
     monkeypatch.setattr("raftlog.storage.memory_fs.MemoryFile.fdatasync", lambda self: None)
     fs = MemoryFileSystem()
