@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+import msgspec
 from google_crc32c import value as crc32c
 
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
 if TYPE_CHECKING:
-    from cluster.services import Connection
+    from cluster.remoting.server import ReplyPath
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -48,7 +49,9 @@ class QueueCursor:
 class TopicSlot:
     """What the send path needs of a topic, resolved once per leadership and topic change."""
 
-    __slots__ = ("cursor", "cursors", "dedup", "field", "name", "next_queue", "perm", "queues", "topic_id", "v2", "write_queues")
+    __slots__ = (
+        "cursor", "cursors", "dedup", "field", "name", "next_queue", "perm", "queues", "topic_id", "v2", "write_queues",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -92,10 +95,10 @@ class BatchMessage(NamedTuple):
     key_hash: int
 
 
-class Send(NamedTuple):
-    """One send request, checked and ready to be proposed."""
+class Send(msgspec.Struct, gc=False):
+    """One send request, checked and ready to be proposed. A Struct: it is built once per message on the hot path."""
 
-    connection: Connection
+    connection: ReplyPath
     size: int
     """Bytes counted against the limits until the request is answered."""
     opaque: int

@@ -5,8 +5,8 @@ gathered and proposes it, at most `batches_inflight_max` at a time (natural grou
 every send of it is answered.
 
 Waiters are settled by (term, index), never by index alone: an entry of another term applied at the index proves that
-ours is lost (FAIL, code 14: safe to send again). Undecided at the deadline is UNKNOWN: the client is told so, the waiter
-stays until the log decides, and a re-sent request finds it here (see `dedup`).
+ours is lost (FAIL, code 14: safe to send again). Undecided at the deadline is UNKNOWN: the client is told so, the
+waiter stays until the log decides, and a re-sent request finds it here.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ class Proposals:
         self.bytes_inflight = 0
         """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
         self.on_roles: list[Callable[[], None]] = []
+        self.now_ms = clock.monotonic_ms()
+        """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
         self.stats_entries = 0
@@ -267,7 +269,7 @@ class Proposals:
 
     def expire(self) -> None:
         """Called on a timer: what is past its deadline gets the answer UNKNOWN, or FAIL if it never was proposed."""
-        now = self._clock.monotonic_ms()
+        now = self.now_ms = self._clock.monotonic_ms()
         for entry in self._pending.values():
             if entry.deadline_ms > now:
                 break

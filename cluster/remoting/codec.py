@@ -25,7 +25,8 @@ VERSION_SENT = 477
 """Replies carry a version of 401..479: clients take the heartbeat reply's as "broker version"."""
 
 LANGUAGES = (
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
+    "NODE_JS",
 )  # fmt: skip
 
 _PREFIX = struct.Struct(">ii")

@@ -1,8 +1,8 @@
 """Requests that only the leader can answer, on a node that does not lead: held, passed on, answered here, once.
 
-The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands it to the
-next leader when this one goes, and gives every send an identity, so that a request handed on twice is stored once. A
-forwarded request is never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that
+The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands it to
+the next leader when this one goes, and gives every send an identity, so that a request handed on twice is stored once.
+A forwarded request is never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that
 never left is refused (14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
 """
 
@@ -43,7 +43,8 @@ class Held:
     """A client's request that this node keeps until somebody has answered it."""
 
     __slots__ = (
-        "body", "deadline_ms", "header", "header_bytes", "identity", "path", "sent_to", "serialize_type", "size", "was_sent",
+        "body", "deadline_ms", "header", "header_bytes", "identity", "path", "sent_to", "serialize_type", "size",
+        "was_sent",
     )  # fmt: skip
 
     def __init__(
@@ -122,7 +123,7 @@ class Forwarder:
             self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
             return
         if identity is None and header.code in SENDS and not header.flag & FLAG_ONEWAY:
-            identity = self._session_of(path).issue()
+            identity = Identity(*self._session_of(path).issue())
         deadline = self._clock.monotonic_ms() + self._deadline_ms
         held = Held(path, serialize_type, header, header_bytes, body, identity, deadline)
         forward_id, self._next_id = self._next_id, self._next_id + 1
@@ -242,6 +243,6 @@ class Forwarder:
         if held is None:
             return
         session = held.path.session
-        if isinstance(session, ConnectionSession) and held.identity:
+        if session is not None and held.identity is not None:
             session.settle(held.identity.sequence)
         held.path.write(frame)

@@ -1,11 +1,11 @@
 """Which send is a re-send: identities for clients that have none of their own (docs/adr/0011-duplicate-sends.md).
 
-Our client names its sends (producer id, sequence). For every other client the node that holds its connection does: each
-connection is a producer session of its own. A send that was never answered for good (its connection closed first, or the
-answer was UNKNOWN) is remembered here by UNIQ_KEY with the identity it had; the first later send with the same topic, key
-and body takes that identity over, and the log recognises it, also on another leader. An answered send is never
-remembered, so one Message object sent ten times is ten messages. If this node dies, its memory of who was unanswered dies
-with it: then the duplicate is kept.
+Our client names its sends (producer id, sequence). For every other client the node that holds its connection does:
+each connection is a producer session of its own. A send that was never answered for good (its connection closed first,
+or the answer was UNKNOWN) is remembered here by UNIQ_KEY with the identity it had; the first later send with the same
+topic, key and body takes that identity over, and the log recognises it, also on another leader. An answered send is
+never remembered, so one Message object sent ten times is ten messages. If this node dies, its memory of who was
+unanswered dies with it: then the duplicate is kept.
 """
 
 from __future__ import annotations
@@ -89,12 +89,13 @@ class ConnectionSession:
         self.pending: OrderedDict[int, None] = OrderedDict()
         """Sequences not answered yet, ascending."""
 
-    def issue(self) -> Identity:
-        """The identity of the next send through this connection."""
+    def issue(self) -> tuple[bytes, int, int]:
+        """The fields of the Identity of the next send through this connection."""
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
-        self.pending[sequence] = None
-        return Identity(self.producer_id, sequence, next(iter(self.pending)))
+        pending = self.pending
+        pending[sequence] = None
+        return self.producer_id, sequence, next(iter(pending))
 
     def settle(self, sequence: int) -> None:
         """The send was answered for good."""

@@ -1,4 +1,4 @@
-"""Sends: codes 10, 310 and 320. Checks a request, names it, finds out whether it is a re-send, queues it to be proposed.
+"""Sends: codes 10, 310 and 320. Checks a request, names it, finds out whether it is a re-send, queues it.
 
 Refusals happen before anything is proposed and say so by their code; see docs/guarantees.md. This is the hot path: no
 task, no future, no log line per message.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from cluster.message_batch import BatchMessage, Send, key_hash_of, normal_kind
-from cluster.proposals import PendingEntry, Proposals
+from cluster.proposals import Proposals
 from cluster.remoting.codec import FLAG_ONEWAY, Header, java_hash
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
@@ -95,7 +95,7 @@ class SendHandler:
         incarnation: bytes,
         route: Route,
     ) -> None:
-        """`incarnation`: 8 bytes that no other run of any node shares. `route` handles a send request from the start."""
+        """`incarnation`: 8 bytes that no other run of any node shares. `route` handles a send from the start."""
         self._limits = config.limits
         self._auto_create = config.topics.auto_create
         self._default_queues = config.topics.default_queues
@@ -158,22 +158,23 @@ class SendHandler:
         oneway = bool(header.flag & FLAG_ONEWAY)
         size = len(header_bytes) + len(body)
         if slot.dedup == "off" or (oneway and not fields.producer_id):
-            named = _NO_IDENTITY
+            producer_id, sequence, low = _NO_IDENTITY
         else:
-            named = identity or self._identify(path, topic, fields, unique_key, body)
+            producer_id, sequence, low = identity or self._identify(path, topic, fields, unique_key, body)
+        proposals = self._proposals
         send = Send(
             path, size, header.opaque, serialize_type, oneway, slot, queue_id, fields.message_flag,
             fields.sys_flag & ~0x3C, fields.born_ms, path.born_host, fields.reconsume_times or 0, body, properties,
-            tag, unique_key, normal_kind(topic) if topic[0] == "%" else 0, *named, batch,
-            self._clock.monotonic_ms(), header.version, header_bytes, header.code,
+            tag, unique_key, normal_kind(topic) if topic[0] == "%" else 0, producer_id, sequence, low, batch,
+            proposals.now_ms, header.version, header_bytes, header.code,
         )  # fmt: skip
         if slot.dedup == "strict" and self._known_unique(send):
             return
-        if send.producer_id and self._known(send):
+        if producer_id and self._known(send):
             return
         path.inflight_bytes += size
-        self._proposals.bytes_inflight += size
-        self._proposals.submit_send(send)
+        proposals.bytes_inflight += size
+        proposals.submit_send(send)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class SendHandler:
             properties += "\x02"
         if "POP_CK\x01" in properties:
             properties = _without(properties, "POP_CK")
-        unique_key = property_of(properties, "UNIQ_KEY")
+        unique_key = property_of(properties, "UNIQ_KEY") if "UNIQ_KEY\x01" in properties else ""
         if not unique_key:
             self._keys += 1
             unique_key = f"{self._key_prefix}{self._keys:016X}"
@@ -315,7 +316,10 @@ class SendHandler:
 
     # --- identity ----------------------------------------------------------------------------------------------------
 
-    def _identify(self, path: ReplyPath, topic: str, fields: SendHeader, unique_key: str, body: bytes) -> Identity:
+    def _identify(
+        self, path: ReplyPath, topic: str, fields: SendHeader, unique_key: str, body: bytes
+    ) -> tuple[bytes, int, int]:
+        """The fields of the send's Identity: the client's own, one it repeats, or a new one of its connection."""
         if fields.producer_id:
             try:
                 producer_id = bytes.fromhex(fields.producer_id)
@@ -336,7 +340,6 @@ class SendHandler:
         if session is None:
             self._sessions += 1
             session = path.session = ConnectionSession(self._incarnation + self._sessions.to_bytes(8, "big"))
-        assert isinstance(session, ConnectionSession)
         return session
 
     def _known(self, send: Send) -> bool:
@@ -366,15 +369,12 @@ class SendHandler:
         first = proposals.find_inflight(producer_id, sequence)
         if first is None:
             return False
-        send.connection.inflight_bytes += send.size  # type: ignore[attr-defined]
+        send.connection.inflight_bytes += send.size
         proposals.bytes_inflight += send.size
-        if isinstance(first, tuple) and not isinstance(first, Send):
-            entry, at = first
-            assert isinstance(entry, PendingEntry)
-            proposals.attach(entry, at, send)
-        else:
-            assert isinstance(first, Send)
+        if isinstance(first, Send):
             proposals.replace_queued(first, send)
+        else:
+            proposals.attach(*first, send)
         return True
 
     def _known_unique(self, send: Send) -> bool:

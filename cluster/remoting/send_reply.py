@@ -13,14 +13,14 @@ from cluster.clock import Clock
 from cluster.message_batch import Built, Send
 from cluster.remoting.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, Header, encode_frame
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
-from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
+from cluster.remoting.identity import Identity, RetryMemory
 from cluster.remoting.server import ReplyPath
 from statemachine.broker_state import BrokerState
 
 _STORED = (
-    '{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%s",'
-    '"queueOffset":"%d","transactionId":"%s"},"flag":1,"language":"JAVA","opaque":%d,'
-    '"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION_SENT) + "}"
+    b'{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%b",'
+    b'"queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"JAVA","opaque":%d,'
+    b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION_SENT).encode() + b"}"
 )
 _PREFIX = struct.Struct(">ii")
 _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
@@ -35,7 +35,7 @@ class SendReplyWriter:
         """`incarnation` is the prefix of the producer ids that this node gave out."""
         self._clock = clock
         self._state = state
-        self._host_hex = store_host.hex().upper()
+        self._host_hex = store_host.hex().upper().encode()
         self._retries = retries
         self._incarnation = incarnation
 
@@ -47,7 +47,7 @@ class SendReplyWriter:
             path = send.connection
             if muted and at in muted:
                 continue
-            path.inflight_bytes -= send.size  # type: ignore[attr-defined]
+            path.inflight_bytes -= send.size
             if send.oneway:
                 self._settle_identity(send)
             elif path.closed:
@@ -58,13 +58,13 @@ class SendReplyWriter:
 
     def refused(self, send: Send, remark: str) -> None:
         """Never proposed, or proved lost: 14, safe to send again anywhere."""
-        send.connection.inflight_bytes -= send.size  # type: ignore[attr-defined]
+        send.connection.inflight_bytes -= send.size
         self._settle_identity(send)
         self._error(send, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed and undecided: 1 with the UNKNOWN remark."""
-        send.connection.inflight_bytes -= send.size  # type: ignore[attr-defined]
+        send.connection.inflight_bytes -= send.size
         if not send.oneway:
             self._remember(send)
         self._error(send, ResponseCode.SYSTEM_ERROR, f"{UNKNOWN_REMARK} {remark}")
@@ -93,21 +93,21 @@ class SendReplyWriter:
     def _acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
         if send.oneway:
             return
+        host = self._host_hex
         if type(positions) is int:
-            message_id = f"{self._host_hex}{positions:016X}"
+            message_id = b"%b%016X" % (host, positions)
         else:
-            message_id = ",".join([f"{self._host_hex}{p:016X}" for p in positions])  # type: ignore[union-attr]
+            message_id = b",".join([b"%b%016X" % (host, p) for p in positions])  # type: ignore[union-attr]
         key = send.unique_key
         if send.serialize_type == BINARY:
             ext = {
-                "msgId": message_id, "queueId": str(queue_id), "queueOffset": str(offset), "transactionId": key,
-                **_REGION,
+                "msgId": message_id.decode(), "queueId": str(queue_id), "queueOffset": str(offset),
+                "transactionId": key, **_REGION,
             }  # fmt: skip
             frame = encode_frame(0, send.opaque, FLAG_RESPONSE, ext=ext, serialize_type=BINARY, language="JAVA")
         else:
-            if not key.isalnum():
-                key = json.dumps(key)[1:-1]
-            header = (_STORED % (queue_id, message_id, offset, key, send.opaque)).encode()
+            text = key if key.isalnum() else json.dumps(key)[1:-1]
+            header = _STORED % (queue_id, message_id, offset, text.encode(), send.opaque)
             frame = _PREFIX.pack(4 + len(header), len(header)) + header
         send.connection.write(frame)
 
@@ -123,7 +123,7 @@ class SendReplyWriter:
     # --- identities --------------------------------------------------------------------------------------------------
 
     def _settle_identity(self, send: Send) -> None:
-        session = send.connection.session  # type: ignore[attr-defined]
+        session = send.connection.session
         if session is not None and session.producer_id == send.producer_id:
             session.settle(send.sequence)
 
@@ -133,6 +133,6 @@ class SendReplyWriter:
             return
         identity = Identity(send.producer_id, send.sequence, send.low_sequence)
         self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())
-        session = send.connection.session  # type: ignore[attr-defined]
-        if isinstance(session, ConnectionSession) and session.producer_id == send.producer_id:
-            send.connection.session = None  # type: ignore[attr-defined]
+        session = send.connection.session
+        if session is not None and session.producer_id == send.producer_id:
+            send.connection.session = None

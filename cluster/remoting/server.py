@@ -23,6 +23,7 @@ from cluster.remoting.codec import (
     ext_of,
 )
 from cluster.remoting.codes import ResponseCode
+from cluster.remoting.identity import ConnectionSession
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class ReplyPath:
         self.on_close: list[Callable[[], None]] = []
         self.inflight_bytes = 0
         self.born_host = pack_host(*peer_address)
-        self.session: object | None = None
+        self.session: ConnectionSession | None = None
         """The send path's identity for what comes through here (see `remoting.identity`)."""
 
     def write(self, data: bytes) -> None:
