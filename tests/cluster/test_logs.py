@@ -36,7 +36,7 @@ def log_an_error() -> None:
     try:
         fail()
     except ValueError:
-        logging.getLogger("cluster.node").exception("it broke\nbadly")
+        logging.getLogger("cluster.node").exception("it broke\n\nbadly")
 
 
 def test_text() -> None:
@@ -62,7 +62,7 @@ def test_json() -> None:
     assert first == {
         "level": "info", "node": 2, "logger": "cluster.node", "message": "term 5", "leader": 3, "what": [1],
     }  # fmt: skip
-    assert second["message"] == "it broke\nbadly"
+    assert second["message"] == "it broke\n\nbadly"
     assert second["error"].endswith("ValueError: first\nsecond")
 
 
