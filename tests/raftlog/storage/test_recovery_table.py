@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError, OutOfRangeError, StorageError
+from raftlog.errors import CorruptLogError, DiskFullError, OutOfRangeError, StorageError
 from raftlog.storage.memory_fs import MemoryFileSystem
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS, decode_header, encode_header
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
 
@@ -170,8 +171,6 @@ def test_a_mark_of_another_history_is_refused(disk: Disk, new_log: NewLog, frame
 
 
 def test_a_newer_frame_is_refused_not_cut(disk: Disk) -> None:
-    from google_crc32c import value as crc32c
-
     header = bytearray(disk.entries[9].header)
     header[25] = 2
     header[4:8] = crc32c(bytes(header[8:])).to_bytes(4)
@@ -183,8 +182,6 @@ def test_a_newer_frame_is_refused_not_cut(disk: Disk) -> None:
 def test_a_last_file_without_frames_is_set_aside(disk: Disk) -> None:
     """Power went between the roll and the first frame: the next entry goes where every other replica has it."""
     file = disk.fs.open(disk.paths[2])
-    from raftlog.storage.segment import decode_header, encode_header
-
     previous = decode_header(file.pread(4096, 0), disk.paths[2], GROUP).previous
     disk.fs.damage(disk.paths[2], 0, encode_header(previous, GROUP) + bytes(file.size() - 4096))
     log = disk.open()
@@ -204,7 +201,7 @@ def test_a_damaged_local_header_is_refused(disk: Disk, number: int) -> None:
 
 def test_a_missing_file_in_the_middle_is_refused(disk: Disk) -> None:
     disk.fs.unlink(disk.paths[1])
-    with pytest.raises(CorruptLogError, match="index 3 .* begins at position"):
+    with pytest.raises(CorruptLogError, match=r"index 3 .* begins at position"):
         disk.open()
 
 
@@ -287,11 +284,15 @@ def test_after_a_conflict_either_mark_may_rot(disk: Disk, frames: Frames, slot: 
 def test_disk_full_names_path_and_space_and_keeps_what_was_acknowledged(new_log: NewLog, frames: Frames) -> None:
     fs, log = new_log(space_left=40_000)
     done = log.read_entries(0, 1, 1)
-    with pytest.raises(StorageError, match=r"/data/log/\d+\.seg failed: no space left \(\d+ bytes free\)") as caught:
-        for entry in frames(log.tail, [3000] * 20):
+    batch = frames(log.tail, [3000] * 20)
+
+    def append_all() -> None:
+        for entry in batch:
             log.append([entry])
             done.append(entry)
-    assert type(caught.value).__name__ == "DiskFullError"
+
+    with pytest.raises(DiskFullError, match=r"/data/log/\d+\.seg failed: no space left \(\d+ bytes free\)"):
+        append_all()
     with pytest.raises(StorageError, match="no space left"):
         log.append(frames(log.tail, [1]))
     assert log.read_entries(0, len(done), 1 << 30) == done

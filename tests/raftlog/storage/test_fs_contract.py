@@ -1,0 +1,157 @@
+"""What the storage code relies on, on the real file system and on the one the simulator uses."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from raftlog.storage.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
+from raftlog.storage.layout import move_to_trash
+from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
+
+
+@pytest.fixture(params=["real", "memory"])
+def fs(request: pytest.FixtureRequest) -> FileSystem:
+    return OsFileSystem() if request.param == "real" else MemoryFileSystem()
+
+
+@pytest.fixture
+def directory(fs: FileSystem, tmp_path: Path) -> Path:
+    path = tmp_path / "a" / "b"
+    fs.mkdir(path)
+    fs.mkdir(path)
+    return path
+
+
+def test_open_needs_a_file_or_create(fs: FileSystem, directory: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        fs.open(directory / "x")
+    with pytest.raises(FileNotFoundError):
+        fs.open(directory / "no" / "x", create=True)
+    assert fs.listdir(directory) == []
+    fs.open(directory / "x", create=True).pwritev([b"abc"], 0)
+    assert read_file(fs, directory / "x") == b"abc"
+    fs.open(directory / "x", create=True)
+    assert read_file(fs, directory / "x") == b"abc", "create keeps what is there"
+    assert fs.listdir(directory) == ["x"]
+    assert fs.exists(directory / "x")
+    assert fs.exists(directory)
+    assert not fs.exists(directory / "y")
+
+
+def test_reads_and_writes(fs: FileSystem, directory: Path) -> None:
+    file = fs.open(directory / "x", create=True)
+    file.pwritev([b"ab", b"", b"cd"], 5)
+    assert file.size() == 9
+    assert file.pread(100, 0) == b"\0" * 5 + b"abcd"
+    assert file.pread(2, 6) == b"bc"
+    assert file.pread(10, 100) == b""
+    file.truncate(7)
+    file.truncate(10)
+    assert file.pread(100, 5) == b"ab\0\0\0"
+    file.fdatasync()
+    zero_fill(file, 4, 6)
+    assert file.pread(3, 4) == b"\0\0b"
+    many = [bytes([n % 251]) * 3 for n in range(2 * IOV_MAX + 5)]
+    file.pwritev(many, 1)
+    assert file.pread(len(many) * 3, 1) == b"".join(many)
+    file.close()
+    file.close()
+    with pytest.raises(OSError, match=r"."):
+        file.pread(1, 0)
+
+
+def test_names(fs: FileSystem, directory: Path) -> None:
+    write_file(fs, directory / "x", b"one")
+    write_file(fs, directory / "x", b"two")
+    assert fs.listdir(directory) == ["x"]
+    assert read_file(fs, directory / "x") == b"two"
+    reader = fs.open(directory / "x")
+    fs.rename(directory / "x", directory / "y")
+    fs.unlink(directory / "y")
+    fs.fsync_dir(directory)
+    assert reader.pread(9, 0) == b"two", "an open file outlives its name"
+    with pytest.raises(FileNotFoundError):
+        fs.unlink(directory / "y")
+    with pytest.raises(FileNotFoundError):
+        fs.rename(directory / "y", directory / "z")
+    with pytest.raises(FileNotFoundError):
+        fs.listdir(directory / "nowhere")
+    assert fs.free_bytes(directory) > 0
+
+
+def test_trash_never_overwrites(fs: FileSystem, directory: Path) -> None:
+    for content in (b"1", b"2"):
+        write_file(fs, directory / "x", content)
+        move_to_trash(fs, directory / "x", directory / "trash")
+    assert fs.listdir(directory / "trash") == ["000001-x", "000002-x"]
+    assert read_file(fs, directory / "trash" / "000002-x") == b"2"
+
+
+def test_lock_excludes_until_closed(fs: FileSystem, directory: Path) -> None:
+    lock = fs.lock(directory / "LOCK", "12345")
+    with pytest.raises(BlockingIOError):
+        fs.lock(directory / "LOCK", "6")
+    assert read_file(fs, directory / "LOCK") == b"12345"
+    lock.close()
+    fs.lock(directory / "LOCK", "6").close()
+
+
+def test_memory_crash_keeps_what_was_synced_and_tears_the_rest() -> None:
+    outcomes = set()
+    for seed in range(40):
+        fs = MemoryFileSystem()
+        fs.mkdir(Path("/d"))
+        file = fs.open(Path("/d/x"), create=True)
+        file.pwritev([b"s" * 1024], 0)
+        file.fdatasync()
+        fs.fsync_dir(Path("/d"))
+        file.pwritev([b"u" * 1024], 256)
+        fs.open(Path("/d/y"), create=True)
+        fs.crash(seed)
+        with pytest.raises(OSError, match="crash"):
+            file.pread(1, 0)
+        data = read_file(fs, Path("/d/x"))
+        assert data[:256] == b"s" * 256
+        outcomes.add((data[256:512], data[512:1024], data[1024:], fs.exists(Path("/d/y"))))
+    torn = {(a[:1], b[:1], c[:1]) for a, b, c, _ in outcomes}
+    assert {(b"s", b"s", b""), (b"u", b"u", b"u")} < torn, "lost, kept"
+    assert len(torn) > 4, "and torn"
+    assert {exists for *_, exists in outcomes} == {True, False}
+
+
+def test_memory_failed_sync_is_not_made_good_by_the_next() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir(Path("/d"))
+    file = fs.open(Path("/d/x"), create=True)
+    fs.fsync_dir(Path("/d"))
+    file.pwritev([b"lost"], 0)
+    fs.fail_call(fs.calls + 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        file.fdatasync()
+    file.fdatasync()
+    assert file.pread(4, 0) == b"lost"
+    fs.crash(0)
+    assert read_file(fs, Path("/d/x")) == b""
+
+
+def test_memory_power_cut_stops_everything() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir(Path("/d"))
+    file = fs.open(Path("/d/x"), create=True)
+    fs.cut_power_at(fs.calls + 1)
+    for call in (lambda: file.pwritev([b"abcd"], 0), file.fdatasync, lambda: fs.open(Path("/d/x"))):
+        with pytest.raises(PowerCut):
+            call()
+
+
+def test_memory_space_runs_out() -> None:
+    fs = MemoryFileSystem(space_left=10)
+    fs.mkdir(Path("/d"))
+    file = fs.open(Path("/d/x"), create=True)
+    file.pwritev([b"12345678"], 0)
+    file.pwritev([b"overwriting"[:8]], 0)
+    with pytest.raises(OSError, match="No space"):
+        file.pwritev([b"12345678"], 8)
