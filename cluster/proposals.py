@@ -24,7 +24,15 @@ from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryId, EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, Command, CommandResult, pack
+from statemachine.commands import (
+    COMMIT_OFFSETS,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    END_SESSIONS,
+    Command,
+    CommandResult,
+    pack,
+)
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -107,7 +115,7 @@ class Proposals:
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self._offsets: dict[tuple[str, int, int], int] = {}
-        self._offsets_since_ms = 0
+        self._effects_since_ms = 0
         self._ended_sessions: list[bytes] = []
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
@@ -168,9 +176,22 @@ class Proposals:
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
-        if not self._offsets:
-            self._offsets_since_ms = self._clock.monotonic_ms()
+        self._note_effect()
         self._offsets[group, topic_id, queue_id] = offset
+
+    def end_session(self, producer_id: bytes) -> None:
+        """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
+        if self._open_term:
+            self._note_effect()
+            self._ended_sessions.append(producer_id)
+
+    def _note_effect(self) -> None:
+        if not self._has_effects:
+            self._effects_since_ms = self.now_ms
+
+    @property
+    def _has_effects(self) -> bool:
+        return bool(self._offsets or self._ended_sessions)
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
         """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
@@ -210,8 +231,8 @@ class Proposals:
                 self._propose_commands(raw)
             while self._sends and len(self._pending) < self._limits.batches_inflight_max:
                 self._propose_sends(raw)
-            if self._offsets and self._clock.monotonic_ms() - self._offsets_since_ms >= self._offsets_flush_ms:
-                raw.propose(EntryType.COMMAND, self._take_offsets(), raw.log_time_ms())
+            if self._effects_due():
+                raw.propose(EntryType.COMMAND, self._take_effects(), raw.log_time_ms())
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
 
@@ -261,6 +282,7 @@ class Proposals:
         for call in calls:
             call.done(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
         self._offsets.clear()
+        self._ended_sessions.clear()
         sends = list(self._sends)
         self._sends.clear()
         self.bytes_inflight -= sum([send.size for send in sends])
@@ -279,7 +301,7 @@ class Proposals:
             send = self._sends.popleft()
             self.bytes_inflight -= send.size
             self._replies.refused(send, "the log did not take it in time; nothing was stored")
-        if self._offsets and now - self._offsets_since_ms >= self._offsets_flush_ms:
+        if self._effects_due():
             self._wake()
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -304,7 +326,7 @@ class Proposals:
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._cut_batch()
-        effects = self._take_offsets() if self._offsets else b""
+        effects = self._take_effects() if self._has_effects else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built = build(
             sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host, effects=effects
@@ -338,10 +360,19 @@ class Proposals:
             count_left -= len(send.batch) or 1
         return sends
 
-    def _take_offsets(self) -> bytes:
-        rows = [[group, topic_id, queue_id, offset] for (group, topic_id, queue_id), offset in self._offsets.items()]
-        self._offsets.clear()
-        return pack([[COMMIT_OFFSETS, rows]])
+    def _effects_due(self) -> bool:
+        return self._has_effects and self.now_ms - self._effects_since_ms >= self._offsets_flush_ms
+
+    def _take_effects(self) -> bytes:
+        commands: list[Command] = []
+        if self._offsets:
+            rows = [[*name, offset] for name, offset in self._offsets.items()]
+            self._offsets.clear()
+            commands.append([COMMIT_OFFSETS, rows])
+        if self._ended_sessions:
+            commands.append([END_SESSIONS, self._ended_sessions])
+            self._ended_sessions = []
+        return pack(commands)
 
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
         self._release_barriers(waiter)

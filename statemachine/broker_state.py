@@ -254,6 +254,9 @@ class BrokerState:
     def _commit_offsets(self, stage: Stage, rows: Any) -> CommandResult:
         return self._offsets.commit(stage, rows, self._topics)
 
+    def _end_sessions(self, stage: Stage, producer_ids: Any) -> CommandResult:
+        return self._dedup.end(stage, producer_ids)
+
     def _expire(self, stage: Stage, before_ms: Any) -> CommandResult:
         return self._dedup.expire(stage, before_ms)
 
@@ -265,6 +268,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.DELETE_GROUP: (BrokerState._delete_group, 2),
     commands.SUBSCRIBE: (BrokerState._subscribe, 2),
     commands.COMMIT_OFFSETS: (BrokerState._commit_offsets, 1),
+    commands.END_SESSIONS: (BrokerState._end_sessions, 1),
     commands.EXPIRE: (BrokerState._expire, 1),
 }
 """Name -> (method, number of arguments)."""

@@ -9,6 +9,7 @@ result, and only commands that a client sent may be answered with an error; none
     delete_group    name, clean_offsets: bool
     subscribe       group, [[topic, expression_type, sub_string, sub_version], ...]   replaces the group's subscriptions
     commit_offsets  [[group, topic_id, queue_id, offset], ...]     last value wins, also backwards (RocketMQ allows it)
+    end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
     expire          before_ms      forget producer sessions and unique rows idle since before that log time
 """
 
@@ -24,6 +25,7 @@ PUT_GROUP = "put_group"
 DELETE_GROUP = "delete_group"
 SUBSCRIBE = "subscribe"
 COMMIT_OFFSETS = "commit_offsets"
+END_SESSIONS = "end_sessions"
 EXPIRE = "expire"
 
 Command = list[Any]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
 from statemachine import keys
-from statemachine.commands import CommandResult, checked_int, done
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.kv import DEDUP, KV
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.stage import Stage
@@ -125,6 +125,18 @@ class Dedup:
         before = checked_int(before_ms, "before_ms", 0, keys.U64_MAX)
         return done([self._expire_sessions(stage, before), _expire_unique(stage, before)])
 
+    def end(self, stage: Stage, producer_ids: object) -> CommandResult:
+        """Forgets these producers, known or not; value: how many were known."""
+        if type(producer_ids) is not list or not all(type(one) is bytes for one in producer_ids):
+            raise InvalidCommandError(f"producer ids must be an array of bytes, not {producer_ids!r}")
+        known = 0
+        for producer_id in producer_ids:
+            session = self._current(producer_id)
+            if session is not None:
+                self._forget(stage, producer_id, session)
+                known += 1
+        return done(known)
+
     def publish(self) -> None:
         """Shows the run's changes to readers; called when its batch is written."""
         for producer_id, session in self._staged.items():
@@ -143,11 +155,14 @@ class Dedup:
         everyone: Mapping[bytes, ProducerSession | None] = {**self._sessions, **self._staged}
         idle = [(name, session) for name, session in everyone.items() if session and session.last_ms < before]
         for producer_id, session in idle:
-            stage.delete(DEDUP, keys.producer_key(producer_id))
-            for part in session.parts:
-                stage.unput(DEDUP, keys.session_key(producer_id, part.index))
-            self._staged[producer_id] = None
+            self._forget(stage, producer_id, session)
         return len(idle)
+
+    def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
+        stage.delete(DEDUP, keys.producer_key(producer_id))
+        for part in session.parts:
+            stage.unput(DEDUP, keys.session_key(producer_id, part.index))
+        self._staged[producer_id] = None
 
 
 def _expire_unique(stage: Stage, before: int) -> int:

@@ -71,8 +71,11 @@ class Router(Dispatch):
         return True
 
     def on_close(self, connection: RemotingConnection) -> None:
-        """Forgets the connection."""
+        """Forgets the connection, and lets the log forget its session unless a send of it is unanswered."""
         self.connections.discard(connection)
+        session = connection.session
+        if session is not None and not session.pending:
+            self._proposals.end_session(session.producer_id)
 
     def on_request(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,

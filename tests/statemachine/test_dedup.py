@@ -207,3 +207,21 @@ def test_digest_sees_every_family_but_not_where_the_log_was_cut(broker: Broker) 
     broker.state.apply([broker.log.messages(broker.log.run(1, 0, 1))])
     after = digest(broker.kv)
     assert all(after[family] != before[family] for family in before)
+
+
+def test_ended_sessions_leave_nothing_and_others_stay(broker: Broker) -> None:
+    broker.send(1, 1, 2, producer=1)
+    broker.send(1, 1, producer=2)
+    before = broker.rows()
+    (result,) = broker.run(["end_sessions", [P, b"\7" * 16]])
+    assert (result.ok, result.value) == (True, 1)
+    assert broker.state.session(P) is None
+    assert broker.state.session(b"\2" * 16) is not None
+    assert len(broker.rows()) == len(before) - 2
+    assert BrokerState(broker.kv).session(P) is None
+
+
+@pytest.mark.parametrize("wrong", [None, b"x", ["text"], [1]])
+def test_end_sessions_refuses_what_is_no_producer_id(broker: Broker, wrong: Any) -> None:
+    (result,) = broker.run(["end_sessions", wrong])
+    assert (result.ok, result.code) == (False, "invalid")
