@@ -141,7 +141,13 @@ def encode_frame(
     language: str = "PYTHON",
     version: int = VERSION_SENT,
 ) -> bytes:
-    """A whole frame. `extFields` is always present: the Java producer reads it without a null check."""
+    """A whole frame. `extFields` is always present: the Java producer reads it without a null check.
+
+    A `%` in the remark leaves as U+FF05: the C++ client prints remarks as a printf format, and the name of a retry
+    topic (`%RETRY%sales`) makes it follow a wild pointer.
+    """
+    if remark and "%" in remark:
+        remark = remark.replace("%", "\uff05")
     if serialize_type == BINARY:
         header = _encode_binary(code, opaque, flag, ext or {}, remark, language, version)
     else:
