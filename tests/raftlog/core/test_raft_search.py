@@ -20,12 +20,12 @@ from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import NOBODY, EntryType, NodeId
 
 STEPS = int(os.environ.get("RAFT_STEPS", "3000"))
-SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(int(os.environ.get("RAFT_SEEDS", "150")))
+SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(int(os.environ.get("RAFT_SEEDS", "400")))
 LIVENESS_TICKS = 400
 
 WEIGHTS = {
     "tick": 14, "ready": 26, "sync": 16, "deliver": 60, "drop": 3, "repeat": 3, "propose": 12, "read": 3, "crash": 0.4,
-    "start": 1.5, "cut": 0.4, "heal": 0.5, "closed": 0.4, "transfer": 0.3, "clock": 1,
+    "start": 1.5, "campaign": 0.5, "isolate": 0.3, "cut": 0.4, "heal": 0.5, "closed": 0.4, "transfer": 0.3, "clock": 1,
 }  # fmt: skip
 
 
@@ -64,7 +64,7 @@ class Search:
         """Faults first, then progress."""
         # Each run has its own mix: all faults at once hide what few of them find (swarm testing).
         names = list(WEIGHTS)
-        weights = [weight * self.rng.choice([0.2, 1, 1, 4]) for weight in WEIGHTS.values()]
+        weights = [weight * self.rng.choice([0.1, 0.5, 1, 1, 5]) for weight in WEIGHTS.values()]
         for name in self.rng.choices(names, weights, k=steps):
             getattr(self, name)()
         self.recover()
@@ -178,6 +178,15 @@ class Search:
         self.cuts.add((a, b))
         if self.rng.random() < 0.5:
             self.cuts.add((b, a))
+
+    def isolate(self) -> None:
+        node = self.rng.choice(self.group.voters)
+        self.cuts.update(pair for other in self.group.voters for pair in ((node, other), (other, node)))
+
+    def campaign(self) -> None:
+        """An election timeout: elections are where the bugs are."""
+        if node := self._node():
+            self.group.act(node, RawNode.campaign)
 
     def heal(self) -> None:
         self.cuts.clear()
