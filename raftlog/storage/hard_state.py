@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError, InvariantViolationError
+from raftlog.errors import CorruptLogError, InvariantViolationError, StorageError
 from raftlog.storage.fs import File, FileSystem, storage_error, write_file
 from raftlog.types import NOBODY, HardState, NodeId
 
@@ -132,7 +132,7 @@ class HardStateStore:
 
     def _write_slot(self, number: int) -> None:
         if self._failed:
-            raise CorruptLogError(f"{self._file.path} is closed or failed before; the node stops taking part")
+            raise StorageError(f"{self._file.path} is closed or failed before; the node stops taking part")
         try:
             self._file.pwritev([encode_slot(self._version, self._state, self._group_id)], SLOT_OFFSETS[number])
             self._file.fdatasync()

@@ -90,9 +90,9 @@ def open_node_dir(
         term = hard_state_store.load().term
         if log.tail.term > term:
             raise CorruptLogError(
-                f"{path}: the log has an entry of term {log.tail.term}, but the saved term is {term}. A term is "
-                "on disk before its entries, so hard_state is older than the log and may have forgotten a vote. Put back the "
-                "hard_state that belongs to this log, or replace the node."
+                f"{path}: the log has an entry of term {log.tail.term}, but the saved term is {term}. A term is on "
+                "disk before its entries, so this hard_state is an older one and may have forgotten a vote. Put back "
+                "the one that belongs to this log, or replace the node."
             )
         return NodeDir(path, lock, identity, hard_state_store, log)
     except BaseException as error:
