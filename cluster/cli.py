@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from cluster.config_source import nearest
+from cluster.config_source import ConfigError, nearest
 from cluster.local_errors import ExitCode, LocalError
 
 ENTRY_POINT_GROUP = "raftmq.commands"
@@ -111,30 +112,40 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command line; prints its errors; returns the exit code."""
-    from cluster.client.errors import RaftMQError
-    from cluster.config_source import ConfigError
-
+    """Runs a command line; prints its errors; returns the exit code. Only defects come out as exceptions."""
     try:
         result = cli.main(args=arguments, prog_name="raftmq", standalone_mode=False)
-    except click.UsageError as error:
-        return _show(_usage_error(error), arguments)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         return 130
-    except click.ClickException as error:
-        what = _sentence(error.format_message())
-        return _show(LocalError(what, "the command could not be carried out", "raftmq --help"), arguments)
-    except LocalError as error:
-        return _show(error, arguments)
-    except ConfigError as error:
-        return _show(LocalError(error.what, error.why, error.fix, ExitCode.USAGE), arguments)
-    except RaftMQError as error:
-        return _show(_client_error(error), arguments)
     except BrokenPipeError:
-        sys.stderr.close()  # `raftmq consume t | head`: whoever read has seen enough
+        # `raftmq consume t | head`: whoever read has seen enough. Nothing may be flushed into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
+    except Exception as error:
+        explained = _explain(error)
+        if explained is None:
+            raise
+        return _show(explained, arguments)
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _explain(error: Exception) -> LocalError | None:
+    """What a person needs to know of an expected error; None for a defect."""
+    if isinstance(error, LocalError):
+        return error
+    if isinstance(error, click.UsageError):
+        return _usage_error(error)
+    if isinstance(error, click.ClickException):
+        return LocalError(_sentence(error.format_message()), "the command could not be carried out", "raftmq --help")
+    if isinstance(error, ConfigError):
+        return LocalError(error.what, error.why, error.fix, ExitCode.USAGE)
+    if "cluster.client" in sys.modules:  # imported by the commands that use it, and only then can it be the client's
+        from cluster.client.errors import RaftMQError
+
+        if isinstance(error, RaftMQError):
+            return _client_error(error)
+    return None
 
 
 def _show(error: LocalError, arguments: list[str]) -> int:

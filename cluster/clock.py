@@ -15,6 +15,9 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Never runs back; only differences mean anything."""
 
+    def monotonic_s(self) -> float:
+        """The same clock as `monotonic_ms`, fine-grained, for durations in metrics."""
+
 
 class SystemClock:
     """The operating system's clocks."""
@@ -26,3 +29,7 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         """See Clock."""
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """See Clock."""
+        return time.perf_counter()

@@ -14,10 +14,20 @@ from cluster.local_config import move_ports, plan_nodes, read_nodes, write_confi
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_init import check_data_dirs, create_data_dirs
 from cluster.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
-from cluster.local_process import check_ports, find_process, is_running, kill_node, log_tail, start_node, stop_nodes
+from cluster.local_process import (
+    check_ports,
+    exit_code,
+    find_process,
+    is_running,
+    kill_node,
+    log_tail,
+    start_node,
+    stop_nodes,
+)
 from cluster.local_status import ClusterView, view_cluster
 
 READY_TIMEOUT_S = 30.0
+_COUNT = 3
 _POLL_S = 0.05
 
 
@@ -60,6 +70,8 @@ class LocalCluster:
         Raises LocalError and leaves no process behind that it started: a used port, a foreign directory, all nodes
         running already, a node that ends while it starts, not ready within `timeout_s`.
         """
+        if count is not None or base_port is not None:
+            plan_nodes(self.data, _COUNT if count is None else count, base_port)  # before anything is made
         prepare_data_dir(self.data)
         with locked(self.data):
             cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
@@ -86,6 +98,7 @@ class LocalCluster:
 
     def down(self) -> list[int]:
         """Ends every node that we started. Returns the ids of those that ran."""
+        read_cluster(self.data)
         with locked(self.data):
             running = [node.id for node in self.nodes if is_running(node)]
             self._stop(node.id for node in self.nodes)
@@ -93,6 +106,7 @@ class LocalCluster:
 
     def kill(self, node_id: int) -> int:
         """kill -9 on one node; returns its last pid. Raises LocalError if it does not run."""
+        read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
             if node.pid is None or not kill_node(node):
@@ -113,6 +127,7 @@ class LocalCluster:
 
     def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Stops the node if it runs, starts it, and waits until it answers; returns its new pid."""
+        read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
             stop_nodes([node])
@@ -148,7 +163,7 @@ class LocalCluster:
         nodes = read_nodes(self.data)
         if not nodes:
             on_stage("making the data directories")
-            nodes = plan_nodes(self.data, count or 3, base_port)
+            nodes = plan_nodes(self.data, _COUNT if count is None else count, base_port)
             check_ports(nodes)
             write_configs(nodes, failpoints=failpoints)
             create_data_dirs([node.config_path for node in nodes])
@@ -251,9 +266,14 @@ def _answers(view: ClusterView, node_id: int) -> bool:
 
 
 def _ended(node: NodeRecord) -> LocalError:
-    words = [line for line in log_tail(node, 4) if line.strip()]
+    """A node that refuses to start says why in three lines (`cluster.node_main`); any other end is shown as it is."""
+    words = [line for line in log_tail(node, 12) if line.strip()]
+    code = exit_code(node.pid) if node.pid is not None else None
+    if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:
+        what, why, fix = words[-3:]
+        return LocalError(f"node {node.id}: {what}", why, fix, ExitCode(code))
     return LocalError(
-        f"node {node.id} ended while it started",
-        "; ".join(words) if words else "it printed nothing",
+        f"node {node.id} ended while it started" + (f" (exit code {code})" if code is not None else ""),
+        "; ".join(words[-4:]) if words else "it printed nothing",
         f"raftmq logs {node.id}",
     )

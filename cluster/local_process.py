@@ -65,6 +65,11 @@ def is_running(node: NodeRecord) -> bool:
     return find_process(node) is not None
 
 
+def exit_code(pid: int) -> int | None:
+    """What a node that this process started ended with; None if it runs or somebody else started it."""
+    return _children[pid].poll() if pid in _children else None
+
+
 def kill_node(node: NodeRecord) -> bool:
     """kill -9, and waits until the process is gone. False if it did not run."""
     process = find_process(node)

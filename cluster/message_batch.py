@@ -35,13 +35,15 @@ SYS_FLAG_STORE_V6 = 0x20
 class QueueCursor:
     """The leader's view of one queue's end: applied state plus its own proposals in flight."""
 
-    __slots__ = ("base", "items", "next_offset", "queue_id", "topic_id")
+    __slots__ = ("base", "bytes", "items", "next_offset", "queue_id", "topic_id")
 
     def __init__(self, topic_id: int, queue_id: int, next_offset: int) -> None:
         self.topic_id = topic_id
         self.queue_id = queue_id
         self.next_offset = next_offset
         self.base = next_offset
+        self.bytes = 0
+        """Stored bytes of the entry under construction."""
         self.items: list[bytes] = []
         """Items of the entry under construction. Invariant: base + len(items) == next_offset while not empty."""
 
@@ -85,8 +87,8 @@ class TopicSlot:
         return cursor
 
 
-class BatchMessage(NamedTuple):
-    """One message of a batch request."""
+class BatchMessage(msgspec.Struct, gc=False):
+    """One message of a batch request. `key_hash` is 0 unless the topic's dedup is strict."""
 
     flag: int
     body: bytes
@@ -139,12 +141,12 @@ class Built(NamedTuple):
     positions: list[tuple[int, ...] | int]
     """Commit log position of its message; a tuple of all for a batch request."""
     message_count: int
-    touched: list[tuple[QueueCursor, int]]
-    """Cursors that were advanced, with where each stood before."""
+    touched: list[tuple[QueueCursor, int, int, int]]
+    """Cursors that were advanced: where each stood before, messages and stored bytes added."""
 
     def rewind(self) -> None:
         """Takes the offsets back: the payload was not proposed after all."""
-        for cursor, offset in self.touched:
+        for cursor, offset, _, _ in self.touched:
             cursor.next_offset = offset
 
 
@@ -178,6 +180,7 @@ class _Builder:
             cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
             if not cursor.items:
                 cursor.base = cursor.next_offset
+                cursor.bytes = 0
                 self.touched.append((cursor, send.kind))
             offset = cursor.next_offset
             first = self.position
@@ -192,7 +195,7 @@ class _Builder:
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
         payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects)
-        touched = [(cursor, cursor.base) for cursor, _ in self.touched]
+        touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
 
     def _add(
@@ -218,6 +221,7 @@ class _Builder:
         self.parts.append(message)
         cursor.items.append(ITEM.pack(position, total, crc32c(message), tag_hash, self.store_ms))
         cursor.next_offset = offset + 1
+        cursor.bytes += total
         self.position = position + total
 
     def _head_v6(self, send: Send, total: int, magic: int, body: bytes, flag: int, offset: int) -> bytes:

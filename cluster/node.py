@@ -14,22 +14,23 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
+from cluster.admin.versions import versions
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
 from cluster.clock import SystemClock
 from cluster.config import Config, split_address
+from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
-from cluster.lanes import ThreadLaneRunner
+from cluster.lanes import Lane, ThreadLaneRunner
 from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.node_parts import Parts
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.proposals import Proposals
-from cluster.raft_driver import RaftDriver
+from cluster.raft_driver import RaftDriver, Transport
 from cluster.remoting import heartbeat, offsets, route, topics_admin
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
@@ -41,6 +42,7 @@ from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import RemotingConnection, pack_host
 from cluster.services import ProposeResult
 from raftlog.core.raw_node import RawNode
+from raftlog.core.status import Status
 from raftlog.types import Entry, NodeId, Role
 from statemachine.commands import EXPIRE, Command
 
@@ -98,13 +100,18 @@ class Node:
         self._append = ThreadLaneRunner[PersistJob, Persisted](
             "append", append_lane, loop, self._on_persisted, self.driver.fail
         )
+        apply_lane: Lane[list[Entry], Applied] = ApplyLane(self.state)
+        transport: Transport = self.transport
+        if self.failpoints.enabled:
+            apply_lane = FailpointLane(apply_lane, self.failpoints, "apply.batch")
+            transport = FailpointTransport(transport, self.failpoints, loop)
         self._apply = ThreadLaneRunner[list[Entry], Applied](
-            "apply", ApplyLane(self.state), loop, self.driver.on_applied, self.driver.fail
+            "apply", apply_lane, loop, self.driver.on_applied, self.driver.fail
         )
         self._prepare = ThreadLaneRunner[object, None](
             "prepare", PrepareLane(log), loop, lambda _: None, self.driver.fail
         )
-        self.driver.attach(self.transport, self, self._append, self._apply)
+        self.driver.attach(transport, self, self._append, self._apply)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
         for listener in config.listeners:
             self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
@@ -123,10 +130,10 @@ class Node:
         store_host = pack_host(*split_address(self._own_address()))
         retries = RetryMemory()
         self._retries = retries
-        replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation)
+        replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation, self.metrics)
         self.proposals = Proposals(
             config, self.state, self._clock, store_host=store_host, wake=self.driver.wake, replies=replies,
-            on_unproposed=self._on_unproposed,
+            on_unproposed=self._on_unproposed, metrics=self.metrics,
         )  # fmt: skip
         self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic)
         sends = SendHandler(
@@ -137,7 +144,7 @@ class Node:
             local=self.router.as_leader, session_of=sends.session_of,
         )  # fmt: skip
         self._members = Members(self)
-        self._pulls = Pulls(self, self._members)
+        self._pulls = Pulls(self, self._members, self.metrics)
         handlers = {
             **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
             **offsets.handlers(self), **self._pulls.handlers(),
@@ -198,6 +205,7 @@ class Node:
         logger.info("term %d: %s, leader %s", raw.term, raw.role.name.lower(), raw.leader_id or "unknown")
         self.proposals.on_role(raw)
         self.forwarder.pump()
+        self._note_raft(raw.status())
 
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:
@@ -308,11 +316,7 @@ class Node:
             connections=len(self.router.connections), long_polls=self._pulls.long_polls.count,
             inflight_bytes=self.proposals.bytes_inflight + self.forwarder.bytes_held,
         )  # fmt: skip
-        self.metrics.raft(
-            term=status.term, role=status.role, leader_id=status.leader_id, commit_index=status.commit_index,
-            applied_index=status.applied_index, last_index=status.last_index,
-        )  # fmt: skip
-        self.metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in status.peers)
+        self._note_raft(status)
         self.metrics.writes_open(self.writes_open())
         self.metrics.load(
             connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes
@@ -332,9 +336,16 @@ class Node:
                 for peer in status.peers
             ],
             load=load, recovery=self._recovery(), limits=_numbers(self.config.limits),
-            versions={"raftmq": _version(), "python": sys.version.split()[0]},
+            versions=versions(),
             uptime_ms=self.monotonic_ms() - self._started_ms,
         )  # fmt: skip
+
+    def _note_raft(self, status: Status) -> None:
+        self.metrics.raft(
+            term=status.term, role=status.role, leader_id=status.leader_id, commit_index=status.commit_index,
+            applied_index=status.applied_index, last_index=status.last_index,
+        )  # fmt: skip
+        self.metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in status.peers)
 
     def _recovery(self) -> RecoveryStatus:
         report = self._parts.directory.log.report
@@ -352,10 +363,6 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 def _numbers(section: object) -> dict[str, int]:
     names: Iterable[str] = section.__struct_fields__  # type: ignore[attr-defined]
     return {name: getattr(section, name) for name in names}
-
-
-def _version() -> str:
-    return version("raftmq")
 
 
 async def run(config: Config) -> int:

@@ -42,5 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 5
     except OSError as error:
-        print(f"The node cannot start.\n{error}\nFree the address or the file it names, then start again.", file=sys.stderr)  # noqa: T201
+        text = f"The node cannot start.\n{error}\nFree the address or the file it names, then start again."
+        print(text, file=sys.stderr)  # noqa: T201
         return 1

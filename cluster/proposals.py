@@ -36,6 +36,7 @@ from statemachine.commands import (
 
 if TYPE_CHECKING:
     from cluster.config import Config
+    from cluster.metrics import NodeMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class PendingCommands:
 class PendingEntry:
     """A proposed entry and all who wait for it."""
 
-    __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "sends")
+    __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
 
     def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
         self.id = entry_id
@@ -78,6 +79,7 @@ class PendingEntry:
         self.built: Built | None = None
         self.calls: list[PendingCommands] = []
         self.bytes = 0
+        self.proposed_s = 0.0
         self.answered = False
         """True once its waiters were told UNKNOWN; the entry itself waits on for the log's decision."""
         self.muted: set[int] = set()
@@ -97,6 +99,7 @@ class Proposals:
         wake: Callable[[], None],
         replies: SendReplies,
         on_unproposed: Callable[[list[Send]], None],
+        metrics: NodeMetrics | None = None,
     ) -> None:
         """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
 
@@ -111,6 +114,7 @@ class Proposals:
         self._wake = wake
         self._replies = replies
         self._on_unproposed = on_unproposed
+        self._metrics = metrics
         self._sends: deque[Send] = deque()
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
@@ -129,8 +133,6 @@ class Proposals:
         """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
-        self.stats_entries = 0
-        self.stats_messages = 0
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -323,6 +325,7 @@ class Proposals:
         pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
         pending.calls = calls
         self._pending[entry.index] = pending
+        self._note_proposed(pending, 0, len(entry.payload))
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._cut_batch()
@@ -342,8 +345,7 @@ class Proposals:
         pending.built = built
         pending.bytes = sum([send.size for send in sends])
         self._pending[entry.index] = pending
-        self.stats_entries += 1
-        self.stats_messages += built.message_count
+        self._note_proposed(pending, built.message_count, len(built.payload))
 
     def _cut_batch(self) -> list[Send]:
         """All that has gathered, up to the batch limits; a large send goes alone."""
@@ -374,8 +376,27 @@ class Proposals:
             self._ended_sessions = []
         return pack(commands)
 
+    def _note_proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
+        if self._metrics is not None:
+            pending.proposed_s = self._clock.monotonic_s()
+            self._metrics.proposed(messages, size_bytes)
+
+    def _note_settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
+        metrics = self._metrics
+        if metrics is None:
+            return
+        waiting = len(waiter.sends) + len(waiter.calls)
+        metrics.settled(outcome, waiting, self._clock.monotonic_s() - waiter.proposed_s)
+        if outcome is Outcome.OK and waiter.built is not None:
+            names = self._state.topics_by_id
+            for cursor, _, count, size in waiter.built.touched:
+                topic = names.get(cursor.topic_id)
+                if topic is not None:
+                    metrics.messages_in(topic.name, count, size)
+
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
         self._release_barriers(waiter)
+        self._note_settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
             self._replies.stored(waiter.sends, waiter.built, waiter.muted)
@@ -389,6 +410,7 @@ class Proposals:
     def _lost(self, waiter: PendingEntry) -> None:
         """Another leader's entry stands at our index: ours will never be applied."""
         self._release_barriers(waiter)
+        self._note_settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes
         remark = "the entry was lost with its leader; nothing was stored"
         for at, send in enumerate(waiter.sends):
@@ -400,6 +422,7 @@ class Proposals:
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
+        self._note_settled(entry, Outcome.UNKNOWN)
         term, index = entry.id
         remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
         for at, send in enumerate(entry.sends):

@@ -57,7 +57,7 @@ def _table(view: ClusterView) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "name server", "admin"):
+    for title in ("node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"):
         table.add_column(title, justify="left" if title in ("state", "role") else "right")
     for node in view.nodes:
         table.add_row(*_row(view, node))

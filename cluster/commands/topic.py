@@ -47,16 +47,21 @@ def create(
 
 
 @topic.command("list")
+@click.option("--all", "with_system", is_flag=True, help="Show those too that the system makes for itself (%RETRY%…).")
 @data_option
 @admin_option
 @json_option
-def list_(data: str | None, admin: str | None, as_json: bool) -> None:
-    """List all topics."""
+def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the topics."""
     answer = AdminApi(admin_addresses(admin, data)).get("/v1/topics")
     if as_json:
         print_json({"schema": 1, **answer})
         return
-    rows = [[t["name"], t["write_queues"], t["messages"], _attributes(t["attributes"])] for t in answer["topics"]]
+    rows = [
+        [t["name"], t["write_queues"], t["messages"], _attributes(t["attributes"])]
+        for t in answer["topics"]
+        if with_system or not t["name"].startswith("%")
+    ]
     if rows:
         print_table(["topic", "queues", "messages", "attributes"], rows)
     else:

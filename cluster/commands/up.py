@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from cluster.local import LocalCluster
     from cluster.local_status import ClusterView
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_S = 0.3
 
 
@@ -35,31 +38,55 @@ def up(
     """
     from cluster.local import LocalCluster
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    signal.signal(signal.SIGHUP, _as_interrupt)
-    cluster = LocalCluster(data_dir(data))
+    with _ended_like_ctrl_c():
+        _up(LocalCluster(data_dir(data)), nodes, base_port, detach=detach, failpoints=failpoints, as_json=as_json)
+
+
+def _up(
+    cluster: LocalCluster, nodes: int | None, base_port: int | None, *, detach: bool, failpoints: bool, as_json: bool
+) -> None:
     with console(stderr=True).status("starting") as spinner:
         began = time.monotonic()
         view = cluster.up(nodes, base_port, failpoints=failpoints, on_stage=spinner.update)
-    ready_s = time.monotonic() - began
+    try:
+        _tell(cluster, view, time.monotonic() - began, detach=detach, as_json=as_json)
+        if not detach:
+            _watch(cluster)
+    except BaseException as error:
+        if detach:
+            raise
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of them running
+        stopped = cluster.down()
+        console(stderr=True).print(f"stopped {len(stopped)} nodes; the data stays in {cluster.data}")
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+
+
+@contextlib.contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """A closed terminal or a kill stops the nodes as Ctrl-C does, instead of leaving them behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {**view.to_json(), "servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
-        )
-    else:
-        _tell(cluster, view, ready_s, detach=detach)
-    if not detach:
-        _stay(cluster)
-
-
-def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool) -> None:
+        where = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
+        print_json({**view.to_json(), **where})
+        return
     out = console()
-    count = len(view.nodes)
-    out.print(f"[green]ready[/] in {ready_s:.1f} s: {count} nodes, node {view.leader} leads (term {view.term})")
+    out.print(
+        f"[green]ready[/] in {ready_s:.1f} s: {len(view.nodes)} nodes, node {view.leader} leads (term {view.term})"
+    )
     out.print(f"data         {cluster.data}")
     out.print(f"name server  [bold]{cluster.servers}[/]")
     out.print(f"admin        [bold]{cluster.admin_url}[/]/v1/status")
@@ -69,25 +96,19 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: b
     out.print("stop         raftmq down" if detach else "stop         Ctrl-C")
 
 
-def _stay(cluster: LocalCluster) -> None:
-    """Until Ctrl-C, or until another command has stopped all nodes. A node that ends by itself is reported once."""
+def _watch(cluster: LocalCluster) -> None:
+    """Until another command has stopped all nodes. A node that ends by itself is reported once."""
     from cluster.local_process import is_running
 
     out = console(stderr=True)
-    reported: set[tuple[int, int | None]] = set()
-    try:
-        while True:
-            nodes = cluster.nodes
-            if all(node.pid is None for node in nodes):
-                out.print("all nodes were stopped by another command")
-                return
-            for node in nodes:
-                if node.pid is not None and not is_running(node) and (node.id, node.pid) not in reported:
-                    reported.add((node.id, node.pid))
-                    out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq restart {node.id}")
-            time.sleep(_WATCH_S)
-    except KeyboardInterrupt:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        stopped = cluster.down()
-        out.print(f"stopped {len(stopped)} nodes; the data stays in {cluster.data}")
+    reported: set[tuple[int, int]] = set()
+    while True:
+        nodes = cluster.nodes
+        if all(node.pid is None for node in nodes):
+            out.print("all nodes were stopped by another command")
+            return
+        for node in nodes:
+            if node.pid is not None and not is_running(node) and (node.id, node.pid) not in reported:
+                reported.add((node.id, node.pid))
+                out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq restart {node.id}")
+        time.sleep(_WATCH_S)

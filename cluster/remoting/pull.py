@@ -9,6 +9,7 @@ round on the leader.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import google_crc32c
 
@@ -23,6 +24,9 @@ from raftlog.errors import RaftLogError, StorageError
 from statemachine.kv import KVError
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from cluster.metrics import NodeMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +76,22 @@ class Pull:
         self.slot = 0
 
 
+_OUTCOMES: dict[int, str] = {
+    ResponseCode.SUCCESS: "found",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "found",
+    ResponseCode.PULL_NOT_FOUND: "empty",
+    ResponseCode.PULL_OFFSET_MOVED: "moved",
+}
+"""Response code -> `outcome` of the metric."""
+
+
 class Pulls:
     """Handlers of pulls, and what their long polls run when woken."""
 
-    def __init__(self, services: Services, members: Members) -> None:
+    def __init__(self, services: Services, members: Members, metrics: NodeMetrics | None = None) -> None:
         self._services = services
         self._members = members
+        self._metrics = metrics
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     def handlers(self) -> dict[int, Handler]:
@@ -240,7 +254,10 @@ class Pulls:
         """Sends the items up to the first that cannot be read intact; if that is the very first, says so."""
         pieces = read_intact(self._services, items)
         if len(pieces) == len(items):
-            self._reply(pull, ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(pieces))
+            body = b"".join(pieces)
+            self._reply(pull, ResponseCode.SUCCESS, "FOUND", next_offset, body)
+            if self._metrics is not None:
+                self._metrics.messages_out(pull.topic, len(items), len(body))
             return
         bad = items[len(pieces)]
         logger.error(
@@ -272,6 +289,8 @@ class Pulls:
             "maxOffset": str(state.max_offset(pull.topic_id, pull.queue_id)),
         }
         pull.request.reply(code, remark, ext, body)
+        if self._metrics is not None:
+            self._metrics.pulled(_OUTCOMES.get(code, "refused"))
 
 
 def handlers(services: Services, members: Members) -> dict[int, Handler]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
-from cluster.message_batch import BatchMessage, Send, key_hash_of, normal_kind
+from cluster.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.proposals import Proposals
 from cluster.remoting.codec import FLAG_ONEWAY, Header, java_hash
 from cluster.remoting.codes import ResponseCode
@@ -52,22 +52,20 @@ class Refused(Exception):
 
 
 @lru_cache(maxsize=65536)
-def tag_hash(tag: str) -> int:
+def tag_hash(tag: bytes) -> int:
     """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
-    return java_hash(tag) if tag else 0
+    return java_hash(tag.decode("utf-8", "replace")) if tag else 0
 
 
-def property_of(properties: str, name: str) -> str:
-    """The value of a property in `name 0x01 value 0x02 ...`; "" if absent."""
-    mark = name + "\x01"
-    if properties.startswith(mark):
-        start = len(mark)
-    else:
-        at = properties.find("\x02" + mark)
-        if at < 0:
-            return ""
-        start = at + 1 + len(mark)
-    end = properties.find("\x02", start)
+def property_of(properties: bytes, mark: bytes) -> bytes:
+    """The value of a property in `name 0x01 value 0x02 ...`, `mark` being its name with the 0x01; b"" if absent."""
+    at = properties.find(mark)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(mark, at + 1)
+    if at < 0:
+        return b""
+    start = at + len(mark)
+    end = properties.find(b"\x02", start)
     return properties[start:] if end < 0 else properties[start:end]
 
 
@@ -107,9 +105,10 @@ class SendHandler:
         self._incarnation = incarnation
         self._route = route
         self._sessions = 0
-        self._suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
+        suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
+        self._suffix = suffix.encode()
         self._waiting: dict[str, list[Callable[[int, str], None]]] = {}
-        self._key_prefix = incarnation.hex().upper()
+        self._key_prefix = incarnation.hex().upper().encode()
         self._keys = 0
 
     # --- entry -------------------------------------------------------------------------------------------------------
@@ -151,10 +150,11 @@ class SendHandler:
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         batch: tuple[BatchMessage, ...] = ()
         if fields.is_batch:
-            batch = self._split_batch(topic, body)
+            batch = self._split_batch(slot, body)
             properties, unique_key, tag = b"", "", 0
         else:
-            properties, unique_key, tag = self._check_message(len(body), fields.properties)
+            properties, key, tag = self._check_message(len(body), fields.properties.encode())
+            unique_key = key.decode("utf-8", "replace")
         oneway = bool(header.flag & FLAG_ONEWAY)
         size = len(header_bytes) + len(body)
         if slot.dedup == "off" or (oneway and not fields.producer_id):
@@ -194,55 +194,53 @@ class SendHandler:
                 f"limits.node_inflight_bytes_max = {limits.node_inflight_bytes_max}",
             )
 
-    def _check_message(self, body_size: int, properties: str) -> tuple[bytes, str, int]:
+    def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
         """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
         if body_size > self._limits.message_bytes_max:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
             )
-        if "DELAY" in properties or "TIMER_D" in properties or "TRAN_MSG" in properties:
+        if b"DELAY" in properties or b"TIMER_D" in properties or b"TRAN_MSG" in properties:
             _refuse_not_yet(properties)
-        if properties and properties[-1] != "\x02":
-            properties += "\x02"
-        if "POP_CK\x01" in properties:
-            properties = _without(properties, "POP_CK")
-        unique_key = property_of(properties, "UNIQ_KEY") if "UNIQ_KEY\x01" in properties else ""
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        if b"POP_CK\x01" in properties:
+            properties = _without(properties, b"POP_CK\x01")
+        unique_key = property_of(properties, b"UNIQ_KEY\x01")
         if not unique_key:
             self._keys += 1
-            unique_key = f"{self._key_prefix}{self._keys:016X}"
-            properties += f"UNIQ_KEY\x01{unique_key}\x02"
-        tag = property_of(properties, "TAGS") if "TAGS\x01" in properties else ""
-        stored = (properties + self._suffix).encode()
+            unique_key = b"%b%016X" % (self._key_prefix, self._keys)
+            properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
+        stored = properties + self._suffix
         if len(stored) > self._limits.properties_bytes_max:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(stored)} bytes with those the broker adds, "
                 f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
             )
-        return stored, unique_key, tag_hash(tag)
+        return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
 
-    def _split_batch(self, topic: str, body: bytes) -> tuple[BatchMessage, ...]:
+    def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""
-        if topic.startswith("%RETRY%"):
+        if slot.name.startswith("%RETRY%"):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
+        strict = slot.dedup == "strict"
         messages: list[BatchMessage] = []
         at, end = 0, len(body)
         try:
             while at < end:
                 size, _magic, _crc, flag, body_len = _BATCH_HEAD.unpack_from(body, at)
-                body_at = at + _BATCH_HEAD.size
+                body_at = at + 20
                 props_at = body_at + body_len
                 (props_len,) = _U16.unpack_from(body, props_at)
                 stop = props_at + 2 + props_len
                 if body_len < 0 or stop > end or size != stop - at:
                     remark = f"message {len(messages)} of the batch is cut or longer than it says"
                     raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-                text = body[props_at + 2 : stop].decode()
-                properties, unique_key, tag = self._check_message(body_len, text)
-                messages.append(
-                    BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash_of(unique_key))
-                )
+                properties, key, tag = self._check_message(body_len, body[props_at + 2 : stop])
+                key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
+                messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash))
                 at = stop
         except (struct.error, UnicodeDecodeError) as error:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
@@ -391,17 +389,18 @@ class SendHandler:
 _NO_IDENTITY = Identity(b"", 0, 0)
 
 
-def _refuse_not_yet(properties: str) -> None:
-    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG"):
-        value = property_of(properties, name)
-        if value and value not in ("0", "false"):
+def _refuse_not_yet(properties: bytes) -> None:
+    """Features that do not exist yet: such a message is refused, never delivered as if it were plain."""
+    for name in (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TRAN_MSG"):
+        value = property_of(properties, name + b"\x01")
+        if value and value not in (b"0", b"false"):
+            text = f"{name.decode()}={value.decode('utf-8', 'replace')}"
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"property {name}={value}: delayed and transactional messages are not supported by this version; "
+                f"property {text}: delayed and transactional messages are not supported by this version; "
                 "nothing was stored",
             )
 
 
-def _without(properties: str, name: str) -> str:
-    mark = name + "\x01"
-    return "".join(part + "\x02" for part in properties.split("\x02") if part and not part.startswith(mark))
+def _without(properties: bytes, mark: bytes) -> bytes:
+    return b"".join(part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(mark))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import TYPE_CHECKING
 
 from cluster.clock import Clock
 from cluster.message_batch import Built, Send
@@ -17,12 +18,24 @@ from cluster.remoting.identity import Identity, RetryMemory
 from cluster.remoting.server import ReplyPath
 from statemachine.broker_state import BrokerState
 
+if TYPE_CHECKING:
+    from cluster.metrics import NodeMetrics
+
 _STORED = (
     b'{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%b",'
     b'"queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"JAVA","opaque":%d,'
     b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION_SENT).encode() + b"}"
 )
 _PREFIX = struct.Struct(">ii")
+_REASONS: dict[int, str] = {
+    ResponseCode.SYSTEM_BUSY: "busy",
+    ResponseCode.MESSAGE_ILLEGAL: "message_illegal",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "not_available",
+    ResponseCode.NO_PERMISSION: "no_permission",
+    ResponseCode.TOPIC_NOT_EXIST: "no_topic",
+    ResponseCode.INVALID_PARAMETER: "invalid",
+}
+"""Response code -> `reason` of the metric."""
 _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -30,7 +43,13 @@ class SendReplyWriter:
     """Implements `proposals.SendReplies`."""
 
     def __init__(
-        self, clock: Clock, state: BrokerState, store_host: bytes, retries: RetryMemory, incarnation: bytes
+        self,
+        clock: Clock,
+        state: BrokerState,
+        store_host: bytes,
+        retries: RetryMemory,
+        incarnation: bytes,
+        metrics: NodeMetrics | None = None,
     ) -> None:
         """`incarnation` is the prefix of the producer ids that this node gave out."""
         self._clock = clock
@@ -38,6 +57,7 @@ class SendReplyWriter:
         self._host_hex = store_host.hex().upper().encode()
         self._retries = retries
         self._incarnation = incarnation
+        self._metrics = metrics
 
     # --- fates of proposals ------------------------------------------------------------------------------------------
 
@@ -60,6 +80,8 @@ class SendReplyWriter:
         """Never proposed, or proved lost: 14, safe to send again anywhere."""
         send.connection.inflight_bytes -= send.size
         self._settle_identity(send)
+        if self._metrics is not None:
+            self._metrics.refused(_REASONS[ResponseCode.SERVICE_NOT_AVAILABLE])
         self._error(send, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def unknown(self, send: Send, remark: str) -> None:
@@ -82,6 +104,8 @@ class SendReplyWriter:
 
     def refuse(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
         """Answers a request that never became a send."""
+        if self._metrics is not None:
+            self._metrics.refused(_REASONS.get(code, "other"))
         if header.flag & FLAG_ONEWAY:
             return
         frame = encode_frame(

@@ -120,7 +120,9 @@ def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
 class Dispatch:
     """Where the requests of all connections go. Subclassed by the node's router."""
 
-    def on_request(self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes) -> None:
+    def on_request(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
+    ) -> None:
         """Called for every request frame, oneway ones included."""
         raise NotImplementedError
 
