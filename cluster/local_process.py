@@ -48,12 +48,15 @@ def find_process(node: NodeRecord) -> psutil.Process | None:
 
     if node.pid is None:
         return None
-    if node.pid in _children and _children[node.pid].poll() is not None:
+    child = _children.get(node.pid)
+    if child is not None and child.poll() is not None:
         return None
     try:
         process = psutil.Process(node.pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
+        if child is not None:
+            return process  # not waited for yet, so the pid cannot be another's; its command line may not be there yet
         command = process.cmdline()
     except psutil.Error:
         return None

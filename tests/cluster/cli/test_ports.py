@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cluster import local_process
@@ -85,6 +86,8 @@ def test_another_cluster_s_node_is_not_ours(tmp_path: Path) -> None:
         here = str(record(tmp_path, 1).config_path)
         same = subprocess.Popen([sys.executable, "-c", code, "cluster.node", "--config", here])
         try:
+            while here not in psutil.Process(same.pid).cmdline():
+                pass  # the system fills it in a moment after the program has started
             node = record(tmp_path, 1, same.pid)
             assert local_process.is_running(node)
             assert local_process.kill_node(node)

@@ -1,0 +1,172 @@
+"""The command line's manners: three lines, the nearest right word, exit codes, JSON, and a fast start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.cli import COMMANDS, cli
+from cluster.local_config import plan_nodes, write_configs
+from cluster.local_layout import ClusterFile, write_cluster
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands run where there is no cluster."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAFTMQ_DATA", "RAFTMQ_SERVERS", "RAFTMQ_ADMIN"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+def three_lines(result: Result) -> tuple[str, str, str]:
+    """What, why, what to type; nothing else on stderr."""
+    what, why, fix = result.stderr.splitlines()
+    assert why.startswith("because: ")
+    assert fix.startswith("type:    ")
+    return what, why.removeprefix("because: "), fix.removeprefix("type:    ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (["uup"], "raftmq has no command uup", "raftmq up"),
+        (["sttaus", "--json"], "raftmq has no command sttaus", "raftmq status"),
+        (["topic", "crate", "t"], "raftmq topic has no command crate", "raftmq topic create"),
+        (["up", "--node", "3"], "raftmq up has no option --node", "raftmq up --nodes"),
+        (["consume", "t", "--folow"], "raftmq consume has no option --folow", "raftmq consume --follow"),
+        (["produce", "t", "--keyfield", "a"], "raftmq produce has no option --keyfield", "raftmq produce --key-field"),
+        (["demo", "--sed", "1"], "raftmq demo has no option --sed", "raftmq demo --seed"),
+        (["group", "zzzz"], "raftmq group has no command zzzz", "raftmq group --help"),
+    ],
+)
+def test_the_nearest_right_word(arguments: list[str], what: str, fix: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    told = three_lines(result)
+    assert (told[0], told[2]) == (what, fix)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["kill"], "missing argument 'NODE'"),
+        (["kill", "one"], "invalid value for 'NODE': 'one' is not a valid integer"),
+        (["consume", "t", "--from", "noon"], "'noon' is not earliest, latest or an offset from 0"),
+        (["consume", "t", "--from", "-1"], "'-1' is not earliest, latest or an offset from 0"),
+        (["consume", "t", "--max", "0"], "invalid value for '--max'"),
+        (["produce", "t", "--file", "missing.txt"], "file 'missing.txt' does not exist"),
+        (["up", "--nodes", "0"], "a local cluster of 0 nodes is not possible"),
+        (["up", "--base-port", "70000"], "--base-port 70000 leaves no room for the ports"),
+        (["serve"], "missing option '--config'"),
+        (["topic", "create", "t", "--queues", "0"], "invalid value for '--queues'"),
+        (["topic", "create", "t", "--dedup", "maybe"], "invalid value for '--dedup'"),
+        (["status", "--data"], "option '--data' requires an argument"),
+        (["consume", "t", "--servers", "no-port"], "is not host:port"),
+        (["topic", "list", "--admin", "no-port"], "no-port is not the address of an HTTP API"),
+        (["demo", "--messages", "10"], "invalid value for '--messages'"),
+    ],
+)
+def test_bad_usage_exits_with_two(arguments: list[str], what: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert what.lower() in three_lines(result)[0].lower()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["down"], ["kill", "1"], ["restart", "1"], ["logs"], ["topic", "list"], ["group", "list"]]
+)
+def test_without_a_cluster_the_exit_code_is_four(arguments: list[str], nowhere: Path) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 4
+    what, _, fix = three_lines(result)
+    assert what == f"there is no cluster in {nowhere / '.raftmq'}"
+    assert fix.startswith("raftmq up")
+    assert not (nowhere / ".raftmq").exists(), "asking made a directory"
+
+
+def test_errors_as_json() -> None:
+    result = run("status", "--json")
+    told = json.loads(result.stdout)
+    assert told["schema"] == 1
+    assert told["error"]["exit_code"] == 4
+    assert set(told["error"]) == {"what", "why", "type", "exit_code"}
+
+
+def test_a_cluster_that_is_down(nowhere: Path) -> None:
+    """All commands but `status` say where to look; `status --json` keeps its shape."""
+    data = nowhere / ".raftmq"
+    nodes = plan_nodes(data, 3, 29000)
+    write_configs(nodes)
+    write_cluster(data, ClusterFile(nodes))
+    result = run("status", "--json")
+    assert result.exit_code == 4
+    status = json.loads(result.stdout)
+    assert (status["schema"], status["leader"], status["term"]) == (1, None, None)
+    assert [node["id"] for node in status["nodes"]] == [1, 2, 3]
+    assert run("status").exit_code == 4
+    assert run("topic", "list").exit_code == 4
+    assert run("kill", "2").exit_code == 5
+    assert "there is no node 7" in run("kill", "7").stderr
+    assert run("kill", "7").exit_code == 2
+    down = run("down", "--json")
+    assert (down.exit_code, json.loads(down.stdout)["stopped"]) == (0, [])
+
+
+def test_nobody_listens_at_the_address_given() -> None:
+    result = run("topic", "list", "--admin", "127.0.0.1:1")
+    assert result.exit_code == 4
+    assert "no node answers at 127.0.0.1:1" in three_lines(result)[0]
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "demo"])
+def test_every_command_has_help_and_json(name: str) -> None:
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    command = cli.get_command(click.Context(cli), name)
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    for each in commands:
+        assert each is not None
+        assert each.help
+        if each.name != "serve":
+            assert "--json" in [flag for param in each.params for flag in param.opts], each.name
+
+
+def test_the_list_of_commands_says_what_they_say() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert command.name == name
+        assert (command.help or "").strip()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`raftmq --help` and shell completion must not wait for a client, a database or a web server."""
+    code = (
+        "import sys\nfrom cluster.cli import run\nrun(['--help'])\n"
+        "heavy = {'asyncio', 'aiohttp', 'uvloop', 'rocksdict', 'rich', 'psutil', 'cluster.client'}\n"
+        "print('imported:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "imported: []"
+
+
+def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception nobody expected keeps its traceback."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("cluster.commands.status.data_dir", broken)
+    result = run("status")
+    assert isinstance(result.exception, ZeroDivisionError)
