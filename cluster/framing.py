@@ -15,7 +15,7 @@ class FrameTooLargeError(ValueError):
 
 
 class FrameBuffer:
-    """Feed it what arrives; it answers with the complete frames (without their length prefix)."""
+    """Feed it what arrives; it answers where the complete frames are (without their length prefix)."""
 
     __slots__ = ("_limit", "_needed", "_pieces", "buffered")
 
@@ -27,16 +27,19 @@ class FrameBuffer:
         """Bytes kept of an incomplete frame (Invariant: buffered < _needed, or both 0)."""
         self._needed = 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Complete frames, in order. Raises FrameTooLargeError; the buffer is then unusable."""
+    def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+        """A buffer, and (start, end) in it of each complete frame, in order: no frame is copied here.
+
+        Raises FrameTooLargeError; the FrameBuffer is then unusable.
+        """
         if self._pieces:
             self._pieces.append(data)
             self.buffered += len(data)
             if self.buffered < self._needed:
-                return []
+                return b"", []
             data = b"".join(self._pieces)
             self._pieces.clear()
-        frames: list[bytes] = []
+        frames: list[tuple[int, int]] = []
         at, end = 0, len(data)
         needed = 4
         while end - at >= 4:
@@ -47,10 +50,10 @@ class FrameBuffer:
             if stop > end:
                 needed = 4 + length
                 break
-            frames.append(data[at + 4 : stop])
+            frames.append((at + 4, stop))
             at = stop
         self.buffered = end - at
         self._needed = needed if self.buffered else 0
         if self.buffered:
             self._pieces.append(data[at:] if at else data)
-        return frames
+        return data, frames

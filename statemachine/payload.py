@@ -145,7 +145,7 @@ def encode(
     effects: bytes = b"",
 ) -> bytes:
     """Packs a payload; `messages` are parts that join to the stored messages (they need not be one part each)."""
-    body = b"".join(messages)
+    messages_len = sum(map(len, messages))
     run_parts: list[bytes] = []
     for run in runs:
         run_parts.append(RUN.pack(run.topic_id, run.queue_id, run.base_offset, run.count, run.kind))
@@ -159,9 +159,9 @@ def encode(
     sessions_data = b"".join(session_parts)
     unique_data = b"".join([UNIQUE.pack(*row) for row in unique])
     head = HEAD.pack(
-        VERSION, len(body), message_count, len(runs_data), len(sessions_data), len(unique_data), 0, len(effects)
+        VERSION, messages_len, message_count, len(runs_data), len(sessions_data), len(unique_data), 0, len(effects)
     )
-    return b"".join([head, body, runs_data, sessions_data, unique_data, effects])
+    return b"".join([head, *messages, runs_data, sessions_data, unique_data, effects])
 
 
 def decode(payload: bytes) -> Payload:

@@ -70,8 +70,9 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """The only thing a peer says here is why it refuses this node."""
         try:
-            for frame in self._buffer.feed(bytes(data)):
-                kind, header, _ = unpack(frame)
+            buffer, frames = self._buffer.feed(data)
+            for start, stop in frames:
+                kind, header, _ = unpack(buffer, start, stop)
                 if kind == Kind.REFUSED:
                     logger.error("node %d refuses this node: %s", self.peer, header[0] if header else "no reason")
         except (WireError, FrameTooLargeError) as error:
@@ -116,8 +117,9 @@ class Inlet(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Dispatches every complete frame."""
         try:
-            for frame in self._buffer.feed(bytes(data)):
-                kind, header, payload = unpack(frame)
+            buffer, frames = self._buffer.feed(data)
+            for start, stop in frames:
+                kind, header, payload = unpack(buffer, start, stop)
                 if self._peer is None:
                     self._on_hello(kind, header)
                 else:

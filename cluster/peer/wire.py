@@ -60,20 +60,23 @@ def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:
     return _HEAD.pack(4 + len(packed) + payload_size, kind, VERSION, len(packed)) + packed
 
 
-def unpack(frame: bytes) -> tuple[int, list[Any], bytes]:
-    """Kind, header and payload of a frame (without its length prefix). Raises WireError."""
+def unpack(buffer: bytes, start: int, stop: int) -> tuple[int, list[Any], bytes]:
+    """Kind, header and payload of the frame at buffer[start:stop] (without its length prefix). Raises WireError."""
     try:
-        kind, version, header_len = _BODY.unpack_from(frame)
+        if stop - start < _BODY.size:
+            raise WireError(f"a frame of {stop - start} bytes")
+        kind, version, header_len = _BODY.unpack_from(buffer, start)
         if version != VERSION:
             raise WireError(f"peer protocol {version}, this node speaks {VERSION}")
-        if 4 + header_len > len(frame):
+        end = start + _BODY.size + header_len
+        if end > stop:
             raise WireError("the header is longer than its frame")
-        header = msgpack.unpackb(frame[4 : 4 + header_len], raw=False)
+        header = msgpack.unpackb(buffer[start + _BODY.size : end], raw=False)
     except (struct.error, ValueError, msgpack.UnpackException) as error:
         raise WireError(f"malformed frame: {error}") from error
     if not isinstance(header, list):
         raise WireError("the header is not an array")
-    return kind, header, frame[4 + header_len :]
+    return kind, header, buffer[end:stop]
 
 
 def encode_message(message: Message) -> list[bytes]:

@@ -161,26 +161,27 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parses and dispatches every complete frame."""
         try:
-            for frame in self._buffer.feed(bytes(data)):
-                self._on_frame(frame)
+            buffer, frames = self._buffer.feed(data)
+            for start, stop in frames:
+                self._on_frame(buffer, start, stop)
                 if self.closed:
                     return
         except (CodecError, FrameTooLargeError) as error:
             logger.warning("%s:%d sent a bad frame, connection closed: %s", *self.peer_address, error)
             self.abort()
 
-    def _on_frame(self, frame: bytes) -> None:
-        if len(frame) < 4:
-            raise CodecError(f"a frame of {len(frame)} bytes has no header word")
-        serialize_type = frame[0]
-        end = 4 + int.from_bytes(frame[1:4], "big")
-        if end > len(frame):
+    def _on_frame(self, buffer: bytes, start: int, stop: int) -> None:
+        if stop - start < 4:
+            raise CodecError(f"a frame of {stop - start} bytes has no header word")
+        end = start + 4 + int.from_bytes(buffer[start + 1 : start + 4], "big")
+        if end > stop:
             raise CodecError("the header is longer than its frame")
-        header_bytes = frame[4:end]
+        header_bytes = buffer[start + 4 : end]
+        serialize_type = buffer[start]
         header = decode_header(serialize_type, header_bytes)
         if header.flag & FLAG_RESPONSE:
             return
-        self._dispatch.on_request(self, serialize_type, header, header_bytes, frame[end:])
+        self._dispatch.on_request(self, serialize_type, header, header_bytes, buffer[end:stop])
 
     def write(self, data: bytes) -> None:
         """Queues bytes; all that gather in this loop iteration leave in one write."""
