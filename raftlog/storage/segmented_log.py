@@ -1,9 +1,7 @@
 """The commit log on disk: segment files of dense frames, one writer, many readers.
 
 Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane); `prepare_next` to one
-background thread; `read_entries`, `read_at`, `tail`, `term_ranges` to anybody. Readers look only below the published
-tail, and the bytes below it change in one case: a conflict cuts them (`_cut_from`). A reader that meets a bad CRC
-therefore waits for `_cutting` and looks once more before it calls the log damaged.
+background thread; what log_reader.py has, to anybody.
 
 Durability. Data of batch n and the sync mark of batch n-1 go out under one fdatasync. A file gets its final name only
 when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final.
@@ -11,19 +9,18 @@ when everything in the file before it is on disk, so only the last file can be t
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
-from raftlog.errors import CorruptLogError, FrameError, OutOfRangeError, StorageError
-from raftlog.frame import HEADER_SIZE, check_follows, decode_entries, tail_after
+from raftlog.errors import CorruptLogError, FrameError, StorageError
+from raftlog.frame import HEADER_SIZE, check_follows, tail_after
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage import layout
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file, zero_fill
 from raftlog.storage.genesis import Genesis
-from raftlog.storage.recovery import Recovered, Recovery, RecoveryReport, load_index
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.recovery import Recovered, Recovery, RecoveryReport
+from raftlog.storage.scan import load_index
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
     MARK_OFFSETS,
@@ -37,40 +34,27 @@ from raftlog.storage.segment import (
 from raftlog.storage.segment_index import SegmentIndex, encode_index
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, LogTail
 
-_OPEN_FILES = 128
-"""Sealed segment files kept open for reading."""
-_LOADED_INDEXES = 16
-"""Sidecars of sealed segments kept in memory."""
 _PREPARE_SYNC_CHUNKS = 8
 """Chunks of zeroes between syncs: the background file never owes the disk much when an append wants to sync."""
 
 
-class SegmentedLog:
+class SegmentedLog(LogReader):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
-        "_closed", "_cutting", "_directory", "_failure", "_fs", "_group_id", "_load", "_log", "_mark_seq",
-        "_marked_end", "_open", "_prepared", "_segments", "_tail", "genesis", "report", "segment_size",
+        "_closed", "_directory", "_failure", "_mark_seq", "_marked_end", "_prepared", "genesis", "report",
+        "segment_size",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
         """Use `create` or `open`."""
-        self._fs = fs
+        super().__init__(fs, directory / layout.LOG, group_id, recovered.segments, recovered.tail)
         self._directory = directory
-        self._log = directory / layout.LOG
-        self._group_id = group_id
-        self._segments = tuple(recovered.segments)
-        """Ascending; the last is active. Replaced as a whole, so a reader keeps a consistent view."""
-        self._tail = recovered.tail
         self._mark_seq = recovered.mark_seq
         self._marked_end = -1  # so that the first append writes a mark: it outdates CLEAN
         self._prepared: File | None = None
         self._failure: str | None = None
         self._closed = False
-        self._cutting = threading.Lock()
-        # Keyed by the Segment object: one that was cut and made anew under the same name is another key.
-        self._open = lru_cache(_OPEN_FILES)(self._open_sealed)
-        self._load = lru_cache(_LOADED_INDEXES)(self._load_sealed)
         self.report: RecoveryReport = recovered.report
         first = self.read_entries(0, 1, 1) if self.first_index == 0 else []
         if not first:
@@ -117,141 +101,6 @@ class SegmentedLog:
             raise storage_error(fs, "opening", directory / layout.LOG, error) from error
         except FrameError as error:
             raise CorruptLogError(f"{directory / layout.LOG}: {error}") from error
-
-    @property
-    def first_index(self) -> int:
-        """Index of the oldest entry that is here."""
-        return self._segments[0].header.base_index
-
-    @property
-    def first_position(self) -> int:
-        """Position of the oldest entry that is here."""
-        return self._segments[0].base
-
-    @property
-    def tail(self) -> LogTail:
-        """The last entry that is written and synced."""
-        return self._tail
-
-    def term_ranges(self) -> list[tuple[int, int]]:
-        """(first index, term) of each run of entries with one term, ascending; held in memory, no scan."""
-        ranges: list[tuple[int, int]] = []
-        last = self._tail.index
-        for segment in self._segments:
-            for first, term in tuple(segment.terms):
-                if first <= last and (not ranges or ranges[-1][1] != term):
-                    ranges.append((first, term))
-        return ranges
-
-    # Reading
-
-    def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), both CRCs checked; stops before `bytes_max` frame bytes, but gives at least one.
-
-        Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and CorruptLogError on damage.
-        """
-        try:
-            return self._read_entries(low, high, bytes_max)
-        except FrameError:
-            with self._cutting:  # maybe a conflict zeroed these bytes meanwhile; then the range is gone, not rotten
-                pass
-        try:
-            return self._read_entries(low, high, bytes_max)
-        except FrameError as error:
-            raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {error}") from error
-
-    def _read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        segments = self._segments
-        tail = self._tail
-        if low < segments[0].header.base_index or high > tail.index + 1:
-            raise OutOfRangeError(
-                f"entries {low}..{high - 1} are not all in the log, which has {self.first_index}..{tail.index}"
-            )
-        entries: list[Entry] = []
-        number = bisect_right(segments, low, key=_base_index) - 1
-        while low < high:
-            segment = segments[number]
-            following = segments[number + 1].header if number + 1 < len(segments) else None
-            stop = min(high, following.base_index) if following else high
-            end = following.base_position if following else tail.end_position
-            try:
-                part = self._read_run(segment, low, stop, end, bytes_max, at_least_one=not entries)
-            except OSError as error:
-                raise storage_error(self._fs, "reading", segment.path, error) from error
-            if part:
-                entries += part
-                bytes_max -= part[-1].end_position - part[0].position
-                low += len(part)
-            if low < stop:
-                break
-            number += 1
-        return entries
-
-    def _read_run(
-        self, segment: Segment, low: int, stop: int, end: int, bytes_max: int, *, at_least_one: bool
-    ) -> list[Entry]:
-        """Entries [low, stop) of one segment as far as they fit `bytes_max`; `end` is where the segment's last ends."""
-        index = segment.index or self._load(segment)
-        try:
-            start = index.position(low)
-            if stop - index.base_index < len(index.offsets):
-                end = index.position(stop)
-            if end - start > bytes_max:
-                fitting = index.next_below(start + bytes_max)
-                stop = min(stop, max(fitting, low + 1) if at_least_one else fitting)
-                if stop <= low:
-                    return []
-                if stop - index.base_index < len(index.offsets):
-                    end = min(end, index.position(stop))
-        except IndexError:
-            raise FrameError(f"index {low} is not in {segment.path.name}") from None
-        file = segment.file or self._open(segment)
-        entries = list(decode_entries(file.pread(end - start, segment.file_offset(start)), self._group_id))
-        if len(entries) != stop - low or entries[0].index != low or entries[0].position != start:
-            raise FrameError(f"frames at position {start} of {segment.path.name} are not entries {low}..{stop - 1}")
-        return entries
-
-    def read_at(self, position: int, size: int) -> bytes:
-        """Raw log bytes [position, position + size), unchecked: the caller holds a CRC of what it wants.
-
-        Raises OutOfRangeError if any byte is outside the log, StorageError if the disk fails.
-        """
-        segments = self._segments
-        number = bisect_right(segments, position, key=_base_position) - 1
-        if number < 0 or size < 0 or position + size > self._tail.end_position:
-            raise OutOfRangeError(
-                f"bytes {position}..{position + size} are not all in the log, which has "
-                f"{self.first_position}..{self._tail.end_position}"
-            )
-        segment = segments[number]
-        if number + 1 < len(segments):
-            beyond = position + size - segments[number + 1].base
-            if beyond > 0:
-                return self.read_at(position, size - beyond) + self.read_at(position + size - beyond, beyond)
-        try:
-            file = segment.file or self._open(segment)
-            data = file.pread(size, LOCAL_HEADER_SIZE + position - segment.header.base_position)
-        except OSError as error:
-            raise storage_error(self._fs, "reading", segment.path, error) from error
-        if len(data) != size:
-            raise CorruptLogError(f"{segment.path} ends before position {position + size}: the file was cut")
-        return data
-
-    def position_of(self, index: int) -> int:
-        """Position of the entry's frame. Raises OutOfRangeError."""
-        segments = self._segments
-        if index < segments[0].header.base_index or index > self._tail.index:
-            raise OutOfRangeError(f"entry {index} is not in the log, which has {self.first_index}..{self._tail.index}")
-        segment = segments[bisect_right(segments, index, key=_base_index) - 1]
-        return (segment.index or self._load(segment)).position(index)
-
-    def _open_sealed(self, segment: Segment) -> File:
-        return self._fs.open(segment.path)
-
-    def _load_sealed(self, segment: Segment) -> SegmentIndex:
-        segments = self._segments
-        following = segments[segments.index(segment) + 1]
-        return load_index(self._fs, segment, following.header.previous, self._group_id)
 
     # Appending
 
@@ -443,10 +292,9 @@ class SegmentedLog:
 
     def _tail_at(self, index: int) -> LogTail:
         """What the tail was after entry `index`."""
-        segments = self._segments
-        number = bisect_right(segments, index, key=_base_index) - 1
+        base = self._segment_of(index).base
         entry = self.read_entries(index, index + 1, 1)[0]
-        return tail_after(LogTail(0, index - 1, entry.position, entry.parent, segments[number].base, 0), entry)
+        return tail_after(LogTail(0, index - 1, entry.position, entry.parent, base, 0), entry)
 
     def _cut_from(self, index: int) -> None:
         """Removes `index` and all above: marks lowered first, then whole files set aside, then the range zeroed.
@@ -514,11 +362,3 @@ class SegmentedLog:
             self._prepared = None
             active.file = None
             self._open.cache_clear()
-
-
-def _base_index(segment: Segment) -> int:
-    return segment.header.base_index
-
-
-def _base_position(segment: Segment) -> int:
-    return segment.header.base_position

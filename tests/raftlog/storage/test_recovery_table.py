@@ -300,3 +300,12 @@ def test_disk_full_names_path_and_space_and_keeps_what_was_acknowledged(new_log:
     fs.space_left = 1 << 40
     log = SegmentedLog.open(fs, DATA, group_id=GROUP)
     assert log.read_entries(0, len(done), 1 << 30) == done
+
+
+def test_a_sidecar_that_rots_while_running_is_not_believed(disk: Disk) -> None:
+    log = disk.open()
+    for number in (0, 1):
+        sidecar = disk.paths[number].with_suffix(".idx")
+        other = disk.fs.open(disk.paths[1 - number].with_suffix(".idx")).pread(1 << 20, 0)
+        disk.fs.damage(sidecar, 0, other)
+        assert log.read_entries(0, 10, 1 << 30) == disk.entries

@@ -139,5 +139,5 @@ class LogMachine(RuleBasedStateMachine):
         assert [segment.base for segment in self.log._segments] == bases
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+LogMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 TestLogModel = LogMachine.TestCase

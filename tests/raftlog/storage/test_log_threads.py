@@ -1,0 +1,94 @@
+"""Readers beside the writer and the preparer, on real files: a read is right, or says that the range is gone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from raftlog.errors import OutOfRangeError
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.genesis import Genesis
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry
+
+Frames = Callable[..., list[Entry]]
+STABLE = 40
+"""Entries that no conflict touches."""
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:
+    log = SegmentedLog.create(OsFileSystem(), tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)
+    log.append(frames(log.tail, [700] * (STABLE - 1)))
+    stable = log.read_entries(0, STABLE, 1 << 30)
+    done = threading.Event()
+    failures: list[BaseException] = []
+    counts = {"stable": 0, "moving": 0, "gone": 0}
+
+    def guarded(body: Callable[[], None]) -> None:
+        try:
+            while not done.is_set():
+                body()
+        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            failures.append(error)
+
+    def read_stable(rng: Random) -> None:
+        low = rng.randrange(STABLE)
+        high = rng.randint(low + 1, STABLE)
+        assert log.read_entries(low, high, 1 << 30) == stable[low:high]
+        entry = stable[low]
+        assert log.read_at(entry.position, entry.size) == entry.header + entry.payload
+        counts["stable"] += 1
+
+    def read_moving(rng: Random) -> None:
+        tail = log.tail
+        low = rng.randint(STABLE, max(STABLE, tail.index))
+        try:
+            entries = log.read_entries(low, tail.index + 1, 1 << 30)
+        except OutOfRangeError:
+            counts["gone"] += 1
+            return
+        for entry in entries:
+            assert entry.payload == (f"{entry.term}:{entry.index};".encode() * len(entry.payload))[: len(entry.payload)]
+        counts["moving"] += 1
+
+    def prepare() -> None:
+        if log.needs_next():
+            log.prepare_next()
+
+    rngs = [Random(seed) for seed in range(3)]
+    bodies = [lambda: read_stable(rngs[0]), lambda: read_moving(rngs[1]), lambda: read_moving(rngs[2]), prepare]
+    threads = [threading.Thread(target=guarded, args=(body,)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    rng = Random(99)
+    try:
+        for term in range(2, 24):
+            for _ in range(3):
+                log.append(frames(log.tail, [rng.choice((0, 300, 900, 2500))] * rng.randint(1, 4), term=term))
+            cut = rng.randint(STABLE, log.tail.index)
+            log.append(frames(log._tail_at(cut - 1), [100, 1200], term=term + 1))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures
+    final = log.read_entries(0, log.tail.index + 1, 1 << 30)
+    log.close(clean=True)
+    again = SegmentedLog.open(OsFileSystem(), tmp_path, group_id=genesis.group_id)
+    assert again.read_entries(0, again.tail.index + 1, 1 << 30) == final
+    assert counts["stable"] > 0
+    assert counts["moving"] > 0
