@@ -1,0 +1,52 @@
+"""The whole demo, as a user runs it: three real processes, a leader killed under load, and the last line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jepsen_like.demo_story import RESULT_KEYS
+from jepsen_like.history import read_history
+
+pytestmark = pytest.mark.live
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "cluster.cli", "demo", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def test_nothing_is_lost_and_nothing_is_left(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--seed", "20", "--messages", "20000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert tuple(result) == RESULT_KEYS
+    assert (result["seed"], result["lost"], result["duplicated"]) == (20, 0, 0)
+    assert result["acked"] == result["read"] == 20_000
+    assert result["term_after"] > result["term_before"]
+    assert result["failover_ms"] > 0
+    assert "kill -9 on the leader" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "the temporary directory stayed"
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+
+
+def test_a_file_of_one_s_own_and_a_directory_that_stays(tmp_path: Path) -> None:
+    (tmp_path / "words").write_bytes(b"".join(b"word %d\n" % i for i in range(300)))
+    kept = tmp_path / "kept"
+    done = demo(tmp_path, "--file", "words", "--messages", "6000", "--data", "kept", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["acked"] == 6000
+    history = read_history(kept / "history.jsonl")
+    assert history.complete
+    assert history.meta["messages"] == 6000
+    again = demo(tmp_path, "--data", "kept")
+    assert again.returncode == 5
+    assert "is not empty" in again.stderr
