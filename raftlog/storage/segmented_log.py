@@ -10,9 +10,10 @@ when everything in the file before it is on disk, so only the last file can be t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from raftlog.errors import CorruptLogError, FrameError, StorageError
+from raftlog.errors import CorruptLogError, FrameError, StorageError, out_of_space
 from raftlog.frame import HEADER_SIZE, check_follows, tail_after
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage import layout
@@ -42,14 +43,15 @@ class SegmentedLog(LogReader):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
-        "_closed", "_directory", "_failure", "_mark_seq", "_marked_end", "_prepared", "genesis", "report",
-        "segment_size",
+        "_closed", "_directory", "_failure", "_group_bytes", "_mark_seq", "_marked_end", "_prepared", "genesis",
+        "report", "segment_size",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
         """Use `create` or `open`."""
         super().__init__(fs, directory / layout.LOG, group_id, recovered.segments, recovered.tail)
         self._directory = directory
+        self._group_bytes = group_id.to_bytes(4)
         self._mark_seq = recovered.mark_seq
         self._marked_end = -1  # so that the first append writes a mark: it outdates CLEAN
         self._prepared: File | None = None
@@ -120,14 +122,21 @@ class SegmentedLog(LogReader):
                 entries = self._resolve_overlap(entries)
                 if not entries:
                     return
-            tail = self._tail
-            for entry in entries:
-                check_follows(tail, entry)
-                tail = tail_after(tail, entry)
+            tail = self._check_chain(self._tail, entries)
             self._write(entries)
         except OSError as error:
             raise self._fail("appending to", error) from error
         self._tail = tail
+
+    def _check_chain(self, tail: LogTail, entries: Sequence[Entry]) -> LogTail:
+        """The tail after `entries`. Raises FrameError unless each follows the one before and is of this group."""
+        group = self._group_bytes
+        for entry in entries:
+            check_follows(tail, entry)
+            if entry.header[20:24] != group:
+                raise FrameError(f"entry {entry.index} is of another group than {self._group_id}")
+            tail = tail_after(tail, entry)
+        return tail
 
     def _write(self, entries: Sequence[Entry]) -> None:
         active = self._segments[-1]
@@ -256,6 +265,7 @@ class SegmentedLog(LogReader):
         if self._prepared is not None:
             return
         path = self._log / layout.NEXT_SEGMENT
+        file: File | None = None
         try:
             file = self._fs.open(path, create=True)
             size = LOCAL_HEADER_SIZE + self.segment_size
@@ -268,6 +278,9 @@ class SegmentedLog(LogReader):
             file.truncate(size)
             file.fdatasync()
         except OSError as error:
+            if file is not None and out_of_space(error):
+                with suppress(OSError):  # what little space is left belongs to the appends
+                    file.truncate(0)
             raise storage_error(self._fs, "preparing", path, error) from error
         self._prepared = file
 
@@ -285,9 +298,10 @@ class SegmentedLog(LogReader):
             if position != entry.position or self.read_at(position, HEADER_SIZE) != entry.header:
                 if entry.index == 0:
                     raise FrameError("GENESIS differs: the entries are of another cluster")
-                check_follows(self._tail_at(entry.index - 1), entry)
+                rest = entries[number:]
+                self._check_chain(self._tail_at(entry.index - 1), rest)  # before anything is removed
                 self._cut_from(entry.index)
-                return entries[number:]
+                return rest
         return ()
 
     def _tail_at(self, index: int) -> LogTail:
