@@ -9,6 +9,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
+COMPAT := $(VENV)/compat
 # Building Spark's wheel takes 1.5 GiB for a while: in here, where the disk was checked, not in a small /tmp.
 PIP := TMPDIR=$(CURDIR)/$(VENV)/.tmp $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
@@ -60,7 +61,8 @@ stories: $(STAMPS)/dev  ## the Raft stories; REWRITE=1 writes their printed outc
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
 	@$(COMPILE) --extra dev --extra spark --extra jre -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
-	@$(COMPILE) --output-file requirements/compat.lock requirements/compat.in
+	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/compat.lock requirements/compat.in
+	@cd requirements/compat-js && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache
@@ -94,8 +96,15 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@touch $@
 
-$(STAMPS)/compat: requirements/compat.lock $(STAMPS)/dev
-	@echo "setup: installing the foreign clients (requirements/compat.lock, tests/compat/package-lock.json)" >&2
-	@$(PIP) install --require-hashes -r requirements/compat.lock
-	@if [ -f tests/compat/package-lock.json ]; then sh .ci/preflight npm && cd tests/compat && npm ci --no-audit --no-fund --loglevel=error; fi
+# The foreign clients live beside ours, not among them: each in a folder of its own under .venv/compat.
+# The foreign clients get environments of their own, .venv/compat/{cpp,js}: tests/compat runs them as processes.
+COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
+$(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(STAMPS)/dev
+	@sh .ci/preflight npm
+	@echo "setup: installing the foreign clients (requirements/compat.lock, requirements/compat-js)" >&2
+	@$(BIN)/python -m venv $(VENV)/compat/cpp
+	@$(VENV)/compat/cpp/bin/python -m pip --disable-pip-version-check --no-input --quiet \
+		install --require-hashes -r requirements/compat.lock
+	@mkdir -p $(VENV)/compat/js && cp $(COMPAT_JS) $(VENV)/compat/js/
+	@cd $(VENV)/compat/js && npm ci --no-audit --no-fund --loglevel=error >&2
 	@touch $@

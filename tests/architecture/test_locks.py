@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -47,3 +48,10 @@ def test_base_installs_what_a_node_needs_and_no_more() -> None:
 
 def test_pandas_stays_below_3() -> None:
     assert pins("dev")["pandas"].startswith("2.")
+
+
+def test_the_npm_lock_names_no_registry_and_has_every_hash() -> None:
+    lock = json.loads((ROOT / "requirements" / "compat-js" / "package-lock.json").read_text())
+    packages = {name: entry for name, entry in lock["packages"].items() if name}
+    assert "node_modules/ali-ons" in packages
+    assert [name for name, entry in packages.items() if "resolved" in entry or "integrity" not in entry] == []

@@ -116,7 +116,8 @@ def test_the_suite_installs_no_foreign_clients(tmp_path: Path) -> None:
 
 
 def test_nothing_is_installed_without_hashes(tmp_path: Path) -> None:
-    installs = [line for line in plan_of("test-compat", tmp_path).splitlines() if "pip" in line and " install " in line]
+    plan = plan_of("test-compat", tmp_path).replace("\\\n", " ")
+    installs = [line for line in plan.splitlines() if " install " in line]
     assert len(installs) == 4
     assert [line for line in installs if "--require-hashes" not in line and "--no-deps" not in line] == []
 
