@@ -9,6 +9,7 @@ when everything in the file before it is on disk, so only the last file can be t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -43,8 +44,8 @@ class SegmentedLog(LogReader):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
-        "_closed", "_directory", "_failure", "_group_bytes", "_mark_seq", "_marked_end", "_prepared", "genesis",
-        "report", "segment_size",
+        "_closed", "_directory", "_failure", "_group_bytes", "_mark_seq", "_marked_end", "_prepared",
+        "_preparing", "genesis", "report", "segment_size",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
@@ -55,6 +56,8 @@ class SegmentedLog(LogReader):
         self._mark_seq = recovered.mark_seq
         self._marked_end = -1  # so that the first append writes a mark: it outdates CLEAN
         self._prepared: File | None = None
+        self._preparing = threading.Lock()
+        """Held while the next file is zeroed; `close` waits for it, so that no later owner's file is zeroed too."""
         self._failure: str | None = None
         self._closed = False
         self.report: RecoveryReport = recovered.report
@@ -262,9 +265,12 @@ class SegmentedLog(LogReader):
 
         Raises StorageError or DiskFullError; the log goes on without (and makes its file inline at the roll).
         """
-        if self._prepared is not None:
-            return
-        path = self._log / layout.NEXT_SEGMENT
+        with self._preparing:
+            if self._prepared is None:
+                self._prepared = self._zeroed_file(self._log / layout.NEXT_SEGMENT)
+
+    def _zeroed_file(self, path: Path) -> File | None:
+        """A file of zeroes, synced; None if the log was closed meanwhile."""
         file: File | None = None
         try:
             file = self._fs.open(path, create=True)
@@ -272,7 +278,7 @@ class SegmentedLog(LogReader):
             step = len(ZERO_CHUNK) * _PREPARE_SYNC_CHUNKS
             for at in range(0, size, step):
                 if self._closed:
-                    return
+                    return None
                 zero_fill(file, at, min(at + step, size))
                 file.fdatasync()
             file.truncate(size)
@@ -282,7 +288,7 @@ class SegmentedLog(LogReader):
                 with suppress(OSError):  # what little space is left belongs to the appends
                     file.truncate(0)
             raise storage_error(self._fs, "preparing", path, error) from error
-        self._prepared = file
+        return file
 
     # Cutting a conflict
 
@@ -360,6 +366,8 @@ class SegmentedLog(LogReader):
         if self._closed:
             return
         self._closed = True
+        with self._preparing:  # ends within one step of zeroes
+            pass
         active = self._segments[-1]
         try:
             if clean and self._failure is None:

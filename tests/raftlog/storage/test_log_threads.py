@@ -13,6 +13,7 @@ import pytest
 from raftlog.errors import OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis
+from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
 
@@ -92,3 +93,30 @@ def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames
     assert again.read_entries(0, again.tail.index + 1, 1 << 30) == final
     assert counts["stable"] > 0
     assert counts["moving"] > 0
+
+
+def test_close_waits_for_a_preparation(
+    new_log: Callable[..., tuple[MemoryFileSystem, SegmentedLog]], frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next owner of the directory could roll into a file that this one is still zeroing."""
+    _, log = new_log()
+    log.append(frames(log.tail, [3000]))
+    events: list[str] = []
+    zeroing, go_on = threading.Event(), threading.Event()
+
+    def slow_fill(*_: object) -> None:
+        zeroing.set()
+        go_on.wait(30)
+        events.append("zeroed")
+
+    monkeypatch.setattr("raftlog.storage.segmented_log.zero_fill", slow_fill)
+    preparer = threading.Thread(target=log.prepare_next)
+    preparer.start()
+    assert zeroing.wait(30)
+    closer = threading.Thread(target=lambda: (log.close(clean=False), events.append("closed")))
+    closer.start()
+    closer.join(0.05)
+    go_on.set()
+    closer.join()
+    preparer.join()
+    assert events == ["zeroed", "closed"]
