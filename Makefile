@@ -96,15 +96,15 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@touch $@
 
-# The foreign clients live beside ours, not among them: each in a folder of its own under .venv/compat.
 # The foreign clients get environments of their own, .venv/compat/{cpp,js}: tests/compat runs them as processes.
 COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
 $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(STAMPS)/dev
 	@sh .ci/preflight npm
 	@echo "setup: installing the foreign clients (requirements/compat.lock, requirements/compat-js)" >&2
-	@$(BIN)/python -m venv $(VENV)/compat/cpp
-	@$(VENV)/compat/cpp/bin/python -m pip --disable-pip-version-check --no-input --quiet \
+	@$(BIN)/python -m venv $(COMPAT)/cpp
+	@$(COMPAT)/cpp/bin/python -m pip --disable-pip-version-check --no-input --quiet \
 		install --require-hashes -r requirements/compat.lock
-	@mkdir -p $(VENV)/compat/js && cp $(COMPAT_JS) $(VENV)/compat/js/
-	@cd $(VENV)/compat/js && npm ci --no-audit --no-fund --loglevel=error >&2
+	@sh .ci/preflight librocketmq $(COMPAT)/cpp/bin/python
+	@mkdir -p $(COMPAT)/js && cp $(COMPAT_JS) $(COMPAT)/js/
+	@cd $(COMPAT)/js && npm ci --no-audit --no-fund --loglevel=error >&2
 	@touch $@
