@@ -20,8 +20,7 @@ from cluster.remoting.members import Members
 from cluster.remoting.route import PERM_READ
 from cluster.remoting.subscription import TagFilter, tag_filter
 from cluster.services import Handler, Request, Services
-from raftlog.errors import RaftLogError, StorageError
-from statemachine.kv import KVError
+from raftlog.errors import StorageError
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig
 
@@ -162,15 +161,15 @@ class Pulls:
             self._reply(pull, ResponseCode.SYSTEM_BUSY, full, pull.offset)
 
     def _attempt(self, pull: Pull) -> bool:
-        """Answers the pull unless there is nothing for it yet (False)."""
+        """Answers the pull unless there is nothing for it yet (False). Never raises: apply wakes it too."""
         try:
             return self._answer(pull)
-        except (RaftLogError, KVError) as error:
+        except Exception as error:
             if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
                 refusal = no_topic(pull.topic)
                 pull.request.reply(refusal.code, refusal.remark)
             else:
-                logger.error("pull of %s queue %d at %d: %s", pull.topic, pull.queue_id, pull.offset, error)
+                logger.exception("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
                 pull.request.reply(ResponseCode.SYSTEM_ERROR, f"reading {pull.topic} failed: {error}")
             return True
 

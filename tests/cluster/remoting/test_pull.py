@@ -298,6 +298,32 @@ def test_a_closed_connection_is_forgotten(node: Any, pull: Any, connect: Any) ->
     assert pull(1, sysFlag=4 | 2, connection=gone).replies == []
 
 
+def test_an_error_answers_its_pull_and_disturbs_nobody(node: Any, pull: Any) -> None:
+    bad, good = hold(pull, 0), hold(pull, 0, queueId=1)
+    fetch = node.state.fetch
+
+    def failing(topic_id: int, queue_id: int, *rest: int) -> Any:
+        if queue_id == 0:
+            raise RuntimeError("as the test wants")
+        return fetch(topic_id, queue_id, *rest)
+
+    node.state.fetch = failing
+    node.store("T", b"a")
+    node.store("T", b"b", queue_id=1)
+    assert (bad.answer.code, good.answer.code) == (1, 0)
+
+
+def test_a_topic_deleted_under_the_read(node: Any, pull: Any) -> None:
+    node.store("T", b"a")
+
+    def delete_first(*_: int) -> Any:
+        node.command("delete_topic", "T")
+        raise RuntimeError("rows are gone")
+
+    node.state.fetch = delete_first
+    assert pull(0).answer.code == 17
+
+
 def test_a_deleted_topic_ends_its_long_polls(node: Any, pull: Any) -> None:
     held = hold(pull, 0)
     node.command("delete_topic", "T")
