@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
-from typing import Any
 
 from cluster.client.errors import Failed, NotFound, RaftMQError, Refused, Unreachable
 from cluster.client.group_member import GroupMember, allocate_averagely, normal_tags, split_tags
@@ -87,17 +87,16 @@ class AsyncConsumer:
         except BaseException:
             self._member.links.close()
             raise
-        self._spawn(self._keep_membership())
-        self._spawn(self._watch_leader())
+        self._tasks = [self._spawn(self._keep_membership), self._spawn(self._watch_leader)]
         return self
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(self._loop.create_task(self._guard(work)))
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        return self._loop.create_task(self._guard(work))
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         """An unexpected end of a background task reaches the reader."""
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - handed to the reader
             self._fail(error)
 
@@ -138,7 +137,7 @@ class AsyncConsumer:
         feeds = await asyncio.gather(*(self._make_feed(q) for q in new))
         for feed in feeds:
             self._feeds[feed.queue_id] = feed
-            self._pulls[feed.queue_id] = self._loop.create_task(self._guard(self._keep_pulling(feed)))
+            self._pulls[feed.queue_id] = self._spawn(partial(self._keep_pulling, feed))
         self._changed.set()
 
     async def _make_feed(self, queue_id: int) -> QueueFeed:

@@ -166,7 +166,7 @@ class FakeNode:
         loop = asyncio.get_running_loop()
         port = int(self.address.rpartition(":")[2] or 0)
         self._server = await loop.create_server(lambda: FakeConnection(self), "127.0.0.1", port)
-        self.address = "127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def kill(self) -> None:
         """As kill -9: no longer listens, every connection is reset."""
@@ -355,6 +355,18 @@ class FakeConnection(asyncio.Protocol):
             self.reply(opaque, body=json.dumps(table).encode())
         else:
             self.reply(opaque, 3, remark=f"request type {code} not supported")
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """Lets the loop run until `met`; the test's own timeout is the limit."""
+    while not met():
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool]], Any]:
+    """Waits for a condition, not for a time."""
+    return until
 
 
 @pytest.fixture

@@ -192,15 +192,14 @@ async def test_a_mute_leader_is_left_when_another_one_leads(fake: Any) -> None:
     assert fake.sends[-1].node == 1
 
 
-async def test_a_leader_named_by_others_must_answer_itself(fake: Any) -> None:
+async def test_a_leader_named_by_others_must_answer_itself(fake: Any, wait_until: Any) -> None:
     fake.create("orders", 1)
     fake.nodes[0].kill()
     for node in fake.nodes:
         node.names_leader = 0
     async with aconnect(fake.servers) as mq:
         waiting = asyncio.create_task(mq.send("orders", b"x"))
-        while fake.nodes[1].calls.count(106) < 3:
-            await asyncio.sleep(0.01)
+        await wait_until(lambda: fake.nodes[1].calls.count(106) >= 3)
         for node in fake.nodes:
             node.names_leader = 2
         await waiting
@@ -227,14 +226,13 @@ async def test_batch_results_are_consecutive(fake: Any) -> None:
     assert all(r.message_id in m.properties for r, m in zip(results, fake.queues["orders"][2][1:], strict=True))
 
 
-async def test_room_bounds_what_is_unsettled(fake: Any, step: Any) -> None:
+async def test_room_bounds_what_is_unsettled(fake: Any, step: Any, wait_until: Any) -> None:
     fake.create("orders", 1)
     fake.nodes[0].on_send = lambda _: step(store=True, code=None)
     async with aconnect(fake.servers) as mq, mq.producer(max_messages=8, timeout_s=0.5, attempt_timeout_s=5) as p:
         futures = [await p.send_soon("orders", b"x") for _ in range(8)]
         ninth = asyncio.create_task(p.send_soon("orders", b"x"))
-        while len(fake.sends) < 8:
-            await asyncio.sleep(0.01)
+        await wait_until(lambda: len(fake.sends) == 8)
         assert not ninth.done()
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         assert all(isinstance(o, Unknown) for o in outcomes)
