@@ -1,0 +1,151 @@
+"""Foreign clients as processes of their own, beside a cluster of three node processes with default settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raftmq
+from cluster.local import LocalCluster
+from cluster.local_process import free_base_port
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "clients"
+INSTALLED = Path(os.environ.get("RAFTMQ_COMPAT", ROOT / ".venv" / "compat"))
+COMMANDS = {
+    "cpp": [str(INSTALLED / "cpp" / "bin" / "python"), str(SCRIPTS / "cpp_client.py")],
+    "js": ["node", str(SCRIPTS / "js_client.js")],
+    "java": ["java", "-cp", f"{INSTALLED / 'java'}/*", "ForeignClient"],
+}
+
+
+class ForeignClient:
+    """One foreign process. Its lines are collected by a thread; `wait` returns once enough of one kind are there."""
+
+    def __init__(self, kind: str, home: Path, *arguments: str) -> None:
+        self.kind = kind
+        # HOME: the C++ client writes its own logs there. NODE_PATH: where `require` looks.
+        env = {**os.environ, "HOME": str(home), "NODE_PATH": str(INSTALLED / "js" / "node_modules")}
+        self._errors = (home / f"{kind}-{id(self):x}.stderr").open("w+")
+        self._process = subprocess.Popen(
+            [*COMMANDS[kind], *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env
+        )
+        self._lines: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):  # the C++ library prints a line of its own at its end
+                with self._changed:
+                    self._lines.append(json.loads(line))
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """The lines of one kind so far."""
+        with self._changed:
+            return [line for line in self._lines if line["event"] == event]
+
+    def wait(
+        self, event: str, count: int = 1, timeout_s: float = 60.0, which: Callable[[dict[str, Any]], bool] | None = None
+    ) -> list[dict[str, Any]]:
+        """The lines of one kind once there are `count` (that `which` accepts)."""
+
+        def found() -> list[dict[str, Any]]:
+            return [line for line in self._lines if line["event"] == event and (which is None or which(line))]
+
+        with self._changed:
+            self._changed.wait_for(lambda: len(found()) >= count or self._ended, timeout_s)
+            assert len(found()) >= count, f"{len(found())} of {count} {event!r} lines\n{self.story()}"
+            return found()
+
+    def finish(self, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+        """Closes its input, which asks it to end, and returns all it said."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        code = self._process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        assert code == 0, f"{self.kind} client ended with {code}\n{self.story()}"
+        return self._lines
+
+    def story(self) -> str:
+        """Its last lines and what it printed besides, for a failed assertion."""
+        self._errors.seek(0)
+        tail = [json.dumps(line)[:300] for line in self._lines[-5:]]
+        return "\n".join([f"{self.kind} client said:", *tail, self._errors.read()[-2000:]])
+
+    def kill(self) -> None:
+        """Ends it if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed() -> None:
+    """Says what to type when the clients are not there; a missing client is no reason to skip."""
+    if not Path(COMMANDS["cpp"][0]).exists() or not (INSTALLED / "js" / "node_modules" / "ali-ons").is_dir():
+        pytest.exit(f"the foreign clients are not in {INSTALLED}: run `make test-compat`", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes with default settings, shared by all tests here; who kills a node brings it back."""
+    live = LocalCluster(tmp_path_factory.mktemp("compat") / "data")
+    live.up(3, free_base_port(12))
+    yield live
+    live.down()
+
+
+@pytest.fixture(scope="session")
+def mq(live: LocalCluster) -> Iterator[raftmq.Client]:
+    """Our own client."""
+    with raftmq.connect(live.servers) as client:
+        yield client
+
+
+Start = Callable[..., ForeignClient]
+
+
+@pytest.fixture
+def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
+    """`start(kind, what, topic, *arguments)` runs a foreign client; all are ended after the test."""
+    started: list[ForeignClient] = []
+
+    def start(kind: str, what: str, topic: str, *arguments: str) -> ForeignClient:
+        client = ForeignClient(kind, tmp_path, what, live.servers, topic, *arguments)
+        started.append(client)
+        return client
+
+    yield start
+    for client in started:
+        client.kill()
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints a measured figure where it is seen without -s."""
+
+    def tell(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n    {text}\n")
+
+    return tell

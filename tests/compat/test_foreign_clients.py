@@ -1,0 +1,156 @@
+"""Unmodified RocketMQ clients send, read and commit; what one of them stores, every other one and ours reads."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+import raftmq
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+
+Start = Callable[..., Any]
+FOREIGN = ["cpp", "js"]
+ALL = [*FOREIGN, "ours"]
+QUEUES = 4
+MESSAGES = 500
+SAMPLE_BYTES = bytes(range(1, 256))
+"""Every value but zero: the C++ binding hands bodies over as C strings."""
+
+
+class Seen(NamedTuple):
+    """A message as its reader saw it, whoever that was. `shade` is a property of the user's."""
+
+    key: str
+    tag: str
+    shade: str
+    body: bytes
+
+
+def expected(prefix: str, number: int) -> Seen:
+    """What every client sends as its message `number`."""
+    key = f"{prefix}-{number}"
+    return Seen(key, "odd" if number % 2 else "even", f"blue {number}", f"{key} ".encode() + SAMPLE_BYTES)
+
+
+def send_foreign(start: Start, kind: str, topic: str) -> list[dict[str, Any]]:
+    """Sends MESSAGES one after the other; all must be acknowledged."""
+    client = start(kind, "produce", topic, "--group", f"{topic}-senders", "--count", str(MESSAGES))
+    client.wait("done")
+    sent = client.lines("send")
+    assert [line for line in sent if "error" in line] == []
+    assert len(sent) == MESSAGES
+    return sent
+
+
+def send_ours(mq: raftmq.Client, topic: str) -> None:
+    with mq.producer() as producer:
+        for number in range(MESSAGES):
+            message = expected("ours", number)
+            producer.send_soon(
+                topic, message.body, key=message.key, tag=message.tag, properties={"shade": message.shade}
+            )
+
+
+@contextmanager
+def reading(start: Start, kind: str, topic: str, group: str) -> Iterator[list[Seen]]:
+    """All messages of the topic as a foreign push consumer got them; it runs on inside the block."""
+    client = start(kind, "consume", topic, "--group", group)
+    lines = client.wait("message", MESSAGES)
+    yield [Seen(line["key"], line["tag"], line["shade"], base64.b64decode(line["body"])) for line in lines]
+    client.finish()
+
+
+def read_ours(mq: raftmq.Client, topic: str, group: str) -> list[Seen]:
+    with mq.consumer(group, topic, follow=False) as consumer:
+        return [Seen(m.key or "", m.tag or "", m.properties["shade"], m.body) for m in consumer]
+
+
+def wait_committed(mq: raftmq.Client, group: str, topic: str, limit_s: float = 30.0) -> list[raftmq.GroupOffset]:
+    """The group's offsets once it has no lag: foreign clients commit on a timer of 5 s."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        offsets = mq.admin.offsets(group, topic)
+        if not any(offset.lag for offset in offsets) or time.monotonic() > deadline:
+            return offsets
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("reader", ALL)
+@pytest.mark.parametrize("sender", ALL)
+def test_who_sends_and_who_reads(mq: raftmq.Client, start: Start, sender: str, reader: str) -> None:
+    topic, group = f"{sender}-to-{reader}", f"{sender}-to-{reader}-readers"
+    mq.admin.create_topic(topic, QUEUES)
+    if sender == "ours":
+        send_ours(mq, topic)
+    else:
+        send_foreign(start, sender, topic)
+
+    if reader == "ours":
+        got = read_ours(mq, topic, group)
+        offsets = wait_committed(mq, group, topic)
+    else:
+        with reading(start, reader, topic, group) as got:
+            offsets = wait_committed(mq, group, topic)
+
+    assert sorted(got) == sorted(expected(sender, number) for number in range(MESSAGES))
+    assert len(offsets) == QUEUES
+    assert sum(offset.committed or 0 for offset in offsets) == MESSAGES
+    assert [offset.lag for offset in offsets] == [0] * QUEUES
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_reply_says_where_the_message_is(mq: raftmq.Client, start: Start, kind: str) -> None:
+    topic = f"{kind}-replies"
+    mq.admin.create_topic(topic, QUEUES)
+    sent = send_foreign(start, kind, topic)
+    stored = [m for queue in range(QUEUES) for m in pull_all(mq, topic, queue)]
+    assert Counter((m.key, m.queue_offset) for m in stored) == Counter((s["key"], s["queue_offset"]) for s in sent)
+    assert len({line["msg_id"] for line in sent}) == MESSAGES
+
+
+def pull_all(mq: raftmq.Client, topic: str, queue: int, node: str | None = None) -> list[raftmq.Message]:
+    """Every message of a queue, by plain pulls: no group, no dedup."""
+    messages: list[raftmq.Message] = []
+    while True:
+        result = mq.pull(topic, queue, len(messages), node=node)
+        if not result.messages:
+            return messages
+        messages += result.messages
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_one_message_object_sent_1000_times_is_stored_1000_times(mq: raftmq.Client, start: Start, kind: str) -> None:
+    topic = f"{kind}-same-object"
+    mq.admin.create_topic(topic, QUEUES)
+    client = start(kind, "produce", topic, "--group", f"{kind}-same", "--count", "1000", "--same")
+    client.wait("done")
+    assert [line for line in client.lines("send") if "error" in line] == []
+    stored = [m for queue in range(QUEUES) for m in pull_all(mq, topic, queue)]
+    assert len(stored) == 1000
+    assert {m.body for m in stored} == {expected(kind, 0).body}
+
+
+def test_the_first_message_of_the_cpp_client_makes_its_topic(mq: raftmq.Client, start: Start) -> None:
+    """ali-ons cannot: it takes "no such topic" for an error before it asks for the template topic."""
+    send_foreign(start, "cpp", "made-by-cpp")
+    assert mq.admin.describe_topic("made-by-cpp").messages == MESSAGES
+
+
+def test_two_cpp_consumers_share_a_group(mq: raftmq.Client, start: Start) -> None:
+    """The second one's heartbeat makes the cluster tell the first, and both then agree who has which queue."""
+    topic, group = "shared", "shared-readers"
+    mq.admin.create_topic(topic, QUEUES)
+    readers = [start("cpp", "consume", topic, "--group", group) for _ in range(2)]
+    for reader in readers:
+        reader.wait("ready")
+    send_ours(mq, topic)
+    wait_committed(mq, group, topic)
+    got = Counter(line["key"] for reader in readers for line in reader.finish() if line["event"] == "message")
+    assert set(got) == {expected("ours", number).key for number in range(MESSAGES)}
