@@ -17,11 +17,11 @@ class FrameTooLargeError(ValueError):
 class FrameBuffer:
     """Feed it what arrives; it answers where the complete frames are (without their length prefix)."""
 
-    __slots__ = ("_limit", "_needed", "_pieces", "buffered")
+    __slots__ = ("_needed", "_pieces", "buffered", "limit")
 
     def __init__(self, limit: int) -> None:
         """`limit`: the longest acceptable L, bytes."""
-        self._limit = limit
+        self.limit = limit
         self._pieces: list[bytes] = []
         self.buffered = 0
         """Bytes kept of an incomplete frame (Invariant: buffered < _needed, or both 0)."""
@@ -44,8 +44,8 @@ class FrameBuffer:
         needed = 4
         while end - at >= 4:
             (length,) = _LENGTH.unpack_from(data, at)
-            if not 0 <= length <= self._limit:
-                raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self._limit}")
+            if not 0 <= length <= self.limit:
+                raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self.limit}")
             stop = at + 4 + length
             if stop > end:
                 needed = 4 + length

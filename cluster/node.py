@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 TIMER_MS = 50
 EXPIRE_EVERY_MS = 600_000
+DISK_LAG_MS = 1000
+"""A leader hands over when its disk has been behind the commit index for so long."""
 NAME_SERVER_LISTENER = "namesrv"
 BROKER_LISTENER = "broker"
 
@@ -78,6 +80,7 @@ class Node:
         self._admin: Any = None
         self._closing = False
         self._expire_due_ms = EXPIRE_EVERY_MS
+        self._disk_ok_ms = self._started_ms
 
     # --- start and stop ----------------------------------------------------------------------------------------------
 
@@ -141,7 +144,7 @@ class Node:
         )
         self.forwarder = Forwarder(
             config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
-            local=self.router.as_leader, session_of=sends.session_of,
+            local=self.router.as_leader, names=sends,
         )  # fmt: skip
         self._members = Members(self)
         self._pulls = Pulls(self, self._members, self.metrics)
@@ -149,7 +152,7 @@ class Node:
             **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
             **offsets.handlers(self), **self._pulls.handlers(),
         }  # fmt: skip
-        self.router.attach(sends, self.forwarder, handlers)
+        self.router.attach(sends, replies, self.forwarder, handlers)
 
     async def _listen(self, name: str, bind: str, port: int) -> asyncio.Server:
         frame_max, loop = self.config.limits.frame_bytes_max, self._loop
@@ -228,11 +231,26 @@ class Node:
         self.forwarder.expire()
         now = self._clock.monotonic_ms()
         self._retries.expire(now)
+        self._hand_over_if_disk_lags(now)
         if now - self._started_ms >= self._expire_due_ms:
             self._expire_due_ms += EXPIRE_EVERY_MS
             if self.proposals.open:
                 before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
                 self.proposals.submit_commands([[EXPIRE, before]], lambda _: None)
+
+    def _hand_over_if_disk_lags(self, now: int) -> None:
+        """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
+        raw = self.raw
+        if raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
+            self._disk_ok_ms = now
+            return
+        if now - self._disk_ok_ms < DISK_LAG_MS:
+            return
+        self._disk_ok_ms = now
+        best = max(raw.status().peers, key=lambda peer: peer.match_index, default=None)
+        if best is not None and best.match_index >= raw.commit_index:
+            logger.warning("this node's disk is behind its followers', node %d should lead", best.node_id)
+            self.transfer(best.node_id)
 
     # --- Services ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 from cluster.apply_lane import Applied
 from cluster.clock import Clock
@@ -37,6 +38,7 @@ from statemachine.commands import (
 if TYPE_CHECKING:
     from cluster.config import Config
     from cluster.metrics import NodeMetrics
+    from cluster.remoting.server import ReplyPath
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,11 @@ class PendingEntry:
         """Positions in `sends` that were told UNKNOWN and must not be answered a second time."""
 
 
+def strict_name(send: Send) -> tuple[int, str, int]:
+    """By what dedup=strict tells messages apart: topic, UNIQ_KEY, CRC of the body."""
+    return send.slot.topic_id, send.unique_key, crc32(send.body)
+
+
 class Proposals:
     """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
 
@@ -121,6 +128,7 @@ class Proposals:
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._effects_since_ms = 0
         self._ended_sessions: list[bytes] = []
+        self._strict: set[tuple[int, str, int]] = set()
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers: dict[str, int] = {}
@@ -161,6 +169,8 @@ class Proposals:
     def submit_send(self, send: Send) -> None:
         """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
         self._sends.append(send)
+        if send.slot.dedup == "strict":
+            self._strict.add(strict_name(send))
         self._wake()
 
     def submit_commands(self, commands: list[Command], done: Done) -> None:
@@ -206,18 +216,40 @@ class Proposals:
                 return send
         return None
 
+    def strict_inflight(self, send: Send) -> bool:
+        """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
+        return strict_name(send) in self._strict
+
     def attach(self, entry: PendingEntry, at: int, send: Send) -> None:
         """A re-sent request takes the place of its first arrival, whose connection is gone or was told UNKNOWN."""
         old = entry.sends[at]
         entry.sends[at] = send
-        entry.muted.discard(at)
+        if at in entry.muted:
+            entry.muted.remove(at)
+        else:
+            old.connection.inflight_bytes -= old.size
+        if entry.answered:  # this request has a deadline of its own
+            entry.answered = False
+            entry.deadline_ms = send.received_ms + self._deadline_ms
         entry.bytes += send.size - old.size
         self.bytes_inflight -= old.size
 
     def replace_queued(self, old: Send, send: Send) -> None:
         """The same for a send that is still queued."""
         self._sends[self._sends.index(old)] = send
+        old.connection.inflight_bytes -= old.size
         self.bytes_inflight -= old.size
+
+    def unanswered_of(self, path: ReplyPath) -> list[Send]:
+        """The sends that came through `path` and have had no answer of any kind."""
+        found = [
+            send
+            for entry in self._pending.values()
+            for at, send in enumerate(entry.sends)
+            if send.connection is path and at not in entry.muted
+        ]
+        found += [send for send in self._sends if send.connection is path]
+        return found
 
     # --- the driver's side -------------------------------------------------------------------------------------------
 
@@ -230,7 +262,8 @@ class Proposals:
                 # Sends that were checked against a topic go before the change of it: apply never rejects a row.
                 while self._barriers and self._sends:
                     self._propose_sends(raw)
-                self._propose_commands(raw)
+                while self._calls:
+                    self._propose_commands(raw)
             while self._sends and len(self._pending) < self._limits.batches_inflight_max:
                 self._propose_sends(raw)
             if self._effects_due():
@@ -256,6 +289,10 @@ class Proposals:
                 self._settle(waiter, results)
             else:
                 self._lost(waiter)
+        # Terms never fall along the log: an entry of an older term cannot follow the last one applied.
+        term = applied.entries[-1].term
+        for index in [index for index, waiter in pending.items() if waiter.id.term < term]:
+            self._lost(pending.pop(index))
 
     def on_role(self, raw: RawNode) -> None:
         """Opens writes for a new term of leadership, closes them when it is over."""
@@ -282,12 +319,13 @@ class Proposals:
         self._open_term = 0
         calls, self._calls = self._calls, []
         for call in calls:
-            call.done(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
+            _tell(call, ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
         self._offsets.clear()
         self._ended_sessions.clear()
         sends = list(self._sends)
         self._sends.clear()
         self.bytes_inflight -= sum([send.size for send in sends])
+        self._strict_decided(sends)
         if sends:
             self._on_unproposed(sends)
 
@@ -295,13 +333,12 @@ class Proposals:
         """Called on a timer: what is past its deadline gets the answer UNKNOWN, or FAIL if it never was proposed."""
         now = self.now_ms = self._clock.monotonic_ms()
         for entry in self._pending.values():
-            if entry.deadline_ms > now:
-                break
-            if not entry.answered:
+            if entry.deadline_ms <= now and not entry.answered:
                 self._give_up(entry)
         while self._sends and self._sends[0].received_ms + self._deadline_ms <= now:
             send = self._sends.popleft()
             self.bytes_inflight -= send.size
+            self._strict_decided([send])
             self._replies.refused(send, "the log did not take it in time; nothing was stored")
         if self._effects_due():
             self._wake()
@@ -317,15 +354,24 @@ class Proposals:
         return cursor
 
     def _propose_commands(self, raw: RawNode) -> None:
-        calls = self._calls
+        calls = self._cut_calls()
         entry = raw.propose(
             EntryType.COMMAND, pack([command for call in calls for command in call.commands]), raw.log_time_ms()
         )
-        self._calls = []
+        del self._calls[: len(calls)]
         pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
         pending.calls = calls
         self._pending[entry.index] = pending
         self._note_proposed(pending, 0, len(entry.payload))
+
+    def _cut_calls(self) -> list[PendingCommands]:
+        """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet."""
+        bytes_left = self._limits.batch_bytes_max
+        for at, call in enumerate(self._calls):
+            bytes_left -= len(pack(call.commands))
+            if bytes_left < 0:
+                return self._calls[: max(1, at)]
+        return list(self._calls)
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._cut_batch()
@@ -399,12 +445,16 @@ class Proposals:
         self._note_settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
-            self._replies.stored(waiter.sends, waiter.built, waiter.muted)
+            self._strict_decided(waiter.sends)
+            try:
+                self._replies.stored(waiter.sends, waiter.built, waiter.muted)
+            except Exception:
+                logger.exception("answering the sends of entry %s failed; their clients will time out", waiter.id)
         at = 0
         for call in waiter.calls:
             count = len(call.commands)
             if not waiter.answered:
-                call.done(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
+                _tell(call, ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
             at += count
 
     def _lost(self, waiter: PendingEntry) -> None:
@@ -412,13 +462,14 @@ class Proposals:
         self._release_barriers(waiter)
         self._note_settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes
+        self._strict_decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
         for at, send in enumerate(waiter.sends):
             if at not in waiter.muted:
                 self._replies.refused(send, remark)
         for call in waiter.calls:
             if not waiter.answered:
-                call.done(ProposeResult(Outcome.FAIL, [], waiter.id, remark))
+                _tell(call, ProposeResult(Outcome.FAIL, [], waiter.id, remark))
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
@@ -426,10 +477,15 @@ class Proposals:
         term, index = entry.id
         remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
         for at, send in enumerate(entry.sends):
-            entry.muted.add(at)
-            self._replies.unknown(send, remark)
+            if at not in entry.muted:
+                entry.muted.add(at)
+                self._replies.unknown(send, remark)
         for call in entry.calls:
-            call.done(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
+            _tell(call, ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
+
+    def _strict_decided(self, sends: list[Send]) -> None:
+        if self._strict:
+            self._strict.difference_update([strict_name(send) for send in sends if send.slot.dedup == "strict"])
 
     def _release_barriers(self, waiter: PendingEntry) -> None:
         for call in waiter.calls:
@@ -441,3 +497,11 @@ class Proposals:
                         self._barriers[name] = left
                     else:
                         self._barriers.pop(name, None)
+
+
+def _tell(call: PendingCommands, result: ProposeResult) -> None:
+    """A waiter that fails must not take the node with it: what it asked for is in the log or not, all the same."""
+    try:
+        call.done(result)
+    except Exception:
+        logger.exception("a waiter for %s failed", [command[0] for command in call.commands])

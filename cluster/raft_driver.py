@@ -19,7 +19,7 @@ from cluster.apply_lane import Applied
 from cluster.clock import Clock
 from cluster.lanes import LaneRunner
 from raftlog.core.raw_node import RawNode, Ready
-from raftlog.errors import NotLeaderError, RaftLogError
+from raftlog.errors import NotLeaderError
 from raftlog.messages import Message
 from raftlog.types import Entry, NodeId, Role
 
@@ -156,7 +156,7 @@ class RaftDriver:
             self._proposer.flush(self.raw)
             while self.raw.has_ready():
                 self._handle(self.raw.ready())
-        except RaftLogError as error:
+        except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
@@ -244,8 +244,7 @@ class RaftDriver:
         try:
             self.raw.read_index(self._read_context)
         except NotLeaderError:
-            for done in callbacks:
-                done(False)
+            _tell(callbacks, False)
             return
         self._reads[self._read_context] = callbacks
 
@@ -257,15 +256,13 @@ class RaftDriver:
         self._reads_confirmed = [item for item in waiting if item[0] > applied]
         for index, callbacks in waiting:
             if index <= applied:
-                for done in callbacks:
-                    done(True)
+                _tell(callbacks, True)
 
     def _fail_reads(self) -> None:
         failed = [*self._reads.values(), *(callbacks for _, callbacks in self._reads_confirmed), self._reads_new]
         self._reads, self._reads_confirmed, self._reads_new = {}, [], []
         for callbacks in failed:
-            for done in callbacks:
-                done(False)
+            _tell(callbacks, False)
 
     # --- time ------------------------------------------------------------------------------------------------------
 
@@ -277,3 +274,12 @@ class RaftDriver:
         self._ticks += 1
         self._schedule_tick()
         self.wake()
+
+
+def _tell(callbacks: list[Callable[[bool], None]], confirmed: bool) -> None:
+    """One reader that fails must not take the others, or the node, with it."""
+    for done in callbacks:
+        try:
+            done(confirmed)
+        except Exception:
+            logger.exception("a reader failed")

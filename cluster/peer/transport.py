@@ -25,6 +25,8 @@ OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 HANDSHAKE_S = 5.0
+HELLO_MAX = 4096
+"""Longest frame from a stranger, bytes."""
 
 
 class Membership(NamedTuple):
@@ -55,7 +57,7 @@ class Link(asyncio.Protocol):
         self.channel = channel
         self.lost = asyncio.get_running_loop().create_future()
         self._owner = owner
-        self._buffer = FrameBuffer(1 << 16)
+        self._buffer = FrameBuffer(HELLO_MAX)
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,8 +100,9 @@ class Inlet(asyncio.Protocol):
 
     def __init__(self, owner: PeerTransport) -> None:
         self._owner = owner
-        self._buffer = FrameBuffer(FRAME_MAX)
+        self._buffer = FrameBuffer(HELLO_MAX)
         self._peer: NodeId | None = None
+        self._refused = False
         self._channel = ""
         self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
@@ -132,16 +135,20 @@ class Inlet(asyncio.Protocol):
 
     def _on_hello(self, kind: int, header: list[Any]) -> None:
         assert self.transport is not None
+        if self._refused:
+            return
         if kind != Kind.HELLO or len(header) < 6:
             raise WireError("the first frame is no handshake")
-        reason = self._owner.check_hello(header)
+        reason = self._owner.check_hello(header)[:500]
         if reason:
             logger.warning("a node is refused: %s", reason)
             self.transport.write(pack(Kind.REFUSED, [reason]))
             self.transport.close()
+            self._refused = True
             return
         self._peer = NodeId(header[2])
         self._channel = header[5]
+        self._buffer.limit = FRAME_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A peer that closes its control connection may be dead."""
@@ -249,7 +256,7 @@ class PeerTransport:
             )
         if to_id != me.node_id:
             return f"it looks for node {to_id} at this address, which is node {me.node_id}: check [[peers]]"
-        known = me.members.get(node_id)
+        known = me.members.get(NodeId(node_id)) if type(node_id) is int else None
         if known is None:
             return f"node {node_id} is no member of this cluster"
         if known != node_uuid:

@@ -102,9 +102,19 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
         elif kind == Kind.APPEND_ENTRIES_REPLY:
             header[5] = EntryId(*header[5])
         message: Message = _TYPES[kind](*header)
-    except (KeyError, TypeError, IndexError, FrameError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, FrameError) as error:
         raise WireError(f"malformed message of kind {kind}: {error}") from error
+    _check_numbers(message)
     return message
+
+
+def _check_numbers(message: Message) -> None:
+    """The core computes with these fields; what is no number must not reach it."""
+    for name, field in zip(message._fields, message, strict=True):
+        numbers: tuple[Any, ...] = field if isinstance(field, EntryId) else () if name == "entries" else (field,)
+        for number in numbers:
+            if type(number) not in (int, bool) or not -1 <= number < 1 << 63:
+                raise WireError(f"malformed message: {name} is {field!r:.60}")
 
 
 def _encode_append(message: AppendEntries) -> list[bytes]:
@@ -123,9 +133,7 @@ def _encode_append(message: AppendEntries) -> list[bytes]:
 def _decode_append(header: list[Any], payload: bytes, group_id: int) -> AppendEntries:
     from_id, to_id, term, prev_term, prev_index, commit_index = header
     entries: tuple[Entry, ...] = tuple(decode_entries(payload, group_id)) if payload else ()
-    return AppendEntries(
-        NodeId(from_id), NodeId(to_id), term, EntryId(prev_term, prev_index), commit_index, entries
-    )
+    return AppendEntries(NodeId(from_id), NodeId(to_id), term, EntryId(prev_term, prev_index), commit_index, entries)
 
 
 _TYPES: dict[int, Any] = {

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
-from cluster.remoting.identity import ConnectionSession, Identity
+from cluster.remoting.identity import Identity
 from cluster.remoting.server import ReplyPath, raw_frame
 from raftlog.types import NOBODY, NodeId
 
@@ -37,6 +37,16 @@ WRITES = SENDS | {
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 
 LocalRoute = Callable[[ReplyPath, int, Header, bytes, bytes, Identity | None], None]
+
+
+class NamesSends(Protocol):
+    """Who knows the identities of sends (see `remoting.send`)."""
+
+    def name_held(self, path: ReplyPath, header: Header, body: bytes) -> Identity | None:
+        """The identity of a send that this node takes over; None if it needs none. Raises CodecError."""
+
+    def remember_held(self, header: Header, body: bytes, identity: Identity) -> None:
+        """The send was never answered for good: its retry takes over the identity."""
 
 
 class Held:
@@ -80,6 +90,10 @@ class ForwardedPath(ReplyPath):
         """The answer goes back to the node that holds the connection."""
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
 
+    def hand_back(self) -> None:
+        """This node leads no longer and has not proposed the request: the holder passes it on itself (one hop)."""
+        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
+
 
 class Forwarder:
     """Both ends of forwarding."""
@@ -93,7 +107,7 @@ class Forwarder:
         leader: Callable[[], NodeId],
         leads: Callable[[], bool],
         local: LocalRoute,
-        session_of: Callable[[ReplyPath], ConnectionSession],
+        names: NamesSends,
     ) -> None:
         """`leads`: this node leads and its writes are open; `local` handles a request as the leader."""
         self._limits = config.limits
@@ -104,7 +118,7 @@ class Forwarder:
         self._leader = leader
         self._leads = leads
         self._local = local
-        self._session_of = session_of
+        self._names = names
         self._held: dict[int, Held] = {}
         self._next_id = 1
         self.bytes_held = 0
@@ -116,14 +130,14 @@ class Forwarder:
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
         identity: Identity | None = None,
     ) -> None:  # fmt: skip
-        """Takes a request over and passes it on as soon as there is a leader."""
+        """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed."""
         size = len(header_bytes) + len(body)
         over = self._over_limit(path, size)
         if over:
             self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
             return
-        if identity is None and header.code in SENDS and not header.flag & FLAG_ONEWAY:
-            identity = Identity(*self._session_of(path).issue())
+        if identity is None and header.code in SENDS:
+            identity = self._names.name_held(path, header, body)
         deadline = self._clock.monotonic_ms() + self._deadline_ms
         held = Held(path, serialize_type, header, header_bytes, body, identity, deadline)
         forward_id, self._next_id = self._next_id, self._next_id + 1
@@ -136,6 +150,12 @@ class Forwarder:
         """The leader, or the way to it, changed: passes on what is not in the present leader's hands."""
         for forward_id, held in list(self._held.items()):
             self._pass_on(forward_id, held)
+
+    def client_closed(self, path: ReplyPath) -> None:
+        """A client's connection closed: its sends stay in hand, and may come again."""
+        for held in self._held.values():
+            if held.path is path:
+                self._remember(held)
 
     def peer_closed(self, peer: NodeId) -> None:
         """What that peer had in hand may have been lost with the connection."""
@@ -186,8 +206,11 @@ class Forwarder:
             return
         if held.was_sent and code in WRITES:
             remark = f"{UNKNOWN_REMARK} the leader did not answer within {self._deadline_ms} ms; it may still be stored"
+            if not held.path.closed:
+                self._remember(held)
             self._answer(held.path, held.serialize_type, held.header, ResponseCode.SYSTEM_ERROR, remark)
             return
+        self._settle(held, stored=False)
         remark = "there is no leader now; nothing was done, try again"
         self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
@@ -217,8 +240,8 @@ class Forwarder:
             if kind == Kind.FORWARD:
                 self._on_forward(peer, header, payload)
             else:
-                self._on_reply(header, payload)
-        except (CodecError, TypeError, ValueError, IndexError) as error:
+                self._on_reply(peer, header, payload)
+        except (CodecError, TypeError, ArithmeticError, ValueError, IndexError) as error:
             raise WireError(f"malformed forward frame: {error}") from error
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
@@ -232,17 +255,41 @@ class Forwarder:
         path = ForwardedPath(self._transport, peer, forward_id, (ip, port), listener)
         self._local(path, frame[0], request, header_bytes, frame[end:], Identity(*identity) if identity else None)
 
-    def _on_reply(self, header: list[Any], frame: bytes) -> None:
+    def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header
         if not answered:
             held = self._held.get(forward_id)
-            if held is not None:
+            if held is not None and held.sent_to == peer:
                 held.sent_to = NOBODY  # tried again on the next timer or leader change
             return
         held = self._drop(forward_id)
-        if held is None:
+        if held is None or held.path.closed:
             return
-        session = held.path.session
-        if session is not None and held.identity is not None:
-            session.settle(held.identity.sequence)
+        if held.identity is not None:
+            reply = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
+            if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
+                self._remember(held)
+            else:
+                self._settle(held, stored=reply.code == ResponseCode.SUCCESS)
         held.path.write(frame)
+
+    # --- identities --------------------------------------------------------------------------------------------------
+
+    def _settle(self, held: Held, *, stored: bool) -> None:
+        """Answered for good. A refused retry says nothing about the first attempt: its identity stays to be claimed."""
+        session = held.path.session
+        if held.identity is None:
+            return
+        if session is not None and session.producer_id == held.identity.producer_id:
+            session.settle(held.identity.sequence)
+        elif not stored and not held.path.closed:
+            self._remember(held)
+
+    def _remember(self, held: Held) -> None:
+        """Its retry is recognised; the connection goes on under a new producer id."""
+        if held.identity is None:
+            return
+        self._names.remember_held(held.header, held.body, held.identity)
+        session = held.path.session
+        if session is not None and session.producer_id == held.identity.producer_id:
+            held.path.session = None

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.message_batch import Send
-from cluster.remoting.codec import CodecError, Header
+from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
 from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.forward import SENDS, WRITES, Forwarder
+from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.identity import Identity
 from cluster.remoting.send import SendHandler
+from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, ReplyPath, unsupported
 from cluster.services import Handler
 
@@ -54,11 +55,16 @@ class Router(Dispatch):
         self._proposals = proposals
         self._known_topic = known_topic
         self._handlers: dict[int, Handler] = {}
+        self._buffered_max = config.limits.node_inflight_bytes_max
+        self._buffered = 0
         self.connections: set[RemotingConnection] = set()
 
-    def attach(self, sends: SendHandler, forwarder: Forwarder, handlers: dict[int, Handler]) -> None:
+    def attach(
+        self, sends: SendHandler, replies: SendReplyWriter, forwarder: Forwarder, handlers: dict[int, Handler]
+    ) -> None:
         """Names the collaborators."""
         self._sends = sends
+        self._replies = replies
         self._forwarder = forwarder
         self._handlers = handlers
 
@@ -73,15 +79,41 @@ class Router(Dispatch):
     def on_close(self, connection: RemotingConnection) -> None:
         """Forgets the connection, and lets the log forget its session unless a send of it is unanswered."""
         self.connections.discard(connection)
+        self._replies.connection_closed(self._proposals.unanswered_of(connection))
+        self._forwarder.client_closed(connection)
         session = connection.session
         if session is not None and not session.pending:
             self._proposals.end_session(session.producer_id)
+
+    def on_buffered(self, delta: int) -> bool:
+        """Bounds what unfinished frames of all connections may hold, by limits.node_inflight_bytes_max."""
+        self._buffered += delta
+        return self._buffered <= self._buffered_max
 
     def on_request(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
         identity: Identity | None = None,
     ) -> None:  # fmt: skip
         """Handles one request from its first byte on. Raises CodecError if it is malformed."""
+        try:
+            self._dispatch(path, serialize_type, header, header_bytes, body, identity)
+        except CodecError:
+            raise
+        except Exception as error:
+            logger.exception("request code %d failed", header.code)
+            if not header.flag & FLAG_ONEWAY:
+                remark = f"{type(error).__name__}: {error}"
+                path.write(
+                    encode_frame(
+                        ResponseCode.SYSTEM_ERROR, header.opaque, FLAG_RESPONSE, remark=remark,
+                        serialize_type=serialize_type, language="JAVA",
+                    )
+                )  # fmt: skip
+
+    def _dispatch(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None,
+    ) -> None:  # fmt: skip
         code = header.code
         if code in SENDS:
             if self._proposals.open:
@@ -102,11 +134,8 @@ class Router(Dispatch):
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
         identity: Identity | None,
     ) -> None:  # fmt: skip
-        """Handles a request that was forwarded or held, now that this node leads."""
-        if header.code in SENDS:
-            self._sends.on_send(path, serialize_type, header, header_bytes, body, identity)
-        else:
-            self._handle(RemotingRequest(path, header, serialize_type, body))
+        """Handles a request that was forwarded or held, now that this node leads. Raises CodecError."""
+        self.on_request(path, serialize_type, header, header_bytes, body, identity)
 
     def reroute(self, sends: list[Send]) -> None:
         """Sends that were queued when leadership was lost: nothing of them was proposed, they go to the new leader."""
@@ -114,7 +143,10 @@ class Router(Dispatch):
             path = send.connection
             assert isinstance(path, ReplyPath)
             path.inflight_bytes -= send.size
-            header = Header(send.code, send.opaque, 2 if send.oneway else 0, send.version)
+            if isinstance(path, ForwardedPath) and not send.oneway:
+                path.hand_back()
+                continue
+            header = decode_header(send.serialize_type, send.header)
             identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
             self._forwarder.forward(path, send.serialize_type, header, send.header, send.body, identity)
 
@@ -122,11 +154,5 @@ class Router(Dispatch):
         handler = self._handlers.get(request.code)
         if handler is None:
             unsupported(request)
-            return
-        try:
+        else:
             handler(request)
-        except CodecError:
-            raise
-        except Exception as error:
-            logger.exception("request code %d failed", request.code)
-            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

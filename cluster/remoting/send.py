@@ -15,8 +15,8 @@ from zlib import crc32
 
 from cluster.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.proposals import Proposals
-from cluster.remoting.codec import FLAG_ONEWAY, Header, java_hash
-from cluster.remoting.codes import ResponseCode
+from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
+from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
 from cluster.remoting.send_header import SendHeader, decode_send_header
 from cluster.remoting.send_reply import SendReplyWriter
@@ -160,7 +160,7 @@ class SendHandler:
         if slot.dedup == "off" or (oneway and not fields.producer_id):
             producer_id, sequence, low = _NO_IDENTITY
         else:
-            producer_id, sequence, low = identity or self._identify(path, topic, fields, unique_key, body)
+            producer_id, sequence, low = self._identify(path, topic, fields, unique_key, body, identity)
         proposals = self._proposals
         send = Send(
             path, size, header.opaque, serialize_type, oneway, slot, queue_id, fields.message_flag,
@@ -171,6 +171,9 @@ class SendHandler:
         if slot.dedup == "strict" and self._known_unique(send):
             return
         if producer_id and self._known(send):
+            return
+        if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
+            self._wait_for_first(send)
             return
         path.inflight_bytes += size
         proposals.bytes_inflight += size
@@ -242,6 +245,10 @@ class SendHandler:
                 key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
                 messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash))
                 at = stop
+                if len(messages) > self._limits.batch_messages_max:
+                    limit = self._limits.batch_messages_max
+                    remark = f"the batch has more messages than limits.batch_messages_max = {limit}"
+                    raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
         except (struct.error, UnicodeDecodeError) as error:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
         if not messages:
@@ -270,6 +277,8 @@ class SendHandler:
         def settle(code: int, remark: str) -> None:
             path.inflight_bytes -= size
             self._proposals.bytes_inflight -= size
+            if path.closed:
+                return  # nothing was stored, and nobody is there to hear of it
             if code:
                 self._replies.refuse(path, serialize_type, header, code, remark)
             else:
@@ -314,10 +323,28 @@ class SendHandler:
 
     # --- identity ----------------------------------------------------------------------------------------------------
 
+    def name_held(self, path: ReplyPath, header: Header, body: bytes) -> Identity | None:
+        """The identity under which this node hands a client's send to one leader after the other.
+
+        None: the client has named it, or it is oneway. Raises CodecError if its header is malformed.
+        """
+        fields = decode_send_header(header)
+        if fields.producer_id or header.flag & FLAG_ONEWAY:
+            return None
+        unique_key = "" if fields.is_batch else _unique_key(fields)
+        return Identity(*self._identify(path, fields.topic, fields, unique_key, body, None))
+
+    def remember_held(self, header: Header, body: bytes, identity: Identity) -> None:
+        """Keeps the identity of a send that was handed on and never answered for good."""
+        fields = decode_send_header(header)
+        if identity.producer_id.startswith(self._incarnation) and not fields.is_batch:
+            self._retries.remember(fields.topic, _unique_key(fields), body, identity, self._clock.monotonic_ms())
+
     def _identify(
-        self, path: ReplyPath, topic: str, fields: SendHeader, unique_key: str, body: bytes
+        self, path: ReplyPath, topic: str, fields: SendHeader, unique_key: str, body: bytes, given: Identity | None
     ) -> tuple[bytes, int, int]:
-        """The fields of the send's Identity: the client's own, one it repeats, or a new one of its connection."""
+        """The fields of the send's Identity: the client's own, `given` by the node that holds the connection, one
+        that the send repeats, or a new one of its connection."""
         if fields.producer_id:
             try:
                 producer_id = bytes.fromhex(fields.producer_id)
@@ -326,6 +353,8 @@ class SendHandler:
             if len(producer_id) != 16 or fields.sequence < 1:
                 raise Refused(ResponseCode.INVALID_PARAMETER, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
             return Identity(producer_id, fields.sequence, fields.low_sequence)
+        if given is not None:
+            return given
         if unique_key and len(self._retries):
             claimed = self._retries.claim(topic, unique_key, body, self._clock.monotonic_ms())
             if claimed is not None:
@@ -386,6 +415,28 @@ class SendHandler:
         return True
 
 
+    def _wait_for_first(self, send: Send) -> None:
+        """dedup=strict: the same message is on its way; this request enters again once its fate is known."""
+        path, proposals = send.connection, self._proposals
+        path.inflight_bytes += send.size
+        proposals.bytes_inflight += send.size
+        identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
+        header = decode_header(send.serialize_type, send.header)
+
+        def again(result: ProposeResult) -> None:
+            path.inflight_bytes -= send.size
+            proposals.bytes_inflight -= send.size
+            if path.closed:
+                return
+            if result.outcome is Outcome.OK:
+                self._route(path, send.serialize_type, header, send.header, send.body, identity)
+            else:
+                remark = f"{UNKNOWN_REMARK} a send with the same key and body is undecided"
+                self._replies.refuse(path, send.serialize_type, header, ResponseCode.SYSTEM_ERROR, remark)
+
+        proposals.submit_commands([], again)
+
+
 _NO_IDENTITY = Identity(b"", 0, 0)
 
 
@@ -400,6 +451,10 @@ def _refuse_not_yet(properties: bytes) -> None:
                 f"property {text}: delayed and transactional messages are not supported by this version; "
                 "nothing was stored",
             )
+
+
+def _unique_key(fields: SendHeader) -> str:
+    return property_of(fields.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
 
 
 def _without(properties: bytes, mark: bytes) -> bytes:

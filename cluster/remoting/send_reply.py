@@ -70,16 +70,15 @@ class SendReplyWriter:
             path.inflight_bytes -= send.size
             if send.oneway:
                 self._settle_identity(send)
-            elif path.closed:
-                self._remember(send)
-            else:
+            elif not path.closed:  # else it was remembered when its connection closed
                 self._settle_identity(send)
                 self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
 
     def refused(self, send: Send, remark: str) -> None:
         """Never proposed, or proved lost: 14, safe to send again anywhere."""
         send.connection.inflight_bytes -= send.size
-        self._settle_identity(send)
+        if not self._settle_identity(send) and not send.connection.closed:
+            self._remember(send)  # a refused retry says nothing about the first attempt
         if self._metrics is not None:
             self._metrics.refused(_REASONS[ResponseCode.SERVICE_NOT_AVAILABLE])
         self._error(send, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
@@ -87,9 +86,14 @@ class SendReplyWriter:
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed and undecided: 1 with the UNKNOWN remark."""
         send.connection.inflight_bytes -= send.size
-        if not send.oneway:
+        if not send.connection.closed:
             self._remember(send)
         self._error(send, ResponseCode.SYSTEM_ERROR, f"{UNKNOWN_REMARK} {remark}")
+
+    def connection_closed(self, unanswered: list[Send]) -> None:
+        """The client can no longer hear of these: each may come again, also before the log has decided."""
+        for send in unanswered:
+            self._remember(send)
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
         """A re-send of what the log holds: the first one's result."""
@@ -146,14 +150,17 @@ class SendReplyWriter:
 
     # --- identities --------------------------------------------------------------------------------------------------
 
-    def _settle_identity(self, send: Send) -> None:
+    def _settle_identity(self, send: Send) -> bool:
+        """Answered for good. False if the identity is of an earlier session: the send was a retry."""
         session = send.connection.session
-        if session is not None and session.producer_id == send.producer_id:
-            session.settle(send.sequence)
+        if session is None or session.producer_id != send.producer_id:
+            return False
+        session.settle(send.sequence)
+        return True
 
     def _remember(self, send: Send) -> None:
         """Keeps the identity of a foreign client's unanswered send; the connection goes on under a new producer id."""
-        if not send.unique_key or send.producer_id[:8] != self._incarnation:
+        if send.oneway or not send.unique_key or send.producer_id[:8] != self._incarnation:
             return
         identity = Identity(send.producer_id, send.sequence, send.low_sequence)
         self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())

@@ -134,6 +134,10 @@ class Dispatch:
         """The connection is gone."""
         raise NotImplementedError
 
+    def on_buffered(self, delta: int) -> bool:
+        """Bytes of unfinished frames grew by `delta` (or shrank); False if the node holds too many."""
+        raise NotImplementedError
+
 
 class RemotingConnection(ReplyPath, asyncio.Protocol):
     """One client connection."""
@@ -161,7 +165,12 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parses and dispatches every complete frame."""
         try:
+            before = self._buffer.buffered
             buffer, frames = self._buffer.feed(data)
+            if self._buffer.buffered != before and not self._dispatch.on_buffered(self._buffer.buffered - before):
+                logger.warning("%s:%d: too many bytes of unfinished frames on this node, closed", *self.peer_address)
+                self.abort()
+                return
             for start, stop in frames:
                 self._on_frame(buffer, start, stop)
                 if self.closed:
@@ -210,6 +219,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        self._dispatch.on_buffered(-self._buffer.buffered)
         self._dispatch.on_close(self)
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
