@@ -5,12 +5,16 @@ One drain = one hard state write at most, then one append (one pwritev, one fdat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+from raftlog.errors import StorageError
 from raftlog.messages import Message
 from raftlog.types import Entry, EntryId, HardState
+
+logger = logging.getLogger(__name__)
 
 
 class PersistJob(NamedTuple):
@@ -98,9 +102,13 @@ class PrepareLane:
         self._log = log
 
     def drain(self, batch: Sequence[object]) -> None:
-        """Prepares one file however often it was asked."""
-        if self._log.needs_next():
+        """Prepares one file however often it was asked. Failing is no harm yet: the roll makes its file itself."""
+        if not self._log.needs_next():
+            return
+        try:
             self._log.prepare_next()
+        except StorageError as error:
+            logger.warning("the next segment file could not be prepared: %s", error)
 
     def idle(self) -> None:
         """Nothing to do."""
