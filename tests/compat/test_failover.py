@@ -1,0 +1,83 @@
+"""A foreign producer goes on through kill -9 of the leader: what it was told is stored is on every replica.
+
+Foreign clients learn the new leader's address only from their own route poll (30 s), so the gap printed here is theirs
+and not ours. A send that fails is counted, not repeated: the client's own retries are what is looked at. A duplicate is
+allowed after a kill (docs/adr/0011-duplicate-sends.md), a loss never.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import raftmq
+from cluster.local import LocalCluster
+from cluster.local_layout import NodeRecord
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+
+FOREIGN = ["cpp", "js"]
+QUEUES = 4
+BEFORE = 300
+AFTER = 300
+PATIENCE_S = 90.0
+
+
+def acknowledged(line: dict[str, Any]) -> bool:
+    return "error" not in line
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_producer_outlives_the_leader(
+    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None], kind: str
+) -> None:
+    topic = f"{kind}-failover"
+    mq.admin.create_topic(topic, QUEUES)
+    client = start(kind, "produce", topic, "--group", f"{kind}-failover", "--pace-ms", "2")
+    client.wait("send", BEFORE)
+
+    leader = live.wait_leader()
+    strike = live.aim(leader)
+    strike()
+    killed = time.time()
+    try:
+        client.wait("send", AFTER, PATIENCE_S, lambda line: acknowledged(line) and line["started"] > killed)
+        client.finish()
+    finally:
+        live.restart(leader)
+        live.wait_ready()
+
+    sends = client.lines("send")
+    acks = [line for line in sends if acknowledged(line)]
+    copies = {node.id: read_replica(mq, node, topic) for node in live.nodes}
+    stored = copies[leader]
+    extra = sum(count - 1 for count in stored.values())
+    tell(
+        f"{kind}: {longest_gap_s(acks):.2f} s without an acknowledged send after kill -9 of node {leader}; "
+        f"{len(acks)} acknowledged, {len(sends) - len(acks)} failed, {len(stored)} stored, {extra} stored twice"
+    )
+    assert all(copy == stored for copy in copies.values()), "replicas differ"
+    assert [line["key"] for line in acks if line["key"] not in stored] == [], "acknowledged and lost"
+
+
+def longest_gap_s(acks: list[dict[str, Any]]) -> float:
+    """The longest time between two acknowledgements."""
+    return max(later["ended"] - earlier["ended"] for earlier, later in zip(acks, acks[1:], strict=False))
+
+
+def read_replica(mq: raftmq.Client, node: NodeRecord, topic: str) -> Counter[str]:
+    """key -> how often one node has it, read up to the leader's end, without any dedup."""
+    address = f"127.0.0.1:{node.broker_port}"
+    keys: Counter[str] = Counter()
+    for queue in range(QUEUES):
+        offset, end = 0, mq.admin.max_offset(topic, queue)
+        while offset < end:
+            result = mq.pull(topic, queue, offset, node=address, wait_s=5)
+            assert result.messages, f"node {node.id} has queue {queue} up to {offset}, the leader up to {end}"
+            keys.update(str(message.key) for message in result.messages)
+            offset = result.next_offset
+    return keys
