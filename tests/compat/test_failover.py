@@ -7,6 +7,7 @@ allowed after a kill (docs/adr/0011-duplicate-sends.md), a loss never.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def test_a_producer_outlives_the_leader(
 
 def longest_gap_s(acks: list[dict[str, Any]]) -> float:
     """The longest time between two acknowledgements."""
-    return max(later["ended"] - earlier["ended"] for earlier, later in zip(acks, acks[1:], strict=False))
+    return max(later["ended"] - earlier["ended"] for earlier, later in itertools.pairwise(acks))
 
 
 def read_replica(mq: raftmq.Client, node: NodeRecord, topic: str) -> Counter[str]:

@@ -5,8 +5,8 @@ Runs in an environment of its own and imports nothing of ours. Both clients of t
     produce SERVERS TOPIC --group G --count N [--same] [--pace-ms N] [--prefix P]
     consume SERVERS TOPIC --group G
 
-Both end when their standard input does, `produce` also after `count` messages if that is not 0. A failed send is one line
-with `error`, and that message is not sent again: what the client itself does about failures is what is looked at.
+Both end when their standard input does, `produce` also after `count` messages if that is not 0. A failed send is one
+line with `error`, and that message is not sent again: what the client itself does about failures is what is looked at.
 """
 
 import argparse
