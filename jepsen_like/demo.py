@@ -35,6 +35,12 @@ IN_FLIGHT_MIN = 64
 MESSAGES_MIN = 1000
 CATCH_UP_S = 60.0
 
+_CONCLUSIONS = {
+    True: "[green]nothing lost, nothing twice, nothing out of order[/]",
+    False: "[red]a promise was broken[/]",
+    None: "[red]nothing is proved: not every queue could be read to its end[/]",
+}
+
 
 class Plan(NamedTuple):
     """Everything that was decided before the start."""
@@ -83,6 +89,7 @@ class Outcome(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="Print only the last line.")
 def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, keep: bool, as_json: bool) -> int:
     """Kill a leader under load and prove that nothing is lost."""
+    from cluster.commands.common import ended_like_ctrl_c
     from cluster.local import prepare_data_dir
     from cluster.local_errors import ExitCode, LocalError
     from jepsen_like.demo_input import InputError, read_lines
@@ -103,22 +110,26 @@ def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, 
         )
     folder = (data or Path(tempfile.mkdtemp(prefix="raftmq-demo-"))).absolute()
     prepare_data_dir(folder)
-    clean = False
+    good, remove = False, False
     try:
-        outcome = run(plan, folder, story)
-        clean = outcome.verdict.valid is True
+        with ended_like_ctrl_c():
+            outcome = run(plan, folder, story)
+        good = remove = outcome.verdict.valid is True
+    except KeyboardInterrupt:
+        remove = True
+        raise
     except SendError as error:
         raise LocalError(
             str(error), f"the run with seed {plan.seed} proves nothing; its files are in {folder}",
             f"raftmq demo --seed {plan.seed} --messages {2 * messages}",
         ) from None  # fmt: skip
     finally:
-        if data is None and not keep and clean:
+        if data is None and not keep and remove:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             story.tell(f"kept: {folder}    (history.jsonl, n1 to n{NODES})")
     story.result(outcome.to_json(plan.seed))
-    return ExitCode.OK if clean else ExitCode.FAILED
+    return ExitCode.OK if good else ExitCode.FAILED
 
 
 def make_plan(seed: int, messages: int, file: Path | None) -> Plan:
@@ -136,7 +147,8 @@ def run(plan: Plan, folder: Path, story: Story) -> Outcome:
     cluster = LocalCluster(folder)
     story.chapter(f"Three nodes start in {folder}")
     try:
-        view, took = _timed(lambda: cluster.up(NODES, free_base_port(4 * NODES)))
+        with story.working("starting"):
+            view, took = _timed(lambda: cluster.up(NODES, free_base_port(4 * NODES)))
         story.tell(f"ready after {took:.1f} s: node {view.leader} leads in term {view.term}")
         with HistoryWriter(folder / "history.jsonl", {"seed": plan.seed, "messages": plan.messages}) as history:
             return _act(plan, cluster, view, history, story)
@@ -163,10 +175,7 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
     story.chapter("Compare what was acknowledged with what is there")
     verdict = check_log(history.ops)
     story.verdict(verdict)
-    good = verdict.valid is True
-    story.tell(
-        "[green]nothing lost, nothing twice, nothing out of order[/]" if good else "[red]a promise was broken[/]"
-    )
+    story.tell(_CONCLUSIONS[verdict.valid])
     return Outcome(verdict, pause.milliseconds, term_before, term_after)
 
 
@@ -201,7 +210,8 @@ def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter,
 def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
     """Restarts the dead node and waits until all replicas have applied the same; returns the term."""
     story.chapter(f"Node {dead} comes back and catches up")
-    view, took = _timed(lambda: _caught_up(cluster, dead))
+    with story.working("catching up"):
+        view, took = _timed(lambda: _caught_up(cluster, dead))
     assert view.term is not None
     story.tell(f"after {took:.1f} s all three have applied entry {_applied(view)[0]:,};"
                f" node {view.leader} leads in term {view.term}")  # fmt: skip

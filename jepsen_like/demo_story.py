@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +29,10 @@ class Story:
     def tell(self, text: str) -> None:
         """A line below the step."""
         self.console.print(f"   {text}")
+
+    def working(self, text: str) -> AbstractContextManager[object]:
+        """A spinner on a terminal while something takes time; nothing elsewhere."""
+        return self.console.status(text)
 
     def verdict(self, verdict: LogVerdict, shown: int = 5) -> None:
         """What the checker says, with the first proofs if anything is wrong."""

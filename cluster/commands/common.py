@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cluster.client import Client
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a command that has started processes."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,6 +52,21 @@ def servers_option(command: F) -> F:
 def data_dir(given: str | None) -> Path:
     """The directory that --data, the environment and the working directory amount to."""
     return find_data_dir(given)
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """A closed terminal or a kill stops the nodes as Ctrl-C does, instead of leaving them behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def print_json(value: object) -> None:

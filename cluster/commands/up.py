@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
-from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.common import console, data_dir, data_option, json_option, print_json
+from cluster.commands.common import (
+    SIGNALS,
+    console,
+    data_dir,
+    data_option,
+    ended_like_ctrl_c,
+    json_option,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from cluster.local import LocalCluster
     from cluster.local_status import ClusterView
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_S = 0.3
 
 
@@ -38,7 +42,7 @@ def up(
     """
     from cluster.local import LocalCluster
 
-    with _ended_like_ctrl_c():
+    with ended_like_ctrl_c():
         _up(LocalCluster(data_dir(data)), nodes, base_port, detach=detach, failpoints=failpoints, as_json=as_json)
 
 
@@ -55,27 +59,12 @@ def _up(
     except BaseException as error:
         if detach:
             raise
-        for number in _SIGNALS:
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of them running
         stopped = cluster.down()
         console(stderr=True).print(f"stopped {len(stopped)} nodes; the data stays in {cluster.data}")
         if not isinstance(error, KeyboardInterrupt):
             raise
-
-
-@contextlib.contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """A closed terminal or a kill stops the nodes as Ctrl-C does, instead of leaving them behind."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool, as_json: bool) -> None:

@@ -177,6 +177,10 @@ BAD: dict[str, tuple[Story, dict[str, int]]] = {
         Story().invoke("a").send("c", 2).send("b", 1).ok("a", 0).everywhere((0, "a"), (1, "b"), (2, "c")),
         {"reordered": 1},
     ),
+    "the same, hidden behind a later acknowledgement of a lower offset": (
+        Story().invoke("c").send("a", 2).ok("c", 0).send("b", 1).everywhere((0, "c"), (1, "b"), (2, "a")),
+        {"reordered": 1},
+    ),
     "an unknown send that overtook an older acknowledged one": (
         Story().send("a", 1).invoke("u").end("u", "info").everywhere((0, "u"), (1, "a")),
         {"reordered": 1},

@@ -11,8 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.client import connect
+from cluster.local import LocalCluster
+from cluster.local_process import free_base_port
+from jepsen_like.demo_read import read_node
 from jepsen_like.demo_story import RESULT_KEYS
-from jepsen_like.history import read_history
+from jepsen_like.history import HistoryWriter, read_history
 
 pytestmark = pytest.mark.live
 
@@ -50,3 +54,25 @@ def test_a_file_of_one_s_own_and_a_directory_that_stays(tmp_path: Path) -> None:
     again = demo(tmp_path, "--data", "kept")
     assert again.returncode == 5
     assert "is not empty" in again.stderr
+
+
+def test_a_node_is_read_from_its_own_replica(tmp_path: Path) -> None:
+    """With the two others dead nobody could answer for it: the reading half of the demo needs exactly this."""
+    cluster = LocalCluster(tmp_path)
+    try:
+        cluster.up(3, free_base_port(12))
+        with connect(cluster.servers) as mq:
+            mq.admin.create_topic("t", queues=2)
+            for number in range(20):
+                mq.send("t", b"m%06d\tx" % number)
+        target = max(node.status["commit_index"] for node in cluster.view().nodes if node.status)
+        while {node.status["applied_index"] for node in cluster.view().nodes if node.status} != {target}:
+            target = max(node.status["commit_index"] for node in cluster.view().nodes if node.status)
+        follower = next(node for node in cluster.nodes if node.id != cluster.wait_leader())
+        for node in cluster.nodes:
+            if node.id != follower.id:
+                cluster.kill(node.id)
+        with connect(cluster.servers) as mq, HistoryWriter(tmp_path / "h.jsonl") as history:
+            assert read_node(mq, follower, "t", 2, history) == 20
+    finally:
+        cluster.down()
