@@ -16,8 +16,8 @@ from raft_group import Disk, Group
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
-from raftlog.errors import NotLeaderError, ProposalDroppedError
-from raftlog.types import NOBODY, EntryType, NodeId
+from raftlog.errors import ProposalDroppedError
+from raftlog.types import NOBODY, Entry, EntryType, NodeId
 
 STEPS = int(os.environ.get("RAFT_STEPS", "3000"))
 SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(int(os.environ.get("RAFT_SEEDS", "400")))
@@ -215,26 +215,25 @@ class Search:
         for node in self.group.voters:
             if node not in self.group.nodes:
                 self.group.start(node)
-        marker = None
+        marker: Entry | None = None
         for _ in range(LIVENESS_TICKS):
             self._settle()
-            if marker is None and (leaders := self.group.leaders()):
-                marker = self._propose_marker(max(leaders, key=lambda node: self.group.nodes[node].term))
-            elif marker is not None and all(raw.applied_index >= marker for raw in self.group.nodes.values()):
+            nodes = self.group.nodes
+            leader = max(self.group.leaders(), key=lambda node: nodes[node].term, default=None)
+            if leader is not None and (marker is None or not nodes[leader].raft.log.matches(marker.id)):
+                marker = self._propose_marker(leader)
+            elif marker is not None and all(raw.applied_index >= marker.index for raw in nodes.values()):
                 return
-            elif marker is not None and len(self.group.leaders()) != 1:
-                marker = None
             for node in self.group.voters:
                 self.group.act(node, RawNode.tick)
         states = [raw.status() for raw in self.group.nodes.values()]
         raise AssertionError(f"no progress within {LIVENESS_TICKS} ticks: {states}")
 
-    def _propose_marker(self, leader: NodeId) -> int | None:
+    def _propose_marker(self, leader: NodeId) -> Entry | None:
         try:
-            entry = self.group.act(leader, lambda raw: raw.propose(EntryType.MESSAGES, b"marker", 0))
-        except (NotLeaderError, ProposalDroppedError):
+            return self.group.nodes[leader].propose(EntryType.MESSAGES, b"marker", 0)
+        except ProposalDroppedError:
             return None
-        return entry.index  # type: ignore[attr-defined, no-any-return]
 
     def _settle(self) -> None:
         for _ in range(5000):
