@@ -126,7 +126,7 @@ class LocalCluster:
         return strike
 
     def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Stops the node if it runs, starts it, and waits until it answers; returns its new pid."""
+        """Stops the node if it runs, starts it, waits until it knows a leader (if there can be one). Returns its pid."""
         read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
@@ -134,7 +134,7 @@ class LocalCluster:
             check_ports([node])
             check_data_dirs(self.nodes)
             pid = self._start(node_id)
-            self._wait(lambda view: _answers(view, node_id), timeout_s, f"node {node_id} does not answer", [node_id])
+            self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
             return pid
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> ClusterView:
@@ -261,8 +261,12 @@ def prepare_data_dir(data: Path) -> None:
         )
 
 
-def _answers(view: ClusterView, node_id: int) -> bool:
-    return any(node.record.id == node_id and node.ready for node in view.nodes)
+def _has_joined(view: ClusterView, node_id: int) -> bool:
+    """It answers and knows a leader; while too few run for there to be one, answering is all it can do."""
+    too_few = 2 * sum(node.running for node in view.nodes) <= len(view.nodes)
+    return any(
+        node.record.id == node_id and (node.ready or (too_few and node.status is not None)) for node in view.nodes
+    )
 
 
 def _ended(node: NodeRecord) -> LocalError:

@@ -147,8 +147,3 @@ def read_nodes(data: Path) -> list[NodeRecord]:
             )
         )
     return sorted(nodes, key=lambda node: node.id)
-
-
-def data_dir_of(node: NodeRecord) -> Path:
-    """Where the node keeps its log and its database."""
-    return Path(load(node.config_path).node.data_dir)

@@ -111,6 +111,11 @@ def test_kill_restart_and_a_second_start(shell: Shell) -> None:
     assert status["leader"] not in (None, first["leader"])
     assert status["term"] > first["term"]  # type: ignore[operator]
     shell("restart", killed)
+    for node in "123":
+        shell("kill", node)
+    for node in "123":
+        shell("restart", node)  # the first one comes back to a cluster without a majority
+    assert shell.json("status")["leader"] is not None
     below = shell.folder / "deep" / "down"
     below.mkdir(parents=True)
     assert Shell(below).json("down")["stopped"] == [1, 2, 3]
@@ -193,3 +198,21 @@ def test_follow_prints_what_comes(shell: Shell) -> None:
         reader.kill()
     assert (out, reader.returncode) == (b"two\n", 0)
     assert b"stopped after 2 messages" in err
+
+
+def test_up_in_the_foreground_tells_of_a_dead_node_and_ends_after_down(shell: Shell) -> None:
+    process = subprocess.Popen(
+        shell.command("up", "--json", "--base-port", str(free_base_port(12))),
+        cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        nodes = json.loads(process.stdout.readline())["nodes"]
+        os.kill(nodes[1]["pid"], signal.SIGKILL)
+        assert process.stderr.readline() == b"node 2 has ended: raftmq logs 2, then raftmq restart 2\n"
+        shell("down")
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (0, b"all nodes were stopped by another command\n")

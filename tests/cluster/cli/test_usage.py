@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster.cli import COMMANDS, cli
+from cluster.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from cluster.local_config import plan_nodes, write_configs
 from cluster.local_layout import ClusterFile, write_cluster
+from cluster.remoting.codes import ResponseCode
 
 
 @pytest.fixture(autouse=True)
@@ -170,3 +172,29 @@ def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.commands.status.data_dir", broken)
     result = run("status")
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Unknown("timed out"), 3),
+        (Unreachable("nobody there"), 4),
+        (Refused("no leader", code=ResponseCode.SERVICE_NOT_AVAILABLE), 5),
+        (Refused("busy", code=ResponseCode.SYSTEM_BUSY), 5),
+        (Refused("too large", code=ResponseCode.MESSAGE_ILLEGAL), 1),
+        (NotFound("no such topic"), 1),
+        (Failed("damaged"), 1),
+    ],
+)
+def test_what_the_client_knows_decides_the_exit_code(
+    error: RaftMQError, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(servers: str | None) -> None:
+        raise error
+
+    monkeypatch.setattr("cluster.commands.consume.connect", fail)
+    result = run("consume", "t")
+    assert result.exit_code == code
+    what, _, fix = three_lines(result)
+    assert what == str(error)
+    assert fix
