@@ -32,6 +32,8 @@ _BACKOFF_START_S = 0.02
 _BACKOFF_MAX_S = 0.25
 _BACKOFF_GROWTH = 1.3
 _ACCEPT_ANY_AFTER_S = 2.0
+_STAND_IN_S = 5.0
+"""How long a node that only passes requests on is kept before the leader is looked for again."""
 
 
 class BrokerData(msgspec.Struct):
@@ -133,13 +135,16 @@ class ClusterView:
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers)]
         try:
             done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
-            self.leader = done.pop().result()
+            self.leader, confirmed = done.pop().result()
+            if not confirmed:
+                asyncio.get_running_loop().call_later(_STAND_IN_S, self.suspect, self.leader)
             return self.leader
         finally:
             for probe in probes:
                 probe.cancel()
 
-    async def _probe(self, server: str) -> str:
+    async def _probe(self, server: str) -> tuple[str, bool]:
+        """(address, whether it leads), asking `server` until there is an answer to give."""
         backoff = Backoff(self.jitter)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _ACCEPT_ANY_AFTER_S
@@ -150,11 +155,11 @@ class ClusterView:
                 if leader is not None:
                     confirmed = await self._ask_who_leads(leader)
                     if confirmed is not None and confirmed[0] == leader:
-                        return leader
+                        return leader, True
                 if loop.time() >= give_up_at:
                     for address in (leader, *others):
                         if address is not None and await self._ask_who_leads(address) is not None:
-                            return address
+                            return address, False
             await backoff.pause()
 
     async def _ask_who_leads(self, server: str) -> tuple[str | None, tuple[str, ...]] | None:
