@@ -126,7 +126,7 @@ class LocalCluster:
         return strike
 
     def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Stops the node if it runs, starts it, waits until it knows a leader (if there can be one). Returns its pid."""
+        """Stops the node if it runs, starts it, waits until it knows a leader if there can be one. Returns its pid."""
         read_cluster(self.data).node(node_id)
         with locked(self.data):
             node = read_cluster(self.data).node(node_id)
