@@ -14,26 +14,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from cluster.apply_lane import Applied
 from cluster.clock import Clock
-from cluster.message_batch import Built, QueueCursor, Send, TopicSlot, build, message_size
+from cluster.effects import Effects
+from cluster.message_batch import QueueCursor, Send, TopicSlot, build, message_size
+from cluster.pending import Done, PendingCommands, PendingEntry, SendReplies, TopicBarriers
 from cluster.services import Outcome, ProposeResult
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
-from raftlog.types import EntryId, EntryType, Role
+from raftlog.types import EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import (
-    COMMIT_OFFSETS,
-    CREATE_TOPIC,
-    DELETE_TOPIC,
-    END_SESSIONS,
-    Command,
-    CommandResult,
-    pack,
-)
+from statemachine.commands import Command, CommandResult, pack
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -41,52 +35,6 @@ if TYPE_CHECKING:
     from cluster.remoting.server import ReplyPath
 
 logger = logging.getLogger(__name__)
-
-Done = Callable[[ProposeResult], None]
-
-
-class SendReplies(Protocol):
-    """Who turns the fate of a send into bytes for the client (see `remoting.send_reply`)."""
-
-    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """All of them are committed and applied; those at the `muted` positions have had their answer (UNKNOWN)."""
-
-    def refused(self, send: Send, remark: str) -> None:
-        """Never proposed, or proved lost."""
-
-    def unknown(self, send: Send, remark: str) -> None:
-        """Proposed, undecided at the deadline."""
-
-
-class PendingCommands:
-    """Commands of one or several callers that share a COMMAND entry."""
-
-    __slots__ = ("commands", "deadline_ms", "done")
-
-    def __init__(self, commands: list[Command], done: Done, deadline_ms: int) -> None:
-        self.commands = commands
-        self.done = done
-        self.deadline_ms = deadline_ms
-
-
-class PendingEntry:
-    """A proposed entry and all who wait for it."""
-
-    __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
-
-    def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
-        self.id = entry_id
-        self.deadline_ms = deadline_ms
-        self.sends: list[Send] = []
-        self.built: Built | None = None
-        self.calls: list[PendingCommands] = []
-        self.bytes = 0
-        self.proposed_s = 0.0
-        self.answered = False
-        """True once its waiters were told UNKNOWN; the entry itself waits on for the log's decision."""
-        self.muted: set[int] = set()
-        """Positions in `sends` that were told UNKNOWN and must not be answered a second time."""
-
 
 def strict_name(send: Send) -> tuple[int, str, int]:
     """By what dedup=strict tells messages apart: topic, UNIQ_KEY, CRC of the body."""
@@ -114,7 +62,6 @@ class Proposals:
         """
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
-        self._offsets_flush_ms = config.offsets.flush_ms
         self._state = state
         self._clock = clock
         self._store_host = store_host
@@ -125,13 +72,11 @@ class Proposals:
         self._sends: deque[Send] = deque()
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
-        self._offsets: dict[tuple[str, int, int], int] = {}
-        self._effects_since_ms = 0
-        self._ended_sessions: list[bytes] = []
+        self._effects = Effects(config.offsets.flush_ms)
         self._strict: set[tuple[int, str, int]] = set()
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
-        self._barriers: dict[str, int] = {}
+        self._barriers = TopicBarriers()
         self._open_term = 0
         self._raw: RawNode | None = None
         self.bytes_inflight = 0
@@ -178,32 +123,19 @@ class Proposals:
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
-        for command in commands:
-            if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
-                name = command[1]["name"] if command[0] == CREATE_TOPIC else command[1]
-                self._barriers[name] = self._barriers.get(name, 0) + 1
-                self._slots.pop(name, None)
+        for name in self._barriers.raise_for(commands):
+            self._slots.pop(name, None)
         self._calls.append(PendingCommands(commands, done, self._clock.monotonic_ms() + self._deadline_ms))
         self._wake()
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
-        self._note_effect()
-        self._offsets[group, topic_id, queue_id] = offset
+        self._effects.offset(group, topic_id, queue_id, offset, self.now_ms)
 
     def end_session(self, producer_id: bytes) -> None:
         """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
         if self._open_term:
-            self._note_effect()
-            self._ended_sessions.append(producer_id)
-
-    def _note_effect(self) -> None:
-        if not self._has_effects:
-            self._effects_since_ms = self.now_ms
-
-    @property
-    def _has_effects(self) -> bool:
-        return bool(self._offsets or self._ended_sessions)
+            self._effects.session_ended(producer_id, self.now_ms)
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
         """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
@@ -266,8 +198,8 @@ class Proposals:
                     self._propose_commands(raw)
             while self._sends and len(self._pending) < self._limits.batches_inflight_max:
                 self._propose_sends(raw)
-            if self._effects_due():
-                raw.propose(EntryType.COMMAND, self._take_effects(), raw.log_time_ms())
+            if self._effects.due(self.now_ms):
+                raw.propose(EntryType.COMMAND, self._effects.take(), raw.log_time_ms())
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
 
@@ -319,9 +251,8 @@ class Proposals:
         self._open_term = 0
         calls, self._calls = self._calls, []
         for call in calls:
-            _tell(call, ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
-        self._offsets.clear()
-        self._ended_sessions.clear()
+            call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
+        self._effects.clear()
         sends = list(self._sends)
         self._sends.clear()
         self.bytes_inflight -= sum([send.size for send in sends])
@@ -340,7 +271,7 @@ class Proposals:
             self.bytes_inflight -= send.size
             self._strict_decided([send])
             self._replies.refused(send, "the log did not take it in time; nothing was stored")
-        if self._effects_due():
+        if self._effects.due(now):
             self._wake()
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -375,7 +306,7 @@ class Proposals:
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._cut_batch()
-        effects = self._take_effects() if self._has_effects else b""
+        effects = self._effects.take() if self._effects else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built = build(
             sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host, effects=effects
@@ -408,20 +339,6 @@ class Proposals:
             count_left -= len(send.batch) or 1
         return sends
 
-    def _effects_due(self) -> bool:
-        return self._has_effects and self.now_ms - self._effects_since_ms >= self._offsets_flush_ms
-
-    def _take_effects(self) -> bytes:
-        commands: list[Command] = []
-        if self._offsets:
-            rows = [[*name, offset] for name, offset in self._offsets.items()]
-            self._offsets.clear()
-            commands.append([COMMIT_OFFSETS, rows])
-        if self._ended_sessions:
-            commands.append([END_SESSIONS, self._ended_sessions])
-            self._ended_sessions = []
-        return pack(commands)
-
     def _note_proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
         if self._metrics is not None:
             pending.proposed_s = self._clock.monotonic_s()
@@ -441,7 +358,7 @@ class Proposals:
                     metrics.messages_in(topic.name, count, size)
 
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
-        self._release_barriers(waiter)
+        self._barriers.lower_for(waiter)
         self._note_settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
@@ -454,12 +371,12 @@ class Proposals:
         for call in waiter.calls:
             count = len(call.commands)
             if not waiter.answered:
-                _tell(call, ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
+                call.tell(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
             at += count
 
     def _lost(self, waiter: PendingEntry) -> None:
         """Another leader's entry stands at our index: ours will never be applied."""
-        self._release_barriers(waiter)
+        self._barriers.lower_for(waiter)
         self._note_settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes
         self._strict_decided(waiter.sends)
@@ -469,7 +386,7 @@ class Proposals:
                 self._replies.refused(send, remark)
         for call in waiter.calls:
             if not waiter.answered:
-                _tell(call, ProposeResult(Outcome.FAIL, [], waiter.id, remark))
+                call.tell(ProposeResult(Outcome.FAIL, [], waiter.id, remark))
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
@@ -481,27 +398,8 @@ class Proposals:
                 entry.muted.add(at)
                 self._replies.unknown(send, remark)
         for call in entry.calls:
-            _tell(call, ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
+            call.tell(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
 
     def _strict_decided(self, sends: list[Send]) -> None:
         if self._strict:
             self._strict.difference_update([strict_name(send) for send in sends if send.slot.dedup == "strict"])
-
-    def _release_barriers(self, waiter: PendingEntry) -> None:
-        for call in waiter.calls:
-            for command in call.commands:
-                if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
-                    name = command[1]["name"] if command[0] == CREATE_TOPIC else command[1]
-                    left = self._barriers.get(name, 0) - 1
-                    if left > 0:
-                        self._barriers[name] = left
-                    else:
-                        self._barriers.pop(name, None)
-
-
-def _tell(call: PendingCommands, result: ProposeResult) -> None:
-    """A waiter that fails must not take the node with it: what it asked for is in the log or not, all the same."""
-    try:
-        call.done(result)
-    except Exception:
-        logger.exception("a waiter for %s failed", [command[0] for command in call.commands])

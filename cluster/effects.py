@@ -1,0 +1,53 @@
+"""Commands that nobody waits for: oneway offset commits and ended sessions. They gather, and ride on the next entry."""
+
+from __future__ import annotations
+
+from statemachine.commands import COMMIT_OFFSETS, END_SESSIONS, Command, pack
+
+
+class Effects:
+    """What has gathered; falsy if nothing has. Lost with the leadership, as their senders were promised nothing."""
+
+    def __init__(self, flush_ms: int) -> None:
+        """`flush_ms`: without another entry to ride on, they get one of their own after this long."""
+        self._flush_ms = flush_ms
+        self._offsets: dict[tuple[str, int, int], int] = {}
+        self._ended_sessions: list[bytes] = []
+        self._since_ms = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._offsets or self._ended_sessions)
+
+    def offset(self, group: str, topic_id: int, queue_id: int, offset: int, now_ms: int) -> None:
+        """The last value per queue is what counts."""
+        self._note(now_ms)
+        self._offsets[group, topic_id, queue_id] = offset
+
+    def session_ended(self, producer_id: bytes, now_ms: int) -> None:
+        """The log may forget this producer."""
+        self._note(now_ms)
+        self._ended_sessions.append(producer_id)
+
+    def due(self, now_ms: int) -> bool:
+        """Whether they have waited long enough for an entry to ride on."""
+        return bool(self) and now_ms - self._since_ms >= self._flush_ms
+
+    def take(self) -> bytes:
+        """All of them, packed; b"" if there are none."""
+        commands: list[Command] = []
+        if self._offsets:
+            commands.append([COMMIT_OFFSETS, [[*name, offset] for name, offset in self._offsets.items()]])
+            self._offsets.clear()
+        if self._ended_sessions:
+            commands.append([END_SESSIONS, self._ended_sessions])
+            self._ended_sessions = []
+        return pack(commands) if commands else b""
+
+    def clear(self) -> None:
+        """Drops them."""
+        self._offsets.clear()
+        self._ended_sessions.clear()
+
+    def _note(self, now_ms: int) -> None:
+        if not self:
+            self._since_ms = now_ms
