@@ -10,18 +10,15 @@ node leads; then everything unanswered is sent again, same bytes, to whoever lea
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import functools
 from collections import deque
 
-import msgspec
-
 from cluster.client.connection import Connection, dial
 from cluster.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
-from cluster.client.message import SendResult, position_of
+from cluster.client.message import SendResult
 from cluster.client.room import Room
 from cluster.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
+from cluster.client.send_result import read_result, settle
 from cluster.client.send_window import AnyFuture, Pending, SendWindow, Verdict
 from cluster.client.view import ROUTE_LIFE_S, Backoff, ClusterView
 from cluster.remoting.codec import Header
@@ -30,15 +27,6 @@ from cluster.remoting.codes import ResponseCode
 _SWEEP_S = 0.1
 _OLDEST_ATTEMPTS = 3
 """A request unanswered for this many attempt times on a connection that answers others is lost, too."""
-
-
-class _SendReply(msgspec.Struct, gc=False):
-    queueId: int  # the protocol's names
-    queueOffset: int
-    msgId: str = ""
-
-
-_decode_reply = msgspec.json.Decoder(_SendReply, strict=False).decode
 
 
 class SendPipeline:
@@ -255,30 +243,16 @@ class SendPipeline:
             self._hold(ask_leader=not busy)
 
     def _settle_ok(self, pending: Pending, header: Header) -> None:
-        try:
-            reply = _decode_reply(header.extFields or b"{}")
-        except msgspec.DecodeError as error:
-            text = f"send to {pending.topic}: the success reply is not understood: {error}"
-            self._settle(pending, None, Unknown(text, message_ids=pending.message_ids))
-            return
         if self._backoff.used or self._lost_in_a_row:
             self._backoff = Backoff(self.view.jitter)
             self._lost_in_a_row = 0
         route = self.view.known_route(pending.topic)
         if route is not None and not route.exists:
             self._ask_route(pending.topic)
-        ids = pending.message_ids
-        if not pending.batch:
-            result = SendResult(ids[0], reply.queueId, reply.queueOffset, position_of(reply.msgId))
-            self._settle(pending, result, None)
-            return
-        positions = [position_of(i) for i in reply.msgId.split(",")]
-        positions += [-1] * (len(ids) - len(positions))
-        results = [
-            SendResult(message_id, reply.queueId, reply.queueOffset + n, position)
-            for n, (message_id, position) in enumerate(zip(ids, positions, strict=False))
-        ]
-        self._settle(pending, results, None)
+        try:
+            self._settle(pending, read_result(pending, header), None)
+        except Unknown as error:
+            self._settle(pending, None, error)
 
     def _settle(
         self, pending: Pending, result: SendResult | list[SendResult] | None, error: RaftMQError | None
@@ -366,15 +340,6 @@ class SendPipeline:
         if self._link is not None:
             link, self._link = self._link, None
             link.close()
-
-
-def settle(future: AnyFuture, result: SendResult | list[SendResult] | None, error: Exception | None) -> None:
-    """Sets the outcome unless the caller gave the future up."""
-    with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
 
 
 def _never_sent(request: SendRequest) -> Failed:
