@@ -23,6 +23,15 @@ class Effects:
         self._note(now_ms)
         self._offsets[group, topic_id, queue_id] = offset
 
+    def take_group(self, group: str) -> list[list[object]]:
+        """The rows of one group's offsets, which then no longer gather here."""
+        names = [name for name in self._offsets if name[0] == group]
+        return [[*name, self._offsets.pop(name)] for name in names]
+
+    def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:
+        """Whether a commit of this queue waits here."""
+        return (group, topic_id, queue_id) in self._offsets
+
     def session_ended(self, producer_id: bytes, now_ms: int) -> None:
         """The log may forget this producer."""
         self._note(now_ms)

@@ -274,6 +274,10 @@ class Node:
         """See Services."""
         self.proposals.commit_offset_later(group, topic_id, queue_id, offset)
 
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        """See Services."""
+        self.proposals.settle_offsets(group, done)
+
     def read_log(self, position: int, size: int) -> bytes:
         """See Services."""
         return self._parts.directory.log.read_at(position, size)

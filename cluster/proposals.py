@@ -27,7 +27,7 @@ from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import Command, CommandResult, pack
+from statemachine.commands import COMMIT_OFFSETS, Command, CommandResult, pack
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -73,6 +73,8 @@ class Proposals:
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self._effects = Effects(config.offsets.flush_ms)
+        self._effects_index = -1
+        """Index of the last entry that carried effects."""
         self._strict: set[tuple[int, str, int]] = set()
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
@@ -130,7 +132,24 @@ class Proposals:
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
-        self._effects.offset(group, topic_id, queue_id, offset, self.now_ms)
+        effects = self._effects
+        on_its_way = effects.has_offset(group, topic_id, queue_id) or self._effects_in_flight()
+        if not on_its_way and self._state.offset(group, topic_id, queue_id) == offset:
+            return  # pulls repeat the committed offset; nothing new to put into the log
+        effects.offset(group, topic_id, queue_id, offset, self.now_ms)
+
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        """Calls `done` when every oneway commit of the group so far is applied, or lost with the leadership."""
+        rows = self._effects.take_group(group)
+        if rows:
+            self.submit_commands([[COMMIT_OFFSETS, rows]], lambda _: done())
+        elif self._effects_in_flight():
+            self.submit_commands([], lambda _: done())
+        else:
+            done()
+
+    def _effects_in_flight(self) -> bool:
+        return self._raw is not None and self._effects_index > self._raw.applied_index
 
     def end_session(self, producer_id: bytes) -> None:
         """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
@@ -199,7 +218,8 @@ class Proposals:
             while self._sends and len(self._pending) < self._limits.batches_inflight_max:
                 self._propose_sends(raw)
             if self._effects.due(self.now_ms):
-                raw.propose(EntryType.COMMAND, self._effects.take(), raw.log_time_ms())
+                entry = raw.propose(EntryType.COMMAND, self._effects.take(), raw.log_time_ms())
+                self._effects_index = entry.index
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
 
@@ -317,6 +337,8 @@ class Proposals:
             built.rewind()
             self._sends.extendleft(reversed(sends))
             raise
+        if effects:
+            self._effects_index = entry.index
         pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
         pending.sends = sends
         pending.built = built

@@ -99,6 +99,9 @@ class Services(Protocol):
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Coalesces a oneway offset commit: last value per queue, in the log after at most 100 ms. Leader only."""
 
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        """Calls `done` when every coalesced commit of the group so far is applied, or lost. Leader only."""
+
     def read_log(self, position: int, size: int) -> bytes:
         """Bytes of the commit log at a logical position (applied messages only). Raises raftlog.errors.StorageError."""
 

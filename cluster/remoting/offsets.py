@@ -48,7 +48,8 @@ class Offsets:
 
         def ask() -> None:
             if not request.connection.closed:
-                self._services.read_index(confirmed)
+                # A consumer that takes a queue over asks right after the former owner's oneway commit.
+                self._services.settle_offsets(group, lambda: self._services.read_index(confirmed))
 
         def confirmed(ok: bool) -> None:
             nonlocal tries

@@ -139,6 +139,13 @@ class FakeNode:
     def read_index(self, done: Callable[[bool], None]) -> None:
         done(self.confirms)
 
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        rows = [list(row) for row in self.later if row[0] == group]
+        self.later = [row for row in self.later if row[0] != group]
+        if rows:
+            self.append_entry(EntryType.COMMAND, commands.pack([[commands.COMMIT_OFFSETS, rows]]))
+        done()
+
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         self.later.append((group, topic_id, queue_id, offset))
 

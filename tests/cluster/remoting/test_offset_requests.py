@@ -133,3 +133,9 @@ def test_bounds_refusals(node: Any, topic: Any, code: int) -> None:
     assert node.ask(code, topic="T", timestamp=0).answer.code == 29
     node.confirms = False
     assert node.ask(code, topic="T", queueId=0, timestamp=0).answer.code == 14
+
+
+def test_a_query_sees_the_oneway_commit_before_it(node: Any, topic: Any) -> None:
+    update(node, 2, oneway=True)
+    assert node.state.offset("g", topic.id, 0) is None, "it gathers first"
+    assert query(node).answer.ext == {"offset": "2"}
