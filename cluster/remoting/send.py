@@ -228,6 +228,9 @@ class SendHandler:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""
         if slot.name.startswith("%RETRY%"):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
+        if len(body) > self._limits.message_bytes_max:
+            remark = f"the batch has {len(body)} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
         strict = slot.dedup == "strict"
         messages: list[BatchMessage] = []
         at, end = 0, len(body)

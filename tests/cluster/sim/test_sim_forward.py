@@ -1,0 +1,139 @@
+"""Requests behind a node that does not lead: handed from leader to leader, answered once, never charged to a peer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sim_cluster import SimCluster, codes, send_frame
+from sim_node import SimNode
+
+from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
+
+
+@pytest.fixture
+def sim() -> Any:
+    with SimCluster(3) as made:
+        made.create_topic("T")
+        yield made
+
+
+def everywhere(sim: SimCluster) -> list[bytes]:
+    sim.heal()
+    sim.settle()
+    sim.check_equal()
+    return sim.running[0].bodies("T")
+
+
+def follower_of(sim: SimCluster) -> SimNode:
+    return sim.followers()[0]
+
+
+def test_a_send_through_a_follower(sim: SimCluster) -> None:
+    path = follower_of(sim).connect()
+    for at in range(2):
+        path.ask(send_frame(at, "T", b"%d" % at, serialize_type=at))
+    sim.loop.run_until(lambda: len(path.replies) == 2, 5)
+    assert [codes(path, at) for at in range(2)] == [[0], [0]]
+    assert path.inflight_bytes == 0
+    assert everywhere(sim) == [b"0", b"1"]
+
+
+def test_a_malformed_request_costs_only_its_own_client(sim: SimCluster) -> None:
+    """The header is well-formed, what it says is not; the leader finds out."""
+    path = follower_of(sim).connect()
+    closed: list[object] = []
+    for node in sim.running:
+        handlers = node.transport.handlers
+        assert handlers is not None
+        node.transport.handlers = handlers._replace(closed=closed.append)
+    path.ask(encode_frame(17, 1, 0, body=b"", ext={"topic": "X", "readQueueNums": "many"}))
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) != [0]
+    assert not closed
+
+
+def test_no_leader_is_refused_after_the_wait(sim: SimCluster) -> None:
+    lonely = follower_of(sim)
+    for node in sim.running:
+        if node is not lonely:
+            node.kill(power=False)
+    path = lonely.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    path.ask(send_frame(2, "T", b"b", oneway=True))
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) == [14]
+    sim.loop.run_for(5)
+    assert 2 not in path.replies
+    assert lonely.forwarder.bytes_held == 0
+    assert everywhere(sim) == []
+
+
+def test_handed_on_and_never_answered_is_unknown(sim: SimCluster) -> None:
+    through, leader = follower_of(sim), sim.leader()
+    sim.network.cut(leader.node_id, through.node_id)
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) == [1]
+    assert path.replies[1][0][1].startswith("[UNKNOWN]")
+    assert everywhere(sim) == [b"a"]
+
+
+def test_handed_on_to_the_next_leader_under_the_same_identity(sim: SimCluster) -> None:
+    """The leader has stored it and dies before its answer arrives."""
+    through, leader = follower_of(sim), sim.leader()
+    sim.network.cut(leader.node_id, through.node_id)
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    leader.kill(power=True)
+    through.transport.on_closed(leader.node_id)
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) == [0]
+    assert everywhere(sim) == [b"a"]
+
+
+def test_the_client_s_own_identity_goes_before_the_follower_s(sim: SimCluster) -> None:
+    """Our client sends through a follower, hears nothing, and sends again to the leader."""
+    through, leader = follower_of(sim), sim.leader()
+    sim.network.cut(leader.node_id, through.node_id)
+    pid = bytes(range(16))
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a", pid=pid, seq=1, low=1))
+    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    again = leader.connect()
+    again.ask(send_frame(1, "T", b"a", pid=pid, seq=1, low=1))
+    sim.loop.run_until(lambda: again.replies, 5)
+    assert codes(again, 1) == [0]
+    assert everywhere(sim) == [b"a"]
+
+
+def test_oneway_is_stored_and_never_answered(sim: SimCluster) -> None:
+    path = follower_of(sim).connect()
+    path.ask(send_frame(1, "T", b"a", oneway=True))
+    sim.loop.run_until(lambda: sim.leader().bodies("T"), 5)
+    path.ask(encode_frame(17, 2, FLAG_ONEWAY, ext={"topic": "X"}))
+    sim.loop.run_for(4)
+    assert not path.replies
+    assert everywhere(sim) == [b"a"]
+
+
+def test_held_bytes_are_bounded() -> None:
+    limit = 1 << 19
+    names = ("frame_bytes_max", "connection_inflight_bytes_max", "node_inflight_bytes_max")
+    with SimCluster(4, **{f"limits.{name}": limit for name in names}, **{"limits.message_bytes_max": 1 << 18}) as sim:
+        sim.create_topic("T")
+        lonely = follower_of(sim)
+        for node in sim.running:
+            if node is not lonely:
+                node.kill(power=False)
+        one, two = lonely.connect(), lonely.connect()
+        for path, size in ((one, 300_000), (one, 300_000), (two, 200_000), (two, 200_000)):
+            path.ask(send_frame(len(path.replies) + 1, "T", bytes(size)))
+        assert codes(one, 1) == codes(two, 1) == [2]
+        assert f"limits.connection_inflight_bytes_max = {limit}" in one.replies[1][0][1]
+        assert f"limits.node_inflight_bytes_max = {limit}" in two.replies[1][0][1]
+        assert one.replies[1][0][1].startswith("300")
+        sim.loop.run_until(lambda: not lonely.forwarder.bytes_held, 5)
+        assert (one.inflight_bytes, two.inflight_bytes) == (0, 0)

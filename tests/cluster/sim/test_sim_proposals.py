@@ -1,0 +1,307 @@
+"""What becomes of proposals: settled by (term, index), once; and what must wait until a leader may take writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sim_cluster import SimCluster, codes, send_frame
+from sim_node import ClientPath, SimNode
+
+from cluster.services import Outcome, ProposeResult
+from raftlog.types import Role
+from statemachine.commands import DELETE_TOPIC, PUT_GROUP
+
+OK, UNKNOWN, REFUSED, NO_TOPIC = 0, 1, 14, 17
+
+
+@pytest.fixture
+def sim_of() -> Any:
+    """Makes a cluster with topic T; closed after the test."""
+    made: list[SimCluster] = []
+
+    def make(**overrides: Any) -> SimCluster:
+        sim = SimCluster(len(made) + 11, **overrides)
+        made.append(sim.__enter__())
+        sim.create_topic("T")
+        return sim
+
+    yield make
+    for sim in made:
+        sim.__exit__()
+
+
+def hold_disks(nodes: list[SimNode]) -> None:
+    for node in nodes:
+        node.append.hold()
+
+
+def release_disks(nodes: list[SimNode]) -> None:
+    for node in nodes:
+        node.append.release()
+
+
+def ask(path: ClientPath, *bodies: bytes, first: int = 0, **fields: Any) -> None:
+    for at, body in enumerate(bodies):
+        path.ask(send_frame(first + at, "T", body, **fields))
+
+
+def answered(sim: SimCluster, path: ClientPath, count: int, limit_s: float = 20) -> list[list[int]]:
+    sim.loop.run_until(lambda: len(path.replies) == count, limit_s, f"{count} answers")
+    return [codes(path, opaque) for opaque in sorted(path.replies)]
+
+
+def stored(sim: SimCluster) -> list[bytes]:
+    sim.heal()
+    sim.settle()
+    sim.check_equal()
+    (bodies, *others) = [node.bodies("T") for node in sim.running]
+    assert all(other == bodies for other in others)
+    return bodies
+
+
+def lose_leadership(sim: SimCluster, node: SimNode) -> None:
+    """Cuts the node off until it has stepped down."""
+    sim.network.isolate(node.node_id)
+    sim.loop.run_until(lambda: node.raw.role is not Role.LEADER, 10, "the leader steps down")
+
+
+def test_committed_is_answered_once(sim_of: Any) -> None:
+    sim = sim_of()
+    path = sim.leader().connect()
+    ask(path, b"a", b"b", b"c")
+    assert answered(sim, path, 3) == [[OK], [OK], [OK]]
+    assert stored(sim) == [b"a", b"b", b"c"]
+
+
+def test_a_replaced_entry_is_refused(sim_of: Any) -> None:
+    sim = sim_of(**{"send.deadline_ms": 20_000})
+    old = sim.leader()
+    path = old.connect()
+    sim.network.isolate(old.node_id)
+    ask(path, b"lost")
+    results = sim.propose(old, [PUT_GROUP, {"name": "lost"}, False])
+    sim.loop.run_for(0.01)
+    new = sim.leader(besides=old)
+    other = new.connect()
+    ask(other, b"kept")
+    assert answered(sim, other, 1) == [[OK]]
+    sim.network.heal()
+    assert answered(sim, path, 1) == [[REFUSED]]
+    assert "nothing was stored" in path.replies[0][0][1]
+    assert [result.outcome for result in results] == [Outcome.FAIL]
+    assert stored(sim) == [b"kept"]
+    assert "lost" not in new.state.groups
+
+
+def test_undecided_at_the_deadline_is_unknown_and_not_answered_again(sim_of: Any) -> None:
+    sim = sim_of()
+    leader, followers = sim.leader(), sim.followers()
+    hold_disks(followers)
+    path = leader.connect()
+    ask(path, b"slow")
+    results: list[ProposeResult] = sim.propose(leader, [PUT_GROUP, {"name": "slow"}, False])
+    assert answered(sim, path, 1) == [[UNKNOWN]]
+    assert path.replies[0][0][1].startswith("[UNKNOWN]")
+    assert leader.proposals.bytes_inflight > 0, "it counts until the log decides"
+    release_disks(followers)
+    assert stored(sim) == [b"slow"]
+    assert codes(path, 0) == [UNKNOWN]
+    assert [result.outcome for result in results] == [Outcome.UNKNOWN]
+    assert path.inflight_bytes == 0
+    assert leader.proposals.bytes_inflight == 0
+
+
+def test_a_retry_that_finds_its_entry_undecided_has_a_deadline_of_its_own(sim_of: Any) -> None:
+    sim = sim_of()
+    leader, followers = sim.leader(), sim.followers()
+    hold_disks(followers)
+    path = leader.connect()
+    ask(path, b"again", b"beside", key="K")
+    answered(sim, path, 2)
+    retry = leader.connect()
+    ask(retry, b"again", key="K", first=7)
+    assert answered(sim, retry, 1) == [[UNKNOWN]]
+    last = leader.connect()
+    ask(last, b"again", key="K", first=9)
+    sim.loop.run_for(0.2)
+    release_disks(followers)
+    assert answered(sim, last, 1) == [[OK]]
+    assert sorted(stored(sim)) == [b"again", b"beside"]
+    assert codes(path, 0) + codes(path, 1) + codes(retry, 7) == [UNKNOWN] * 3
+    assert [one.inflight_bytes for one in (path, retry, last)] == [0, 0, 0]
+
+
+def test_our_client_repeats_on_the_same_connection(sim_of: Any) -> None:
+    sim = sim_of()
+    leader, followers = sim.leader(), sim.followers()
+    hold_disks(followers)
+    path = leader.connect()
+    ask(path, b"x", pid=bytes(16), seq=1, low=1)
+    sim.loop.run_for(0.1)
+    ask(path, b"x", pid=bytes(16), seq=1, low=1, first=1)
+    release_disks(followers)
+    assert answered(sim, path, 1) == [[OK]]
+    assert path.inflight_bytes == 0, "the first arrival's bytes were given back"
+    assert stored(sim) == [b"x"]
+
+
+def test_sends_that_were_not_proposed_go_to_the_new_leader(sim_of: Any) -> None:
+    sim = sim_of(**{"limits.batches_inflight_max": 1, "send.deadline_ms": 20_000, "send.leader_wait_ms": 20_000})
+    old = sim.leader()
+    hold_disks(sim.followers())
+    path = old.connect()
+    ask(path, b"proposed")
+    sim.loop.run_for(0.01)
+    ask(path, b"queued", b"queued too", first=1, serialize_type=1)
+    lose_leadership(sim, old)
+    assert codes(path, 1) == []
+    sim.heal()
+    assert answered(sim, path, 3)[1:] == [[OK], [OK]]
+    bodies = stored(sim)
+    assert sorted(bodies)[-2:] == [b"queued", b"queued too"]
+    assert len(bodies) == len(set(bodies))
+
+
+def test_rerouted_sends_are_taken_by_the_node_itself_when_it_leads_again(sim_of: Any) -> None:
+    sim = sim_of(**{"limits.batches_inflight_max": 1, "send.deadline_ms": 20_000, "send.leader_wait_ms": 20_000})
+    old = sim.leader()
+    others = sim.followers()
+    path = old.connect()
+    sim.network.isolate(old.node_id)
+    ask(path, b"proposed")
+    sim.loop.run_for(0.01)
+    ask(path, b"queued", first=1)
+    for node in others:
+        node.kill(power=False)
+    lose_leadership(sim, old)
+    sim.network.heal()
+    others[0].start()
+    sim.loop.run_until(lambda: old.proposals.open or others[0].proposals.open, 20)
+    assert sim.find_leader() is old, "it has the longer log"
+    assert answered(sim, path, 2) == [[OK], [OK]]
+    assert stored(sim) == [b"proposed", b"queued"]
+
+
+def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(sim_of: Any) -> None:
+    """Three entries of term t at n, n+1, n+2; another leader's log ends at n+1; then the node leads again."""
+    sim = sim_of(**{"send.deadline_ms": 60_000})
+    old = sim.leader()
+    path = old.connect()
+    sim.network.isolate(old.node_id)
+    for at in range(6):
+        path.ask(send_frame(at, "T", b"lost %d" % at))
+        sim.loop.run_for(0.01)
+    waiting = len(old.proposals._pending)
+    assert waiting == 4, "four entries are in flight, the rest is queued"
+    new = sim.leader(besides=old)
+    sim.network.heal()
+    sim.loop.run_until(lambda: old.state.applied == new.state.applied, 10)
+    assert [codes(path, at) for at in range(4)] == [[REFUSED]] * 4, "also those whose index no entry has reached"
+    assert not old.proposals._pending
+    new.raw.transfer_leadership(old.node_id)
+    new.driver.wake()
+    sim.loop.run_until(lambda: old.proposals.open, 10, "the old leader leads again")
+    fresh = old.connect()
+    ask(fresh, b"fresh")
+    assert answered(sim, fresh, 1) == [[OK]]
+    assert {b"fresh"} <= set(stored(sim)) <= {b"fresh", b"lost 4", b"lost 5"}
+    assert old.proposals.bytes_inflight == 0
+
+
+def test_writes_are_closed_until_the_no_op_is_applied(sim_of: Any) -> None:
+    sim = sim_of(**{"send.deadline_ms": 20_000, "send.leader_wait_ms": 20_000})
+    old, target = sim.leader(), sim.followers()[0]
+    target.apply.hold()
+    old.raw.transfer_leadership(target.node_id)
+    old.driver.wake()
+    sim.loop.run_until(lambda: target.raw.role is Role.LEADER, 10)
+    path = target.connect()
+    ask(path, b"early")
+    results = sim.propose(target, [PUT_GROUP, {"name": "g"}, False])
+    sim.loop.run_for(1.0)
+    assert target.raw.role is Role.LEADER
+    assert not target.proposals.open
+    assert not path.replies
+    assert results[0].outcome is Outcome.FAIL
+    target.apply.release()
+    assert answered(sim, path, 1) == [[OK]]
+    assert stored(sim) == [b"early"]
+
+
+def test_a_topic_change_is_a_barrier(sim_of: Any) -> None:
+    """Sends gathered before a delete go before it, whatever the window says; later ones find no topic."""
+    sim = sim_of(**{"limits.batches_inflight_max": 1, "topics.auto_create": False, "send.deadline_ms": 20_000})
+    leader, followers = sim.leader(), sim.followers()
+    hold_disks(followers)
+    path = leader.connect()
+    ask(path, b"in flight")
+    sim.loop.run_for(0.01)
+    ask(path, b"gathered", first=1)
+    results = sim.propose(leader, [DELETE_TOPIC, "T"])
+    ask(path, b"too late", first=2)
+    sim.loop.run_for(0.1)
+    assert not path.replies
+    release_disks(followers)
+    assert answered(sim, path, 3) == [[OK], [OK], [NO_TOPIC]]
+    assert results[0].results[0].ok
+    sim.settle()
+    sim.check_equal()
+    assert all(node.failure is None and "T" not in node.state.topics for node in sim.running)
+
+
+def test_a_topic_made_anew_starts_at_offset_0(sim_of: Any) -> None:
+    sim = sim_of(**{"send.deadline_ms": 20_000})
+    leader = sim.leader()
+    path = leader.connect()
+    ask(path, b"old")
+    sim.propose(leader, [DELETE_TOPIC, "T"])
+    ask(path, b"new", first=1)
+    assert answered(sim, path, 2) == [[OK], [OK]]
+    assert b'"queueOffset":"0"' in path.replies[1][0][2]
+    assert stored(sim) == [b"new"]
+
+
+def test_reads_fail_on_step_down(sim_of: Any) -> None:
+    sim = sim_of()
+    leader = sim.leader()
+    sim.network.isolate(leader.node_id)
+    answers: list[bool] = []
+    leader.driver.read_index(answers.append)
+    sim.loop.run_for(0.3)
+    assert not answers, "nobody has confirmed that it still leads"
+    lose_leadership(sim, leader)
+    assert answers == [False]
+    leader.driver.read_index(answers.append)
+    sim.loop.run_for(0.01)
+    assert answers == [False, False]
+
+
+def test_reads_wait_for_apply(sim_of: Any) -> None:
+    sim = sim_of()
+    leader = sim.leader()
+    leader.apply.hold()
+    path = leader.connect()
+    ask(path, b"a")
+    sim.loop.run_for(0.1)
+    wanted = leader.raw.commit_index
+    assert wanted == leader.raw.last_index > leader.raw.applied_index
+    seen: list[tuple[bool, int]] = []
+    for _ in range(3):
+        leader.driver.read_index(lambda ok: seen.append((ok, leader.raw.applied_index)))
+    sim.loop.run_for(0.5)
+    assert not seen
+    leader.apply.release()
+    sim.loop.run_until(lambda: len(seen) == 3, 5)
+    assert all(ok and applied >= wanted for ok, applied in seen)
+
+
+def test_gathered_commands_fit_into_entries(sim_of: Any) -> None:
+    """40 MiB of commands asked for at once: more than a frame holds, so more than one entry."""
+    sim = sim_of()
+    leader = sim.leader()
+    before = leader.raw.last_index
+    many = [sim.propose(leader, [PUT_GROUP, {"name": f"g{at}", "note": "x" * (4 << 20)}, False]) for at in range(10)]
+    sim.loop.run_until(lambda: all(many), 20)
+    assert {results[0].outcome for results in many} == {Outcome.OK}
+    assert leader.raw.last_index - before == 10
