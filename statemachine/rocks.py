@@ -17,6 +17,8 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DBCompactionStyle,
+    DBCompressionType,
     DBRecoveryMode,
     Options,
     Rdict,
@@ -26,8 +28,8 @@ from rocksdict import (
 from statemachine.kv import FAMILIES, Batch, KVError
 
 MIB = 1024 * 1024
-WRITE_BUFFER_BYTES = 4 * MIB
-"""Per family, before it is flushed to a table file."""
+WRITE_BUFFER_BYTES = 8 * MIB
+"""Per family, before it is flushed to a table file; most session rows are written and deleted within one."""
 BLOCK_CACHE_BYTES = 16 * MIB
 """One cache for all families."""
 WAL_BYTES_MAX = 64 * MIB
@@ -181,6 +183,11 @@ def _family_options(cache: Cache) -> Options:
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
     options.set_target_file_size_base(16 * MIB)
+    # Rows are positions, CRCs and ids: they do not compress. Queues grow in parallel, so every flush overlaps all that
+    # is there, and levelled compaction would rewrite the whole family each time.
+    options.set_compression_type(DBCompressionType.none())
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(8)
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_cache_index_and_filter_blocks(True)
