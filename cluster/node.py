@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import os
-import random
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -20,11 +18,11 @@ from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, R
 from cluster.admin.versions import versions
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
-from cluster.clock import SystemClock
 from cluster.config import Config, split_address
+from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
-from cluster.lanes import Lane, ThreadLaneRunner
+from cluster.lanes import Lane, LaneRunner
 from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.node_parts import Parts
@@ -62,17 +60,18 @@ BROKER_LISTENER = "broker"
 class Node:
     """Implements `services.Services`, `admin.port.AdminPort` and `raft_driver.Proposer`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, environment: Environment | None = None) -> None:
         """Opens the data directory (blocking). Raises IdentityError, StorageError, KVError."""
         self.config = config
+        self.environment = environment or Environment()
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)
         self.metrics = NodeMetrics()
         self.failure: BaseException | None = None
         self.finished: asyncio.Future[None] | None = None
-        self._clock = SystemClock()
+        self._clock = self.environment.clock
         self._started_ms = self._clock.monotonic_ms()
-        self._parts = Parts(config, self.failpoints)
+        self._parts = Parts(config, self.failpoints, self.environment)
         self.state: BrokerState = self._parts.state
         self._replay_from = self.state.applied.index
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
@@ -90,7 +89,7 @@ class Node:
         self._loop = loop
         self.finished = loop.create_future()
         parts, config = self._parts, self.config
-        raw = parts.raw_node(config, random.Random(os.urandom(16)))
+        raw = parts.raw_node(config, self.environment.random())
         self.raw = raw
         addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
         self.transport = PeerTransport(parts.membership(), addresses, (config.peer.bind, config.peer.port))
@@ -100,20 +99,15 @@ class Node:
         self._build_services()
         log = parts.directory.log
         append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms)
-        self._append = ThreadLaneRunner[PersistJob, Persisted](
-            "append", append_lane, loop, self._on_persisted, self.driver.fail
-        )
+        runner, fail = self.environment.runner, self.driver.fail
+        self._append: LaneRunner[PersistJob] = runner("append", append_lane, loop, self._on_persisted, fail)
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(self.state)
         transport: Transport = self.transport
         if self.failpoints.enabled:
             apply_lane = FailpointLane(apply_lane, self.failpoints, "apply.batch")
             transport = FailpointTransport(transport, self.failpoints, loop)
-        self._apply = ThreadLaneRunner[list[Entry], Applied](
-            "apply", apply_lane, loop, self.driver.on_applied, self.driver.fail
-        )
-        self._prepare = ThreadLaneRunner[object, None](
-            "prepare", PrepareLane(log), loop, lambda _: None, self.driver.fail
-        )
+        self._apply: LaneRunner[list[Entry]] = runner("apply", apply_lane, loop, self.driver.on_applied, fail)
+        self._prepare: LaneRunner[object] = runner("prepare", PrepareLane(log), loop, lambda _: None, fail)
         self.driver.attach(transport, self, self._append, self._apply)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
         for listener in config.listeners:
@@ -123,13 +117,15 @@ class Node:
         self._timer = loop.call_later(TIMER_MS / 1000, self._on_timer)
         self._lag = LoopLagSampler(loop, self.metrics)
         self._lag.start()
+        if not self.environment.serves_admin:
+            return
         admin = await loop.run_in_executor(None, importlib.import_module, "cluster.admin.server")
         self._admin = admin.AdminServer(self)
         await self._admin.start()
 
     def _build_services(self) -> None:
         config = self.config
-        incarnation = os.urandom(8)
+        incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(self._own_address()))
         retries = RetryMemory()
         self._retries = retries

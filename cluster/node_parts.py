@@ -10,6 +10,7 @@ from time import perf_counter
 from uuid import UUID
 
 from cluster.config import Config
+from cluster.environment import Environment
 from cluster.failpoint_fs import FailpointFileSystem
 from cluster.failpoints import FailpointSet
 from cluster.peer.transport import Membership
@@ -17,11 +18,10 @@ from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import CorruptLogError
 from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem, OsFileSystem
+from raftlog.storage.fs import FileSystem
 from raftlog.storage.identity import Expected
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from statemachine.broker_state import BrokerState
-from statemachine.rocks import RocksKV
 
 
 class Stages:
@@ -41,10 +41,10 @@ class Stages:
 class Parts:
     """What was opened. `close` undoes it in reverse."""
 
-    def __init__(self, config: Config, failpoints: FailpointSet) -> None:
+    def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment) -> None:
         """Raises IdentityError, StorageError or KVError, each saying what to type."""
         self.stages = Stages()
-        fs: FileSystem = OsFileSystem()
+        fs = environment.fs
         hard_state_fs: FileSystem | None = None
         if failpoints.enabled:
             hard_state_fs = FailpointFileSystem(fs, failpoints, sync_point="hardstate.fdatasync")
@@ -57,7 +57,7 @@ class Parts:
             self.directory: NodeDir = open_node_dir(fs, path, expected, hard_state_fs=hard_state_fs)
         try:
             with self.stages.stage("state"):
-                self.kv = RocksKV(str(path / layout.STATE))
+                self.kv = environment.open_kv(str(path / layout.STATE))
                 self.state = BrokerState(self.kv)
             self._check_state_fits_log()
         except BaseException:
