@@ -95,13 +95,15 @@ def encode_message(message: Message) -> list[bytes]:
 def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) -> Message:
     """The message of an unpacked frame. Raises WireError."""
     try:
+        message: Message
         if kind == Kind.APPEND_ENTRIES:
-            return _decode_append(header, payload, group_id)
-        if kind == Kind.REQUEST_VOTE:
-            header[3] = EntryId(*header[3])
-        elif kind == Kind.APPEND_ENTRIES_REPLY:
-            header[5] = EntryId(*header[5])
-        message: Message = _TYPES[kind](*header)
+            message = _decode_append(header, payload, group_id)
+        else:
+            if kind == Kind.REQUEST_VOTE:
+                header[3] = EntryId(*header[3])
+            elif kind == Kind.APPEND_ENTRIES_REPLY:
+                header[5] = EntryId(*header[5])
+            message = _TYPES[kind](*header)
     except (KeyError, TypeError, ValueError, IndexError, FrameError) as error:
         raise WireError(f"malformed message of kind {kind}: {error}") from error
     _check_numbers(message)
