@@ -21,7 +21,7 @@ from cluster.local_layout import NodeRecord
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
-FOREIGN = ["cpp", "js"]
+FOREIGN = ["cpp", "js", "java"]
 QUEUES = 4
 BEFORE = 300
 AFTER = 300
@@ -38,7 +38,7 @@ def test_a_producer_outlives_the_leader(
 ) -> None:
     topic = f"{kind}-failover"
     mq.admin.create_topic(topic, QUEUES)
-    client = start(kind, "produce", topic, "--group", f"{kind}-failover", "--pace-ms", "2")
+    client = start(kind, "produce", topic, "--group", f"{kind}-failover", "--pace-ms", "2", "--prefix", kind)
     client.wait("send", BEFORE)
 
     leader = live.wait_leader()

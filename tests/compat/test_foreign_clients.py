@@ -16,8 +16,15 @@ import raftmq
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 
 Start = Callable[..., Any]
-FOREIGN = ["cpp", "js"]
+FOREIGN = ["cpp", "js", "java"]
 ALL = [*FOREIGN, "ours"]
+PAIRS = [
+    *((sender, reader) for sender in ALL for reader in ALL),
+    # The same Java client, with binary headers instead of JSON.
+    ("java-binary", "java-binary"),
+    ("java-binary", "ours"),
+    ("ours", "java-binary"),
+]
 QUEUES = 4
 MESSAGES = 500
 SAMPLE_BYTES = bytes(range(1, 256))
@@ -39,9 +46,11 @@ def expected(prefix: str, number: int) -> Seen:
     return Seen(key, "odd" if number % 2 else "even", f"blue {number}", f"{key} ".encode() + SAMPLE_BYTES)
 
 
-def send_foreign(start: Start, kind: str, topic: str) -> list[dict[str, Any]]:
+def send_foreign(start: Start, kind: str, topic: str, *arguments: str) -> list[dict[str, Any]]:
     """Sends MESSAGES one after the other; all must be acknowledged."""
-    client = start(kind, "produce", topic, "--group", f"{topic}-senders", "--count", str(MESSAGES))
+    client = start(
+        kind, "produce", topic, "--group", f"{topic}-senders", "--count", str(MESSAGES), "--prefix", kind, *arguments
+    )
     client.wait("done")
     sent = client.lines("send")
     assert [line for line in sent if "error" in line] == []
@@ -82,8 +91,7 @@ def wait_committed(mq: raftmq.Client, group: str, topic: str, limit_s: float = 3
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("reader", ALL)
-@pytest.mark.parametrize("sender", ALL)
+@pytest.mark.parametrize(("sender", "reader"), PAIRS)
 def test_who_sends_and_who_reads(mq: raftmq.Client, start: Start, sender: str, reader: str) -> None:
     topic, group = f"{sender}-to-{reader}", f"{sender}-to-{reader}-readers"
     mq.admin.create_topic(topic, QUEUES)
@@ -115,14 +123,18 @@ def test_a_reply_says_where_the_message_is(mq: raftmq.Client, start: Start, kind
     assert len({line["msg_id"] for line in sent}) == MESSAGES
 
 
-def pull_all(mq: raftmq.Client, topic: str, queue: int, node: str | None = None) -> list[raftmq.Message]:
-    """Every message of a queue, by plain pulls: no group, no dedup."""
+def pull_all(mq: raftmq.Client, topic: str, queue: int) -> list[raftmq.Message]:
+    """Every message of a queue up to its end, by plain pulls: no group, no dedup.
+
+    The end is linearizable; whoever answers the pull may lag a moment behind it.
+    """
+    end = mq.admin.max_offset(topic, queue)
     messages: list[raftmq.Message] = []
-    while True:
-        result = mq.pull(topic, queue, len(messages), node=node)
-        if not result.messages:
-            return messages
-        messages += result.messages
+    while len(messages) < end:
+        pulled = mq.pull(topic, queue, len(messages), wait_s=5).messages
+        assert pulled, f"queue {queue} ends at {end}, and {len(messages)} is not served"
+        messages += pulled
+    return messages
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
@@ -132,8 +144,9 @@ def test_one_message_object_sent_1000_times_is_stored_1000_times(mq: raftmq.Clie
     client = start(kind, "produce", topic, "--group", f"{kind}-same", "--count", "1000", "--same")
     client.wait("done")
     assert [line for line in client.lines("send") if "error" in line] == []
+    answers = Counter((line.get("queue_id"), line["queue_offset"]) for line in client.lines("send"))
     stored = [m for queue in range(QUEUES) for m in pull_all(mq, topic, queue)]
-    assert len(stored) == 1000
+    assert len(stored) == 1000, f"answered with one place: {[place for place, n in answers.items() if n > 1]}"
     assert {m.body for m in stored} == {expected(kind, 0).body}
 
 
@@ -154,3 +167,15 @@ def test_two_cpp_consumers_share_a_group(mq: raftmq.Client, start: Start) -> Non
     wait_committed(mq, group, topic)
     got = Counter(line["key"] for reader in readers for line in reader.finish() if line["event"] == "message")
     assert set(got) == {expected("ours", number).key for number in range(MESSAGES)}
+
+
+@pytest.mark.parametrize("kind", ["java", "java-binary"])
+def test_batches_of_the_java_client(mq: raftmq.Client, start: Start, kind: str) -> None:
+    topic = f"{kind}-batches"
+    mq.admin.create_topic(topic, QUEUES)
+    sent = send_foreign(start, kind, topic, "--batch", "50")
+    stored = [m for queue in range(QUEUES) for m in pull_all(mq, topic, queue)]
+    assert {(m.key, m.queue_offset, m.message_id) for m in stored} == {
+        (s["key"], s["queue_offset"], s["msg_id"]) for s in sent
+    }
+    assert len(stored) == MESSAGES

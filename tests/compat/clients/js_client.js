@@ -32,7 +32,12 @@ async function send(producer, message, key) {
   let end;
   try {
     const result = await producer.send(message);
-    end = { msg_id: result.msgId, queue_offset: Number(result.queueOffset), status: result.sendStatus };
+    end = {
+      msg_id: result.msgId,
+      queue_id: result.messageQueue.queueId,
+      queue_offset: Number(result.queueOffset),
+      status: result.sendStatus,
+    };
   } catch (error) {
     end = { error: `${error.name}: ${error.message}` };
   }

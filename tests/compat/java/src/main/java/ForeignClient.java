@@ -1,0 +1,173 @@
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
+ * `--batch N`: N messages per request.
+ */
+public final class ForeignClient {
+  private final List<String> positionals = new ArrayList<>();
+  private String group = "";
+  private String prefix = "java";
+  private int count = 0;
+  private int batch = 1;
+  private double paceMs = 0;
+  private boolean same = false;
+
+  public static void main(String[] args) throws Exception {
+    ForeignClient client = new ForeignClient(args);
+    if (client.positionals.get(0).equals("produce")) {
+      client.produce();
+    } else {
+      client.consume();
+    }
+    System.exit(0);
+  }
+
+  private ForeignClient(String[] args) {
+    for (int at = 0; at < args.length; at++) {
+      switch (args[at]) {
+        case "--group": group = args[++at]; break;
+        case "--prefix": prefix = args[++at]; break;
+        case "--count": count = Integer.parseInt(args[++at]); break;
+        case "--batch": batch = Integer.parseInt(args[++at]); break;
+        case "--pace-ms": paceMs = Double.parseDouble(args[++at]); break;
+        case "--same": same = true; break;
+        default: positionals.add(args[at]);
+      }
+    }
+  }
+
+  private static synchronized void say(String event, Object... fields) {
+    StringBuilder line = new StringBuilder("{\"event\":\"").append(event).append('"');
+    for (int at = 0; at < fields.length; at += 2) {
+      Object value = fields[at + 1];
+      line.append(",\"").append(fields[at]).append("\":");
+      line.append(value instanceof Number || value == null ? String.valueOf(value) : quoted(value.toString()));
+    }
+    System.out.println(line.append('}'));
+    System.out.flush();
+  }
+
+  private static String quoted(String text) {
+    String escaped = text.replace("\\", "\\\\").replace("\"", "\\\"").replace("\n", "\\n").replace("\t", " ");
+    return '"' + escaped.replace("\r", "") + '"';
+  }
+
+  private String key(int number) {
+    return prefix + "-" + number;
+  }
+
+  private Message build(int number) {
+    byte[] head = (key(number) + " ").getBytes(StandardCharsets.UTF_8);
+    byte[] body = new byte[head.length + 255];
+    System.arraycopy(head, 0, body, 0, head.length);
+    for (int value = 1; value < 256; value++) {
+      body[head.length + value - 1] = (byte) value;
+    }
+    Message message = new Message(positionals.get(2), number % 2 == 0 ? "even" : "odd", key(number), body);
+    message.putUserProperty("shade", "blue " + number);
+    return message;
+  }
+
+  private static double now() {
+    return System.currentTimeMillis() / 1000.0;
+  }
+
+  private void produce() throws Exception {
+    DefaultMQProducer producer = new DefaultMQProducer(group);
+    producer.setNamesrvAddr(positionals.get(1));
+    producer.start();
+    say("ready");
+    AtomicBoolean ended = new AtomicBoolean();
+    Thread input = new Thread(() -> {
+      waitForInputEnd();
+      ended.set(true);
+    });
+    input.setDaemon(true);
+    input.start();
+    Message one = same ? build(0) : null;
+    for (int number = 0; count > 0 ? number < count : !ended.get(); number += batch) {
+      if (batch > 1) {
+        sendBatch(producer, number);
+      } else {
+        send(producer, same ? one : build(number), key(same ? 0 : number));
+      }
+      Thread.sleep((long) paceMs);
+    }
+    producer.shutdown();
+    say("done");
+  }
+
+  private void send(DefaultMQProducer producer, Message message, String key) throws InterruptedException {
+    double started = now();
+    try {
+      SendResult result = producer.send(message);
+      say("send", "key", key, "started", started, "ended", now(), "msg_id", result.getMsgId(),
+          "queue_id", result.getMessageQueue().getQueueId(), "queue_offset", result.getQueueOffset(),
+          "status", result.getSendStatus());
+    } catch (InterruptedException error) {
+      throw error;
+    } catch (Exception error) {
+      say("send", "key", key, "started", started, "ended", now(), "error", error);
+    }
+  }
+
+  /** All messages of a batch have the same outcome; the reply names the first one's offset. */
+  private void sendBatch(DefaultMQProducer producer, int first) throws Exception {
+    List<Message> messages = new ArrayList<>();
+    for (int number = first; number < first + batch; number++) {
+      messages.add(build(number));
+    }
+    double started = now();
+    SendResult result = producer.send(messages);
+    String[] ids = result.getMsgId().split(",");
+    for (int at = 0; at < batch; at++) {
+      say("send", "key", key(first + at), "started", started, "ended", now(), "msg_id", ids[at],
+          "queue_offset", result.getQueueOffset() + at, "status", result.getSendStatus());
+    }
+  }
+
+  private void consume() throws Exception {
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+    consumer.setNamesrvAddr(positionals.get(1));
+    consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+    consumer.subscribe(positionals.get(2), "*");
+    consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+      for (MessageExt message : messages) {
+        say("message", "key", message.getKeys(), "tag", message.getTags(), "shade", message.getUserProperty("shade"),
+            "body", Base64.getEncoder().encodeToString(message.getBody()), "msg_id", message.getMsgId(),
+            "queue_id", message.getQueueId(), "queue_offset", message.getQueueOffset());
+      }
+      return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+    });
+    consumer.start();
+    say("ready");
+    waitForInputEnd();
+    consumer.shutdown();
+    say("done");
+  }
+
+  private static void waitForInputEnd() {
+    try {
+      while (System.in.read() >= 0) {
+        // Only its end matters.
+      }
+    } catch (IOException error) {
+      say("error", "error", error);
+    }
+  }
+}
