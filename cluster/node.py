@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
 from cluster.admin.versions import versions
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
-from cluster.apply_lane import Applied, ApplyLane
+from cluster.apply_lane import Applied, ApplyLane, FlushLane
 from cluster.config import Config, split_address
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 TIMER_MS = 50
 EXPIRE_EVERY_MS = 600_000
+FLUSH_EVERY_MS = 1000
+"""RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
 DISK_LAG_MS = 1000
 """A leader hands over when its disk has been behind the commit index for so long."""
 NAME_SERVER_LISTENER = "namesrv"
@@ -80,6 +82,8 @@ class Node:
         self._closing = False
         self._expire_due_ms = EXPIRE_EVERY_MS
         self._disk_ok_ms = self._started_ms
+        self._flush_due_ms = 0
+        self._flush_index = self.state.applied.index
 
     # --- start and stop ----------------------------------------------------------------------------------------------
 
@@ -107,6 +111,7 @@ class Node:
             apply_lane = FailpointLane(apply_lane, self.failpoints, "apply.batch")
             transport = FailpointTransport(transport, self.failpoints, loop)
         self._apply: LaneRunner[list[Entry]] = runner("apply", apply_lane, loop, self.driver.on_applied, fail)
+        self._flush: LaneRunner[object] = runner("flush", FlushLane(self.state), loop, lambda _: None, fail)
         self._prepare: LaneRunner[object] = runner("prepare", PrepareLane(log), loop, lambda _: None, fail)
         self.driver.attach(transport, self, self._append, self._apply)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
@@ -173,7 +178,7 @@ class Node:
         await self.transport.close()
         self.failpoints.clear()
         loop = asyncio.get_running_loop()
-        for lane in (self._append, self._apply, self._prepare):
+        for lane in (self._append, self._apply, self._prepare, self._flush):
             await loop.run_in_executor(None, lane.close)
         await loop.run_in_executor(None, self._parts.close, self.failure is None)
 
@@ -228,6 +233,9 @@ class Node:
         now = self._clock.monotonic_ms()
         self._retries.expire(now)
         self._hand_over_if_disk_lags(now)
+        if now >= self._flush_due_ms and self.raw.applied_index > self._flush_index:
+            self._flush_due_ms, self._flush_index = now + FLUSH_EVERY_MS, self.raw.applied_index
+            self._flush.submit(True)
         if now - self._started_ms >= self._expire_due_ms:
             self._expire_due_ms += EXPIRE_EVERY_MS
             if self.proposals.open:
