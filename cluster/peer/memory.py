@@ -17,6 +17,9 @@ from cluster.peer.wire import FRAME_MAX, Kind, WireError, decode_message, encode
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 
+TICK_S = 1e-7
+"""Between two frames of a channel: timers that are due at the same moment have no order."""
+
 
 class MemoryNetwork:
     """All links of a group. Every choice comes from `rng`, all time from `loop`."""
@@ -84,7 +87,8 @@ class MemoryNetwork:
         if target is None:
             return False
         name = (sender.node_id, receiver, channel)
-        at = max(self._free_at.get(name, 0.0), self._loop.time() + self._rng.uniform(*self.delay_s))
+        drawn = self._loop.time() + self._rng.uniform(*self.delay_s)
+        at = max(self._free_at.get(name, 0.0) + TICK_S, drawn)
         self._free_at[name] = at
         self._loop.call_at(at, self._arrive, sender, target, data)
         return True

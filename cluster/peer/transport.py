@@ -100,7 +100,9 @@ class Inlet(asyncio.Protocol):
 
     def __init__(self, owner: PeerTransport) -> None:
         self._owner = owner
-        self._buffer = FrameBuffer(HELLO_MAX)
+        self._buffer = FrameBuffer(FRAME_MAX)
+        self._early = b""
+        """What arrived of the handshake."""
         self._peer: NodeId | None = None
         self._refused = False
         self._channel = ""
@@ -120,23 +122,43 @@ class Inlet(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Dispatches every complete frame."""
         try:
+            peer = self._peer
+            if peer is None:
+                data = self._take_hello(data)
+                peer = self._peer
+                if peer is None:
+                    return
             buffer, frames = self._buffer.feed(data)
             for start, stop in frames:
                 kind, header, payload = unpack(buffer, start, stop)
-                if self._peer is None:
-                    self._on_hello(kind, header)
-                else:
-                    self._owner.on_frame(self._peer, kind, header, payload)
+                self._owner.on_frame(peer, kind, header, payload)
         except (WireError, FrameTooLargeError) as error:
             name = self.transport.get_extra_info("peername") if self.transport else None
             logger.warning("a bad frame on the peer port from %s, connection closed: %s", name, error)
             if self.transport is not None:
                 self.transport.abort()
 
+    def _take_hello(self, data: bytes) -> bytes:
+        """Handles the handshake once it is complete; returns what follows it, which may be frames of any length."""
+        early = self._early = self._early + data
+        if self._refused:
+            self._early = b""
+            return b""
+        if len(early) < 4:
+            return b""
+        length = int.from_bytes(early[:4], "big", signed=True)
+        if not 0 <= length <= HELLO_MAX:
+            raise FrameTooLargeError(f"handshake of {length} bytes; the limit is {HELLO_MAX}")
+        stop = 4 + length
+        if len(early) < stop:
+            return b""
+        self._early = b""
+        kind, header, _ = unpack(early, 4, stop)
+        self._on_hello(kind, header)
+        return early[stop:]
+
     def _on_hello(self, kind: int, header: list[Any]) -> None:
         assert self.transport is not None
-        if self._refused:
-            return
         if kind != Kind.HELLO or len(header) < 6:
             raise WireError("the first frame is no handshake")
         reason = self._owner.check_hello(header)[:500]
@@ -148,7 +170,6 @@ class Inlet(asyncio.Protocol):
             return
         self._peer = NodeId(header[2])
         self._channel = header[5]
-        self._buffer.limit = FRAME_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A peer that closes its control connection may be dead."""

@@ -1,0 +1,240 @@
+"""What the driver and the forwarder rely on, for PeerTransport (real sockets) and its in-memory twin alike."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from cluster.local_process import free_base_port
+from cluster.peer.memory import MemoryNetwork, MemoryTransport
+from cluster.peer.transport import CONTROL, Handlers, Membership, PeerTransport
+from cluster.peer.wire import Kind, encode_message, pack
+from raftlog.frame import genesis_entry
+from raftlog.messages import AppendEntries, Heartbeat, Message
+from raftlog.types import EntryId, NodeId
+
+PATIENCE_S = 20.0
+GROUP = 1
+IDS = (NodeId(1), NodeId(2), NodeId(3))
+UUIDS = {node_id: f"uuid-{node_id}" for node_id in IDS}
+Transport = PeerTransport | MemoryTransport
+
+
+class Peer:
+    """A transport and what it reported."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.messages: list[Message] = []
+        self.closed: list[NodeId] = []
+        self.frames: list[tuple[NodeId, int, list[Any], bytes]] = []
+
+    async def start(self) -> None:
+        await self.transport.start(Handlers(self.messages.append, self.closed.append, self._on_frame))
+
+    def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        self.frames.append((peer, kind, header, payload))
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():
+            await asyncio.sleep(0.002)
+
+
+def membership(node_id: NodeId, **changes: Any) -> Membership:
+    return Membership("cluster", GROUP, node_id, UUIDS[node_id], UUIDS)._replace(**changes)
+
+
+def heartbeat(sender: int, receiver: int, context: int = 0) -> Heartbeat:
+    return Heartbeat(NodeId(sender), NodeId(receiver), 1, 0, context)
+
+
+@pytest.fixture(params=["tcp", "memory"])
+async def peers(request: pytest.FixtureRequest) -> AsyncIterator[dict[int, Peer]]:
+    """Three of them, connected."""
+    transports: dict[int, Transport]
+    if request.param == "tcp":
+        base = free_base_port(4)
+        addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
+        transports = {int(one): PeerTransport(membership(one), addresses, addresses[one]) for one in IDS}
+    else:
+        network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), GROUP)
+        transports = {int(one): MemoryTransport(network, one) for one in IDS}
+    made = {node_id: Peer(transport) for node_id, transport in transports.items()}
+    for peer in made.values():
+        await peer.start()
+    pairs = [(a, b) for a in IDS for b in IDS if a != b]
+    await until(lambda: all(made[a].transport.connected(b) for a, b in pairs))
+    for a, b in pairs:  # the control connection comes up on its own
+        await until(lambda a=a, b=b: arrives(made, a, b))  # type: ignore[misc]
+    for peer in made.values():
+        peer.messages.clear()
+        peer.closed.clear()
+    yield made
+    for peer in made.values():
+        await peer.transport.close()
+
+
+def arrives(peers: dict[int, Peer], a: int, b: int) -> bool:
+    if any(message.from_id == a for message in peers[b].messages):
+        return True
+    peers[a].transport.send([heartbeat(a, b)])
+    return False
+
+
+async def test_messages_arrive_in_order_per_channel(peers: dict[int, Peer]) -> None:
+    await asyncio.sleep(0.05)
+    peers[2].messages.clear()
+    entry = genesis_entry(b"payload" * 1000, timestamp_ms=1, group_id=GROUP)
+    appends = [AppendEntries(NodeId(1), NodeId(2), at, EntryId(0, 0), 0, (entry,)) for at in range(20)]
+    beats = [heartbeat(1, 2, context=1000 + at) for at in range(20)]
+    mixed: list[Message] = [message for pair in zip(appends, beats, strict=True) for message in pair]
+    peers[1].transport.send(mixed)
+    await until(lambda: len(peers[2].messages) >= 40)
+    assert [message for message in peers[2].messages if isinstance(message, AppendEntries)] == appends
+    assert [message for message in peers[2].messages if message in beats] == beats
+
+
+async def test_one_call_may_address_many(peers: dict[int, Peer]) -> None:
+    peers[1].transport.send([heartbeat(1, 2, 77), heartbeat(1, 3, 78)])
+    await until(lambda: heartbeat(1, 2, 77) in peers[2].messages and heartbeat(1, 3, 78) in peers[3].messages)
+
+
+async def test_forwarded_frames_arrive_as_they_were(peers: dict[int, Peer]) -> None:
+    header = [5, "10.0.0.9", 4000, "broker", [bytes(16), 1, 1]]
+    assert peers[1].transport.send_frame(NodeId(2), Kind.FORWARD, header, b"request" * 10_000)
+    assert peers[2].transport.send_frame(NodeId(1), Kind.FORWARD_REPLY, [5, True], b"")
+    await until(lambda: peers[2].frames and peers[1].frames)
+    assert peers[2].frames == [(1, Kind.FORWARD, header, b"request" * 10_000)]
+    assert peers[1].frames == [(2, Kind.FORWARD_REPLY, [5, True], b"")]
+
+
+async def test_a_peer_that_closes_is_news_and_cannot_be_reached(peers: dict[int, Peer]) -> None:
+    await peers[3].transport.close()
+    await until(lambda: 3 in peers[1].closed and 3 in peers[2].closed)
+    await until(lambda: not peers[1].transport.connected(NodeId(3)))
+    assert not peers[1].transport.send_frame(NodeId(3), Kind.FORWARD, [1], b"")
+    dropped = peers[1].transport.dropped
+    peers[1].transport.send([heartbeat(1, 3)])
+    assert peers[1].transport.dropped == dropped + 1
+    peers[1].transport.send([heartbeat(1, 2, 99)])
+    await until(lambda: heartbeat(1, 2, 99) in peers[2].messages)
+    assert not peers[3].closed, "who closes itself is not told"
+
+
+async def dial(port: int, *frames: bytes) -> bytes:
+    """Everything a peer port answers until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"".join(frames))
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await reader.read()
+            except ConnectionError:
+                return b""
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[tuple[Peer, int]]:
+    port = free_base_port(1)
+    peer = Peer(PeerTransport(membership(NodeId(1)), {NodeId(1): ("127.0.0.1", port)}, ("127.0.0.1", port)))
+    await peer.start()
+    yield peer, port
+    await peer.transport.close()
+
+
+GOOD = ["cluster", GROUP, 2, "uuid-2", 1, CONTROL]
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [
+        (0, "other", "belongs to cluster other"),
+        (1, 9, "group 9"),
+        (2, 4, "node 4 is no member"),
+        (2, [], "is no member"),
+        (3, "uuid-9", "comes with another disk"),
+        (4, 3, "it looks for node 3 at this address, which is node 1"),
+        (5, "fast", "unknown channel 'fast'"),
+        (0, "x" * 4000, "belongs to cluster xxx"),
+    ],
+)
+async def test_a_wrong_handshake_is_refused_with_the_reason(
+    listening: tuple[Peer, int], at: int, value: Any, reason: str
+) -> None:
+    peer, port = listening
+    hello = [*GOOD[:at], value, *GOOD[at + 1 :]]
+    answer = await dial(port, pack(Kind.HELLO, hello), pack(Kind.HEARTBEAT, list(heartbeat(2, 1))))
+    assert reason.encode() in answer
+    assert not peer.messages
+    assert not peer.closed, "a stranger's connection says nothing about a member"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [pack(Kind.HEARTBEAT, list(heartbeat(2, 1)))],
+        [pack(Kind.HELLO, GOOD[:5])],
+        [pack(Kind.HELLO, GOOD), pack(Kind.HEARTBEAT, list(heartbeat(3, 1)))],
+        [pack(Kind.HELLO, GOOD), pack(Kind.HEARTBEAT, list(heartbeat(2, 3)))],
+        [pack(Kind.HELLO, GOOD), pack(Kind.HEARTBEAT, [2, 1, "one", 0, 0])],
+        [pack(Kind.HELLO, GOOD), pack(Kind.HELLO, GOOD)],
+        [b"\xff\xff\xff\xff"],
+    ],
+    ids=["no handshake", "short handshake", "another's message", "for another", "no numbers", "twice", "length"],
+)
+async def test_bad_frames_close_the_connection(listening: tuple[Peer, int], frames: list[bytes]) -> None:
+    peer, port = listening
+    assert await dial(port, *frames) == b""
+    assert not peer.messages
+
+
+async def test_what_follows_the_handshake_at_once_is_taken(listening: tuple[Peer, int]) -> None:
+    """A leader writes its handshake and a large append back to back; one read may hold both, or cut anywhere."""
+    peer, port = listening
+    entry = genesis_entry(bytes(100_000), timestamp_ms=1, group_id=GROUP)
+    append = AppendEntries(NodeId(2), NodeId(1), 1, EntryId(0, 0), 0, (entry,))
+    stream = pack(Kind.HELLO, GOOD) + b"".join(encode_message(append)) + b"".join(encode_message(heartbeat(2, 1)))
+    for at, cut in enumerate((len(stream), 3, 10, 100), 1):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(stream[:cut])
+        await asyncio.sleep(0.01)
+        writer.write(stream[cut:])
+        await until(lambda at=at: len(peer.messages) >= 2 * at)  # type: ignore[misc]
+        assert peer.messages[-2:] == [append, heartbeat(2, 1)]
+        writer.close()
+
+
+@pytest.mark.parametrize("length", [4097, 1 << 20, (1 << 31) - 1])
+async def test_a_stranger_cannot_make_the_node_wait_for_a_large_frame(listening: tuple[Peer, int], length: int) -> None:
+    _, port = listening
+    assert await dial(port, length.to_bytes(4, "big")) == b""
+
+
+async def test_a_memory_network_loses_cuts_and_heals() -> None:
+    network = MemoryNetwork(asyncio.get_running_loop(), random.Random(3), GROUP)
+    one, two = (Peer(MemoryTransport(network, node_id)) for node_id in IDS[:2])
+    await one.start()
+    await two.start()
+    network.loss = 1.0
+    one.transport.send([heartbeat(1, 2)])
+    assert one.transport.dropped == 1
+    network.loss = 0.0
+    network.cut(NodeId(1), NodeId(2))
+    assert one.transport.connected(NodeId(2)), "a cut is not noticed"
+    one.transport.send([heartbeat(1, 2, 1)])
+    two.transport.send([heartbeat(2, 1, 2)])
+    await until(lambda: one.messages and network.lost)
+    assert not two.messages
+    network.heal()
+    assert one.closed == [2]
+    one.transport.send([heartbeat(1, 2, 3)])
+    await until(lambda: two.messages)
+    assert two.messages == [heartbeat(1, 2, 3)]
