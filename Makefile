@@ -96,9 +96,11 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@touch $@
 
-# The foreign clients get environments of their own, .venv/compat/{cpp,js}: tests/compat runs them as processes.
+# The foreign clients get environments of their own, .venv/compat/{cpp,js,java}: tests/compat runs them as processes.
+# The Java client is built where Maven is; elsewhere its tests are skipped and say so.
+COMPAT_JAVA := $(wildcard tests/compat/java/pom.xml tests/compat/java/src/main/java/*.java)
 COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
-$(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(STAMPS)/dev
+$(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)/dev
 	@sh .ci/preflight npm
 	@echo "setup: installing the foreign clients (requirements/compat.lock, requirements/compat-js)" >&2
 	@$(BIN)/python -m venv $(COMPAT)/cpp
@@ -107,4 +109,7 @@ $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(STAMPS)/dev
 	@sh .ci/preflight librocketmq $(COMPAT)/cpp/bin/python
 	@mkdir -p $(COMPAT)/js && cp $(COMPAT_JS) $(COMPAT)/js/
 	@cd $(COMPAT)/js && npm ci --no-audit --no-fund --loglevel=error >&2
+	@if command -v mvn >/dev/null; then \
+		mvn -q -B -f tests/compat/java/pom.xml -Dinto=$(CURDIR)/$(COMPAT)/java compile dependency:copy-dependencies >&2 \
+		|| echo "setup: Maven did not build the Java client; its tests are skipped" >&2; fi
 	@touch $@

@@ -1,4 +1,5 @@
-"""A foreign producer goes on through kill -9 of the leader: what it was told is stored is on every replica.
+"""Foreign clients go on through kill -9 of the leader: what a producer was told is stored is on every replica, and a
+consumer gets everything.
 
 Foreign clients learn the new leader's address only from their own route poll (30 s), so the gap printed here is theirs
 and not ours. A send that fails is counted, not repeated: the client's own retries are what is looked at. A duplicate is
@@ -7,10 +8,13 @@ allowed after a kill (docs/adr/0011-duplicate-sends.md), a loss never.
 
 from __future__ import annotations
 
-import itertools
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -65,9 +69,73 @@ def test_a_producer_outlives_the_leader(
     assert [line["key"] for line in acks if line["key"] not in stored] == [], "acknowledged and lost"
 
 
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_consumer_outlives_the_leader(
+    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None], kind: str
+) -> None:
+    """Our client sends on; a foreign consumer reads on, at the latest after its next route poll."""
+    topic, group = f"{kind}-reads-on", f"{kind}-reads-on-readers"
+    mq.admin.create_topic(topic, QUEUES)
+    client = start(kind, "consume", topic, "--group", group)
+    client.wait("ready")
+    with sending(mq, topic) as sent:
+        client.wait("message", BEFORE)
+        leader = live.wait_leader()
+        live.aim(leader)()
+        try:
+            late = f"after-{kind}"
+            mq.send(topic, b"late", key=late, tag="t", properties={"shade": "s"})
+            client.wait("message", 1, PATIENCE_S, lambda line: line["key"] == late)
+        finally:
+            live.restart(leader)
+            live.wait_ready()
+    for future in sent.values():
+        future.result()
+    keys = {*sent, late}
+    got = wait_for_keys(client, keys)
+    times = [line["at"] for line in client.lines("message")]
+    gap = max(later - earlier for earlier, later in pairwise(times))
+    tell(f"{kind}: {gap:.2f} s without a message after kill -9 of node {leader}; {len(keys)} sent, "
+         f"{len(keys - got.keys())} missing, {sum(got.values()) - len(got)} delivered twice")  # fmt: skip
+    assert keys == got.keys()
+    client.finish()
+
+
+def wait_for_keys(client: Any, keys: set[str]) -> Counter[str]:
+    """key -> how often it was delivered, once all are there or nothing came for long."""
+    count = len(keys)
+    while True:
+        lines = client.wait("message", count, PATIENCE_S)
+        got = Counter(line["key"] for line in lines)
+        if keys <= got.keys():
+            return got
+        count = len(lines) + 1  # some of them came twice
+
+
+@contextmanager
+def sending(mq: raftmq.Client, topic: str) -> Iterator[dict[str, Future[raftmq.SendResult]]]:
+    """Our producer sends in the background, a message every 5 ms, until the block ends; all are settled then."""
+    sent: dict[str, Future[raftmq.SendResult]] = {}
+    stop = threading.Event()
+
+    def run() -> None:
+        with mq.producer() as producer:
+            while not stop.wait(0.005):
+                key = f"sent-{len(sent)}"
+                sent[key] = producer.send_soon(topic, b"body", key=key, tag="t", properties={"shade": "s"})
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        stop.set()
+        thread.join()
+
+
 def longest_gap_s(acks: list[dict[str, Any]]) -> float:
     """The longest time between two acknowledgements."""
-    return max(later["ended"] - earlier["ended"] for earlier, later in itertools.pairwise(acks))
+    return max(later["ended"] - earlier["ended"] for earlier, later in pairwise(acks))
 
 
 def read_replica(mq: raftmq.Client, node: NodeRecord, topic: str) -> Counter[str]:

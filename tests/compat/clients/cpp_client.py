@@ -85,6 +85,7 @@ def consume(args):
     def on_message(message):
         say(
             event="message",
+            at=time.time(),
             key=text(message.keys),
             tag=text(message.tags),
             shade=text(message.get_property("shade")),

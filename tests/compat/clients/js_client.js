@@ -75,6 +75,7 @@ async function consume(args) {
   consumer.subscribe(args.topic, '*', async message => {
     say({
       event: 'message',
+      at: Date.now() / 1000,
       key: message.keys,
       tag: message.tags,
       shade: message.properties.shade,

@@ -148,8 +148,8 @@ public final class ForeignClient {
     consumer.subscribe(positionals.get(2), "*");
     consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
       for (MessageExt message : messages) {
-        say("message", "key", message.getKeys(), "tag", message.getTags(), "shade", message.getUserProperty("shade"),
-            "body", Base64.getEncoder().encodeToString(message.getBody()), "msg_id", message.getMsgId(),
+        say("message", "at", now(), "key", message.getKeys(), "tag", message.getTags(),
+            "shade", message.getUserProperty("shade"), "body", Base64.getEncoder().encodeToString(message.getBody()), "msg_id", message.getMsgId(),
             "queue_id", message.getQueueId(), "queue_offset", message.getQueueOffset());
       }
       return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
