@@ -10,7 +10,7 @@ from typing import Any
 from virtual_loop import StepLaneRunner, VirtualClock, VirtualLoop
 
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
-from cluster.apply_lane import Applied, ApplyLane
+from cluster.apply_lane import Applied, ApplyLane, FlushLane
 from cluster.config import Config
 from cluster.message_batch import Send
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
@@ -38,6 +38,7 @@ DATA = Path("/data")
 TIMER_S = 0.05
 DISK_S = (0.0005, 0.004)
 APPLY_S = (0.0001, 0.001)
+FLUSH_S = 1.0
 
 
 class ClientPath(ReplyPath):
@@ -155,13 +156,18 @@ class SimNode:
             PrepareLane(self.directory.log), self.loop, self.rng, lambda _: None, self.driver.fail, DISK_S
         )
 
+        self.flushes = StepLaneRunner[object, None](
+            FlushLane(self.state), self.loop, self.rng, lambda _: None, self.driver.fail, DISK_S
+        )
+        self.flush_due_s = self.loop.now + FLUSH_S
+
     def kill(self, *, power: bool) -> None:
         """The process dies; with `power` its machine does: what was not synced is gone, or torn."""
         assert self.up
         self.up = False
         self.driver.stop()
         self.timer.cancel()
-        for lane in (self.append, self.apply, self.prepare):
+        for lane in (self.append, self.apply, self.prepare, self.flushes):
             lane.close()
         self.transport.drop()
         for path in self.paths:
@@ -215,6 +221,9 @@ class SimNode:
         self.timer = self.loop.call_later(TIMER_S, self._on_timer)
         self.proposals.expire()
         self.forwarder.expire()
+        if self.loop.now >= self.flush_due_s:
+            self.flush_due_s += FLUSH_S
+            self.flushes.submit(True)
 
     # --- what is checked ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
 
 @pytest.fixture
 def sim() -> Any:
-    with SimCluster(3) as made:
+    with SimCluster(int(os.environ.get("SIM_SEED", "3"))) as made:
         made.create_topic("T")
         yield made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def sim_of() -> Any:
     made: list[SimCluster] = []
 
     def make(**overrides: Any) -> SimCluster:
-        sim = SimCluster(len(made) + 11, **overrides)
+        sim = SimCluster(int(os.environ.get("SIM_SEED", "11")), **overrides)
         made.append(sim.__enter__())
         sim.create_topic("T")
         return sim
@@ -103,6 +104,7 @@ def test_undecided_at_the_deadline_is_unknown_and_not_answered_again(sim_of: Any
     results: list[ProposeResult] = sim.propose(leader, [PUT_GROUP, {"name": "slow"}, False])
     assert answered(sim, path, 1) == [[UNKNOWN]]
     assert path.replies[0][0][1].startswith("[UNKNOWN]")
+    sim.loop.run_until(lambda: results, 1)
     assert leader.proposals.bytes_inflight > 0, "it counts until the log decides"
     release_disks(followers)
     assert stored(sim) == [b"slow"]
@@ -196,7 +198,8 @@ def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(sim_of: 
     assert waiting == 4, "four entries are in flight, the rest is queued"
     new = sim.leader(besides=old)
     sim.network.heal()
-    sim.loop.run_until(lambda: old.state.applied == new.state.applied, 10)
+    sim.loop.run_until(lambda: old.raw.applied_index == new.raw.applied_index, 10)
+    sim.loop.run_for(0.01)
     assert [codes(path, at) for at in range(4)] == [[REFUSED]] * 4, "also those whose index no entry has reached"
     assert not old.proposals._pending
     new.raw.transfer_leadership(old.node_id)
