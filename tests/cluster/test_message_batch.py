@@ -1,0 +1,110 @@
+"""The batch builder beside its bytes (those: remoting/test_message_twin.py): offsets, runs, sessions, taking back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.message_batch import BatchMessage, QueueCursor, Send, TopicSlot, build, message_size, normal_kind
+from statemachine import payload
+from statemachine.payload import MESSAGES_AT, SESSION_ROW, RowKind
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+A, B = bytes(16), bytes(range(16))
+
+
+def slot_of(name: str = "T", topic_id: int = 1, base: int = 100, dedup: str = "retry") -> TopicSlot:
+    return TopicSlot(name, topic_id, 4, 4, 6, dedup, lambda topic, queue: QueueCursor(topic, queue, base))
+
+
+def send(slot: TopicSlot, queue_id: int = 0, *, pid: bytes = b"", seq: int = 0, low: int = 0, **fields: Any) -> Send:
+    values: dict[str, Any] = {
+        "connection": None, "size": 0, "opaque": 1, "serialize_type": 0, "oneway": False, "flag": 0, "sys_flag": 0,
+        "born_ms": 1, "born_host": HOST, "reconsume_times": 0, "body": b"body", "properties": b"", "tag_hash": 0,
+        "unique_key": "", "kind": 0, "batch": (), "received_ms": 0, "version": 401, "header": b"", "code": 310,
+    }  # fmt: skip
+    values |= fields
+    return Send(slot=slot, queue_id=queue_id, producer_id=pid, sequence=seq, low_sequence=low, **values)
+
+
+def built_of(*sends: Send, position: int = 1 << 40) -> Any:
+    return build(sends, entry_position=position, store_ms=5, store_host=HOST)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_offsets_continue_per_queue(wanted: list[tuple[int, int]]) -> None:
+    """(queue, messages of a batch; 0: a single message): offsets are dense, positions ascend."""
+    slot = slot_of()
+    one = BatchMessage(0, b"b", b"", 0, 0)
+    sends = [send(slot, queue_id, batch=(one,) * count) for queue_id, count in wanted]
+    built = built_of(*sends)
+    ends = dict.fromkeys(range(4), 100)
+    for (queue_id, count), offset, positions in zip(wanted, built.offsets, built.positions, strict=True):
+        assert offset == ends[queue_id]
+        ends[queue_id] += count or 1
+        assert isinstance(positions, tuple) == bool(count)
+        assert not count or len(positions) == count
+    flat = [at for part in built.positions for at in (part if isinstance(part, tuple) else (part,))]
+    assert flat == sorted(set(flat))
+    assert flat[0] == (1 << 40) + MESSAGES_AT
+    runs = {run.queue_id: (run.base_offset, run.count) for run in payload.decode(built.payload).iter_runs()}
+    assert runs == {queue_id: (100, end - 100) for queue_id, end in ends.items() if end > 100}
+    assert built.message_count == sum(end - 100 for end in ends.values())
+
+
+def test_offsets_continue_over_entries_and_are_taken_back() -> None:
+    slot = slot_of()
+    first = built_of(send(slot), send(slot, 1))
+    second = built_of(send(slot), send(slot))
+    assert (first.offsets, second.offsets) == ([100, 100], [101, 102])
+    second.rewind()
+    again = built_of(send(slot), send(slot))
+    assert again.offsets == [101, 102]
+    assert again.payload == second.payload, "as if it had never been built"
+
+
+def test_sessions_hold_every_named_send_by_sequence() -> None:
+    slot, other = slot_of(), slot_of("U", 2)
+    sends = [
+        send(slot, pid=A, seq=9, low=4), send(slot), send(other, 2, pid=B, seq=1, low=1),
+        send(slot, 1, pid=A, seq=7, low=5), send(slot, pid=A, seq=8, low=5),
+    ]  # fmt: skip
+    built = built_of(*sends)
+    sessions = {one.producer_id: one for one in payload.decode(built.payload).iter_sessions()}
+    assert set(sessions) == {A, B}
+    assert (sessions[A].low_sequence, sessions[A].max_sequence) == (5, 9)
+    rows = [SESSION_ROW.unpack_from(sessions[A].rows, at) for at in range(0, len(sessions[A].rows), SESSION_ROW.size)]
+    assert rows == [
+        (7, 1, 1, 100, built.positions[3]), (8, 1, 0, 102, built.positions[4]), (9, 1, 0, 100, built.positions[0]),
+    ]  # fmt: skip
+
+
+def test_unique_rows_only_for_strict_topics() -> None:
+    fields = {"unique_key": "K", "batch": ()}
+    assert not list(payload.decode(built_of(send(slot_of(), **fields)).payload).iter_unique())
+    strict = slot_of("S", 3, dedup="strict")
+    (row,) = payload.decode(built_of(send(strict, 2, **fields)).payload).iter_unique()
+    assert (row.topic_id, row.queue_id, row.queue_offset, row.position) == (3, 2, 100, (1 << 40) + MESSAGES_AT)
+
+
+def test_kinds_follow_the_topic() -> None:
+    assert [normal_kind(name) for name in ("T", "%RETRY%g", "%DLQ%g")] == [
+        RowKind.NORMAL, RowKind.RETRY, RowKind.DEAD_LETTER,
+    ]  # fmt: skip
+    retry = slot_of("%RETRY%g", 4)
+    (run,) = payload.decode(built_of(send(retry, kind=RowKind.RETRY)).payload).iter_runs()
+    assert run.kind == RowKind.RETRY
+
+
+@given(st.sampled_from(["T", "t" * 127, "%RETRY%" + "g" * 200]), st.binary(max_size=99), st.binary(max_size=99))
+def test_the_size_for_cutting_is_an_upper_bound(topic: str, body: bytes, properties: bytes) -> None:
+    one = send(slot_of(topic), body=body, properties=properties, born_host=bytes(20))
+    assert len(payload_messages(built_of(one))) <= message_size(one)
+
+
+def payload_messages(built: Any) -> bytes:
+    decoded = payload.decode(built.payload)
+    messages: bytes = built.payload[payload.HEAD.size : payload.HEAD.size + decoded.messages_len]
+    return messages
