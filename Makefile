@@ -36,7 +36,7 @@ test: $(STAMPS)/dev  ## the default suite (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live cluster
-	@$(BIN)/python -m pytest -m compat tests/compat $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)
 
 check: lint types layers arch  ## everything CI runs before the tests
 
