@@ -95,6 +95,19 @@ def test_handed_on_to_the_next_leader_under_the_same_identity(sim: SimCluster) -
     assert everywhere(sim) == [b"a"]
 
 
+def test_handed_on_again_when_the_connection_to_the_leader_was_lost(sim: SimCluster) -> None:
+    """The request never arrived; the leader is the same before and after."""
+    through, leader = follower_of(sim), sim.leader()
+    sim.network.cut(through.node_id, leader.node_id)
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    sim.loop.run_for(0.1)
+    sim.network.heal()
+    sim.loop.run_until(lambda: path.replies, 2)
+    assert codes(path, 1) == [0]
+    assert everywhere(sim) == [b"a"]
+
+
 def test_the_client_s_own_identity_goes_before_the_follower_s(sim: SimCluster) -> None:
     """Our client sends through a follower, hears nothing, and sends again to the leader."""
     through, leader = follower_of(sim), sim.leader()

@@ -10,7 +10,7 @@ from sim_cluster import SimCluster, codes, send_frame
 from sim_node import ClientPath, SimNode
 
 from cluster.services import Outcome, ProposeResult
-from raftlog.types import Role
+from raftlog.types import EntryType, Role
 from statemachine.commands import DELETE_TOPIC, PUT_GROUP
 
 OK, UNKNOWN, REFUSED, NO_TOPIC = 0, 1, 14, 17
@@ -230,6 +230,34 @@ def test_writes_are_closed_until_the_no_op_is_applied(sim_of: Any) -> None:
     target.apply.release()
     assert answered(sim, path, 1) == [[OK]]
     assert stored(sim) == [b"early"]
+
+
+def test_an_older_no_op_does_not_open_writes(sim_of: Any) -> None:
+    """The new leader still has to apply an entry, and the no-op, of the term before."""
+    sim = sim_of()
+    old, (target, third) = sim.leader(), sim.followers()
+    target.apply.hold()
+    for source, to in ((old, third), (third, target)):
+        ask(source.connect(), b"of %d" % source.node_id)
+        sim.loop.run_for(0.1)
+        source.raw.transfer_leadership(to.node_id)
+        source.driver.wake()
+        sim.loop.run_until(lambda to=to: to.raw.role is Role.LEADER, 10)  # type: ignore[misc]
+    sim.loop.run_until(lambda: target.raw.commit_index == target.raw.last_index, 5)
+    backlog = target.apply._jobs
+    own = next(at for at, job in enumerate(backlog) if job[-1].term == target.raw.term)
+    assert any(entry.type == EntryType.NOOP for job in backlog[:own] for entry in job)
+    later = backlog[own:]
+    del backlog[own:]
+    target.apply.release()
+    sim.loop.run_for(0.2)
+    assert target.state.applied.index > 0
+    assert not target.apply._jobs
+    assert not target.proposals.open
+    for job in later:
+        target.apply.submit(job)
+    sim.loop.run_until(lambda: target.proposals.open, 1)
+    assert sorted(stored(sim)) == sorted(b"of %d" % node.node_id for node in (old, third))
 
 
 def test_a_topic_change_is_a_barrier(sim_of: Any) -> None:
