@@ -1,0 +1,137 @@
+"""`raftmq chaos`: break a real cluster on purpose, and judge what it promised."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from jepsen_like.live.run import Outcome
+    from jepsen_like.live.session import Wish
+
+RATE = 2000
+TIME_S = 60.0
+
+
+@click.group()
+def chaos() -> None:
+    """Run a real cluster under faults and judge what it promised."""
+
+
+@chaos.command("run")
+@click.option("--scenario", metavar="NAME", help="A named set of faults (raftmq chaos list).")
+@click.option("--nemesis", metavar="A,B", help="These faults only; without it and --scenario all that work here.")
+@click.option("--subject", default="raftmq", show_default=True, metavar="NAME", help="raftmq or pysyncobj.")
+@click.option("--time", "time_s", type=click.FloatRange(min=1), default=TIME_S, show_default=True, metavar="S",
+              help="Seconds under faults.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), help="Draws the faults; printed, so they can be repeated.")
+@click.option("--rate", type=click.IntRange(min=1), default=RATE, show_default=True, help="Sends per second.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def run_command(
+    scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int,
+    out: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Run it. Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported (2: wrong command, 5: refused to start)."""
+    from cluster.commands.common import ended_like_ctrl_c, print_json
+    from jepsen_like.live.session import perform, run_folder
+    from jepsen_like.live.verdict import Verdict
+
+    def tell(text: str) -> None:
+        if not as_json:
+            click.echo(text)
+
+    wish = _wish(scenario, nemesis, subject, time_s, seed, rate)
+    if wish.scenario is not None and (why := _unsupported(wish)):
+        tell(f"{Verdict.UNSUPPORTED.value}: {why}")
+        if as_json:
+            print_json({"schema": 1, "verdict": Verdict.UNSUPPORTED.value, "scenario": wish.scenario.name,
+                        "reasons": [why]})  # fmt: skip
+        return Verdict.UNSUPPORTED.exit_code
+    folder = run_folder(out, wish.seed)
+    with ended_like_ctrl_c():
+        plan, outcome = perform(wish, folder, tell)
+    if as_json:
+        print_json(outcome.to_json(plan) | {"folder": str(folder)})
+    else:
+        _show(outcome, outcome.to_json(plan), folder)
+    return outcome.verdict.exit_code
+
+
+def _wish(scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int) -> Wish:
+    from cluster.config_source import did_you_mean
+    from cluster.local_errors import ExitCode, LocalError
+    from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
+    from jepsen_like.live.session import SUBJECTS, Wish
+
+    if scenario is not None and nemesis is not None:
+        raise LocalError(
+            "--scenario and --nemesis exclude each other", "a scenario is a fixed set of faults",
+            "raftmq chaos run --nemesis A,B", ExitCode.USAGE,
+        )  # fmt: skip
+    if subject not in SUBJECTS:
+        raise LocalError(
+            f"there is no subject {subject!r}", f"there are {', '.join(SUBJECTS)}", did_you_mean(subject, SUBJECTS),
+            ExitCode.USAGE,
+        )  # fmt: skip
+    chosen = tuple(nemeses_named(nemesis)) if nemesis is not None else None
+    named = scenario_named(scenario) if scenario is not None else None
+    if named is not None:
+        chosen = tuple(NEMESES[name] for name in named.nemeses)
+    return Wish(subject, named, chosen, time_s, secrets.randbelow(2**31) if seed is None else seed, rate)
+
+
+def _unsupported(wish: Wish) -> str | None:
+    """Why the scenario cannot be run at all; None if it can."""
+    assert wish.scenario is not None
+    if wish.scenario.waits_for is not None:
+        return f"{wish.scenario.name} waits for {wish.scenario.waits_for}, which is not built yet"
+    if wish.subject not in wish.scenario.subjects:
+        return f"{wish.scenario.name} cannot be played on {wish.subject}"
+    return None
+
+
+def _show(outcome: Outcome, result: dict[str, Any], folder: Path) -> None:
+    counts = outcome.counts
+    click.echo(
+        f"{counts.acked:,} acknowledged, {counts.failed:,} failed, {counts.unknown:,} unknown"
+        f" ({result['unknown_percent'] or 0:.2f} %); {outcome.rows_read:,} rows read back from all replicas"
+    )
+    click.echo(
+        f"{len(outcome.played)} faults, {outcome.leader_changes} leader changes, {outcome.kills} kills,"
+        f" {outcome.power_failures} power failures; recovery median {result['recovery_ms']['median']} ms,"
+        f" max {result['recovery_ms']['max']} ms"
+    )
+    for reason in outcome.reasons:
+        click.echo(f"  - {reason}")
+    click.secho(f"{outcome.verdict.value}    ({folder})", bold=True)
+
+
+@chaos.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def list_command(as_json: bool) -> None:
+    """List scenarios and faults, and which wait for a feature."""
+    from jepsen_like.live.scenarios import NEMESES, SCENARIOS
+
+    if as_json:
+        told = {
+            "schema": 1,
+            "scenarios": [
+                {"name": s.name, "does": s.does, "nemeses": list(s.nemeses), "waits_for": s.waits_for}
+                for s in SCENARIOS.values()
+            ],
+            "nemeses": [{"name": n.name, "does": n.does} for n in NEMESES.values()],
+        }
+        click.echo(json.dumps(told))
+        return
+    click.echo("scenarios")
+    for scenario in SCENARIOS.values():
+        waits = f"    [waits for {scenario.waits_for}]" if scenario.waits_for else ""
+        click.echo(f"  {scenario.name:<20} {scenario.does}{waits}")
+    click.echo("faults")
+    for nemesis in NEMESES.values():
+        click.echo(f"  {nemesis.name:<20} {nemesis.does}")

@@ -1,0 +1,133 @@
+"""The log workload: unique messages at a steady rate, many in flight, every outcome written down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import NamedTuple
+
+from cluster.client.loop_thread import LoopThread
+from jepsen_like.demo_send import Slots
+from jepsen_like.history import HistoryWriter, Op
+from jepsen_like.live.subject import LogClient, Placed, SendFailed, Subject
+
+TICK_S = 0.01
+_SETTLE_S = 45.0
+
+
+class Counts(NamedTuple):
+    """Sends so far, by outcome, and those still open."""
+
+    acked: int
+    failed: int
+    unknown: int
+    in_flight: int
+
+
+class LogWorkload:
+    """Several writers, each with a client of its own, on one loop in one thread. `start`, `stop`: main thread."""
+
+    def __init__(
+        self, subject: Subject, history: HistoryWriter, *, rate: int, in_flight_max: int = 512, writers: int = 4
+    ) -> None:
+        """`rate` is sends per second over all writers."""
+        self.factor = 1.0
+        """Multiplies the rate and what may be in flight; set by the traffic nemesis."""
+        self._subject = subject
+        self._history = history
+        self._rate = rate
+        self._in_flight_max = in_flight_max
+        self._writers = writers
+        self._slots = Slots()
+        self._acked = self._failed = self._unknown = 0
+        self.ack_times_ns: deque[int] = deque(maxlen=1)
+        """When the last send was acknowledged."""
+        self._stopping = False
+        self._thread = LoopThread()
+        self._clients: list[LogClient] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def counts(self) -> Counts:
+        """So far. Any thread."""
+        return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
+
+    def start(self) -> None:
+        """Begins to send."""
+        self._thread.run(self._start())
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(self._writers):
+            client = await self._subject.open_client()
+            self._clients.append(client)
+            self._tasks.append(loop.create_task(self._write(number, client)))
+
+    def stop(self) -> int:
+        """No further sends; waits for open ones. Returns how many never had an outcome (they count as unknown)."""
+        if self._thread.loop.is_closed():
+            return 0
+        try:
+            return self._thread.run(self._stop())
+        finally:
+            self._thread.close()
+
+    async def _stop(self) -> int:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+        deadline = asyncio.get_running_loop().time() + _SETTLE_S
+        while self._slots.busy and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - once, at the end
+            await asyncio.sleep(TICK_S)
+        left = self._slots.busy
+        for client in self._clients:
+            await client.close()
+        return left
+
+    def wait_acks(self, more: int, timeout_s: float) -> bool:
+        """Waits until `more` sends were acknowledged from now on: the cluster makes progress."""
+        wanted = self._acked + more
+        deadline = time.monotonic() + timeout_s
+        while self._acked < wanted and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self._acked >= wanted
+
+    async def _write(self, number: int, client: LogClient) -> None:
+        loop = asyncio.get_running_loop()
+        begun, due, sent = loop.time(), 0.0, 0
+        while not self._stopping:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            due += (now - begun) * self._rate * self.factor / self._writers
+            begun = now
+            room = max(0, int(self._in_flight_max * self.factor) - self._slots.busy) // self._writers
+            count = min(int(due), room)
+            due -= int(due)  # what found no room is not made up for: the load does not pile up behind an outage
+            for _ in range(count):
+                sent += 1
+                await self._send(client, f"w{number}-{sent:07d}")
+
+    async def _send(self, client: LogClient, message_id: str) -> None:
+        value = {"topic": self._subject.topic, "id": message_id}
+        invoked = self._history.invoke(self._slots.take(), "send", value)
+        outcome = await client.submit(message_id)
+        outcome.add_done_callback(lambda done: self._settle(invoked, done))
+
+    def _settle(self, invoked: Op, done: asyncio.Future[Placed]) -> None:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        reusable = True
+        if error is None:
+            placed = done.result()
+            op = self._history.ok(
+                invoked, invoked.value | {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
+            )
+            self.ack_times_ns.append(op.time_ns)
+            self._acked += 1
+        elif isinstance(error, SendFailed):
+            self._history.fail(invoked, invoked.value | {"error": str(error)})
+            self._failed += 1
+        else:
+            self._history.info(invoked, invoked.value | {"error": str(error)})
+            self._unknown += 1
+            reusable = False
+        self._slots.give_back(invoked.process, reusable=reusable)

@@ -1,0 +1,138 @@
+"""Faults of disks and clocks, through the node's own failpoints and the preloaded shim."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jepsen_like.live.stage import Effect, Nemesis, Stage
+from jepsen_like.live.subject import Capability
+
+_FAILPOINTS = frozenset({Capability.FAILPOINTS})
+_POLL_S = 0.1
+
+
+def _failpoint(stage: Stage, node: int, point: str, action: str, hold_s: float) -> Effect:
+    """The point acts for `hold_s`. Felt if it was hit, or if the node stopped itself because of it."""
+    subject: Any = stage.subject
+    subject.set_failpoint(node, point, action)
+    hits = _watch(stage, node, point, hold_s)
+    stopped = not stage.subject.is_running(node)
+    if not stopped:
+        try:
+            subject.set_failpoint(node, point, "off")
+        except OSError:
+            stopped = True  # the node ends itself because of the fault
+    told = f"{point} {action} on node {node} for {hold_s:.1f} s: hit {hits} times{', the node stopped' * stopped}"
+    return Effect(hits > 0 or stopped, told, {"hits": hits, "stopped": float(stopped)})
+
+
+def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
+    subject: Any = stage.subject
+    hits = 0
+    deadline = time.monotonic() + hold_s
+    while time.monotonic() < deadline and stage.subject.is_running(node):
+        stage.sleep(min(_POLL_S, hold_s))
+        try:
+            hits = max(hits, subject.failpoint_hits(node)[point] + subject.failpoint_waiting(node)[point])
+        except OSError:
+            continue  # busy or gone; is_running tells
+    return hits
+
+
+def slow_disk(stage: Stage, hold_s: float) -> Effect:
+    """Every sync of the log takes many times as long."""
+    factor = stage.rng.choice((20, 50, 100))
+    return _failpoint(stage, stage.some(), "append.fdatasync", f"slow:{factor}x", hold_s)
+
+
+def held_disk(stage: Stage, hold_s: float) -> Effect:
+    """A sync of the log does not return."""
+    return _failpoint(stage, stage.some(), "append.fdatasync", "hold", hold_s)
+
+
+def full_disk(stage: Stage, hold_s: float) -> Effect:
+    """No space left for the log."""
+    return _failpoint(stage, stage.some(), "append.write", "error:ENOSPC", hold_s)
+
+
+def failing_disk(stage: Stage, hold_s: float) -> Effect:
+    """A sync of the log, or of term and vote, fails."""
+    if stage.rng.random() < 0.7:
+        return _failpoint(stage, stage.some(), "append.fdatasync", "error:EIO", hold_s)
+    node = stage.followers()[0]  # a follower votes when the leader is killed, and must write that down
+    subject: Any = stage.subject
+    subject.set_failpoint(node, "hardstate.fdatasync", "error:EIO")
+    stage.strike([stage.leader()])
+    effect = _failpoint(stage, node, "hardstate.fdatasync", "error:EIO", hold_s)
+    return effect._replace(told=f"{effect.told}; the leader was killed to make it vote")
+
+
+def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
+    assert stage.power is not None
+    in_flight = stage.load.counts.in_flight
+    numbers = stage.power.cut(nodes, stage.rng)
+    stage.power_failures += int(numbers["nodes"])
+    stage.sleep(hold_s)
+    stage.start_all()
+    told = (
+        f"power lost on node {', '.join(map(str, nodes))} with {in_flight} sends in flight: "
+        f"{numbers['writes']:.0f} unsynced writes ({numbers['bytes']:.0f} bytes) undone, {numbers['kept']:.0f} kept"
+    )
+    return Effect(numbers["nodes"] == len(nodes), told, numbers)
+
+
+def power_loss_one(stage: Stage, hold_s: float) -> Effect:
+    """The leader or any node."""
+    return _power(stage, [stage.some()], min(hold_s, 1.0))
+
+
+def power_loss_majority(stage: Stage, hold_s: float) -> Effect:
+    """A majority, the leader among them."""
+    return _power(stage, stage.majority(), min(hold_s, 0.5))
+
+
+def power_loss_all(stage: Stage, hold_s: float) -> Effect:
+    """Every node, and soon again: recovery itself is interrupted."""
+    effect = _power(stage, stage.subject.node_ids, 0.0)
+    for _ in range(stage.rng.randrange(3)):
+        stage.sleep(stage.rng.uniform(0.3, 1.5))
+        again = _power(stage, [node for node in stage.subject.node_ids if stage.subject.is_running(node)], 0.0)
+        effect = Effect(effect.happened, f"{effect.told}; {again.told}", effect.numbers)
+    return effect
+
+
+def clock_skew(stage: Stage, hold_s: float) -> Effect:
+    """A node's wall clock jumps, forward or back, and jumps again."""
+    assert stage.clocks is not None
+    node = stage.some()
+    before = stage.clocks.skewed_readings(node)
+    offset_ms = stage.rng.choice((-1, 1)) * stage.rng.choice((250, 5_000, 45_000, 3_600_000))
+    stage.clocks.skew(node, offset_ms)
+    stage.sleep(hold_s / 2)
+    stage.clocks.skew(node, offset_ms // 2)
+    stage.sleep(hold_s / 2)
+    readings = stage.clocks.skewed_readings(node) - before
+    stage.clocks.skew(node, 0)
+    told = f"wall clock of node {node} {offset_ms / 1000:+g} s, then {offset_ms / 2000:+g} s: read {readings} times"
+    return Effect(readings > 0, told, {"offset_ms": offset_ms, "readings": readings})
+
+
+NEMESES = (
+    Nemesis("slow-disk", "syncs of the log take 20 to 100 times as long", slow_disk, _FAILPOINTS),
+    Nemesis("held-disk", "a sync of the log does not return", held_disk, _FAILPOINTS),
+    Nemesis("full-disk", "no space left for the log", full_disk, _FAILPOINTS),
+    Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS),
+    Nemesis(
+        "power-loss-one", "a node loses power, and with it what it never synced", power_loss_one,
+        frozenset({Capability.POWER}),
+    ),
+    Nemesis(
+        "power-loss-majority", "a majority loses power at once", power_loss_majority, frozenset({Capability.POWER})
+    ),
+    Nemesis(
+        "power-loss-all", "every node loses power, some again while they recover", power_loss_all,
+        frozenset({Capability.POWER}),
+    ),
+    Nemesis("clock-skew", "a node's wall clock jumps", clock_skew, frozenset({Capability.CLOCK})),
+)  # fmt: skip

@@ -1,0 +1,88 @@
+"""What a run is going to do: decided before the start, printed, and enough to start it again."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from cluster.local_errors import ExitCode, LocalError
+from jepsen_like.live.scenarios import NEMESES, Scenario
+from jepsen_like.live.stage import Nemesis
+from jepsen_like.live.subject import Capability
+
+HOLD_S = (0.3, 2.5)
+PAUSE_S = (0.3, 1.5)
+QUIET_S = 1.0
+"""Before the first fault."""
+
+
+class Plan(NamedTuple):
+    """Everything that was decided before the start."""
+
+    subject: str
+    scenario: Scenario | None
+    nemeses: tuple[Nemesis, ...]
+    time_s: float
+    seed: int
+    rate: int
+    chosen: bool
+    """The user named the faults; otherwise it is the mix of all that this machine supports."""
+
+    @property
+    def command(self) -> str:
+        """What repeats it; the machine's own timing is not repeated."""
+        words = [
+            f"raftmq chaos run --subject {self.subject} --time {self.time_s:g} --seed {self.seed} --rate {self.rate}"
+        ]
+        if self.scenario is not None:
+            words.append(f"--scenario {self.scenario.name}")
+        elif self.chosen:
+            words.append(f"--nemesis {','.join(nemesis.name for nemesis in self.nemeses)}")
+        return " ".join(words)
+
+
+class Choice(NamedTuple):
+    """Which faults to play, and which not, with the reason."""
+
+    nemeses: tuple[Nemesis, ...]
+    skipped: dict[str, str]
+
+
+def choose(
+    capabilities: frozenset[Capability], missing: dict[Capability, str], asked: tuple[Nemesis, ...] | None
+) -> Choice:
+    """The faults asked for, or all. Those that cannot be played here are skipped, never counted.
+
+    `missing` says why a capability is not there. Raises LocalError if none of those asked for can be played.
+    """
+    wanted = tuple(NEMESES.values()) if asked is None else asked
+    skipped = {}
+    for nemesis in wanted:
+        if lacking := nemesis.needs - capabilities:
+            first = min(lacking, key=lambda capability: capability.value)
+            skipped[nemesis.name] = missing.get(first, f"this subject has no {first.value}")
+    playable = tuple(nemesis for nemesis in wanted if nemesis.name not in skipped)
+    if wanted and not playable:
+        raise LocalError(
+            "none of these faults can be played here",
+            "; ".join(f"{name}: {why}" for name, why in skipped.items()),
+            "raftmq chaos doctor",
+            ExitCode.REFUSED,
+        )
+    return Choice(playable, skipped)
+
+
+class Deck:
+    """Deals faults in an order drawn by the seed, all of them before any comes again: each is played equally often."""
+
+    def __init__(self, nemeses: tuple[Nemesis, ...], rng: random.Random) -> None:
+        self._nemeses = nemeses
+        self._rng = rng
+        self._left: list[Nemesis] = []
+
+    def deal(self) -> Nemesis | None:
+        """The next fault; None if there are none to play."""
+        if not self._left:
+            self._left = list(self._nemeses)
+            self._rng.shuffle(self._left)
+        return self._left.pop() if self._left else None

@@ -1,0 +1,286 @@
+"""RaftMQ as a subject: a local cluster whose nodes reach each other only through the proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from cluster.client.errors import RaftMQError, Unknown
+from cluster.config import dump, load
+from cluster.local_config import plan_nodes, write_configs
+from cluster.local_errors import LocalError
+from cluster.local_init import create_data_dirs
+from cluster.local_layout import ClusterFile, NodeRecord, write_cluster
+from cluster.local_process import NODE_MODULE, check_ports, free_base_port, log_tail
+from cluster.local_status import fetch_status
+from jepsen_like.history import HistoryWriter
+from jepsen_like.live.payload import body_of, id_of
+from jepsen_like.live.processes import Processes
+from jepsen_like.live.proxy import Fabric
+from jepsen_like.live.subject import Capability, NodeState, Placed, SendFailed, SendUnknown, is_healthy
+
+if TYPE_CHECKING:
+    from cluster.client import SendResult
+
+TOPIC = "chaos"
+QUEUES = 4
+SEND_TIMEOUT_S = 20.0
+READY_S = 60.0
+_READERS_FROM = 1_000_000
+_PULL_MESSAGES = 1024
+_STATUS_TIMEOUT_S = 0.5
+_CAPABILITIES = frozenset({Capability.FAILPOINTS, Capability.TRANSFER, Capability.GROUPS, Capability.TOPICS})
+
+
+class RaftMQSubject:
+    """See Subject. `environment(node)` is what a process gets besides our own environment: the shim's settings."""
+
+    name = "raftmq"
+    topic = TOPIC
+    queues = QUEUES
+
+    def __init__(
+        self,
+        data: Path,
+        processes: Processes,
+        *,
+        count: int = 3,
+        seed: int = 0,
+        segment_size_bytes: int = 6 << 20,
+        environment: Callable[[int], dict[str, str]] = lambda _: {},
+        more: frozenset[Capability] = frozenset(),
+    ) -> None:
+        """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults."""
+        self.data = data
+        self.processes = processes
+        self.capabilities = _CAPABILITIES | more
+        self._environment = environment
+        self._segment_size_bytes = segment_size_bytes
+        data.mkdir(parents=True)
+        base = free_base_port(4 * count)
+        self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
+        self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed)
+        self._pool = concurrent.futures.ThreadPoolExecutor(count, "raftmq-chaos-status")
+
+    @property
+    def node_ids(self) -> list[int]:
+        """See Subject."""
+        return [node.id for node in self.nodes]
+
+    @property
+    def servers(self) -> str:
+        """What a client is given."""
+        return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
+
+    def _node(self, node_id: int) -> NodeRecord:
+        return self.nodes[node_id - 1]
+
+    def start(self) -> None:
+        """See Subject."""
+        check_ports(self.nodes)
+        write_configs(self.nodes, failpoints=True)
+        for node in self.nodes:
+            self._wire(node)
+        create_data_dirs([node.config_path for node in self.nodes])
+        for node in self.nodes:
+            self.start_node(node.id)
+        self.wait_healthy(READY_S)
+        self._make_topic()
+
+    def _wire(self, node: NodeRecord) -> None:
+        """Every other node's address becomes that of the proxy on the edge to it."""
+        config = load(node.config_path)
+        peers = tuple(
+            peer if peer.id == node.id else replace(peer, port=self.fabric.ports[node.id, peer.id])
+            for peer in config.peers
+        )
+        wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self._segment_size_bytes))
+        node.config_path.write_text(dump(wired), encoding="utf-8")
+
+    def wait_healthy(self, timeout_s: float) -> None:
+        """Waits until all nodes agree on a leader that takes writes. Raises LocalError."""
+        deadline = time.monotonic() + timeout_s
+        while not is_healthy(self.states()):
+            for node in self.nodes:
+                if not self.is_running(node.id):
+                    raise LocalError(f"node {node.id} ended", "; ".join(log_tail(node, 4)), f"less {node.log}")
+            if time.monotonic() > deadline:
+                raise LocalError("the cluster is not ready", f"after {timeout_s:.0f} s", f"less {self.nodes[0].log}")
+            time.sleep(0.05)
+
+    def _make_topic(self) -> None:
+        from cluster.client import connect
+
+        with connect(self.servers) as mq:
+            mq.admin.create_topic(TOPIC, queues=QUEUES)
+
+    def stop(self) -> None:
+        """See Subject."""
+        self.processes.stop_all()
+        self.fabric.close()
+        self._pool.shutdown()
+
+    def start_node(self, node: int) -> None:
+        """See Subject."""
+        record = self._node(node)
+        environment = dict(os.environ) | self._environment(node)
+        command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
+        pid = self.processes.start(node, command, Path(record.log), environment)
+        self.nodes[node - 1] = replace(record, pid=pid)
+        write_cluster(self.data, ClusterFile(self.nodes))
+
+    def is_running(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.is_running(node)
+
+    def aim(self, node: int) -> Callable[[], None]:
+        """See Subject."""
+        return self.processes.aim(node)
+
+    def kill(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.kill(node)
+
+    def terminate(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.terminate(node)
+
+    def pause(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.pause(node)
+
+    def resume(self, node: int) -> None:
+        """See Subject."""
+        self.processes.resume(node)
+
+    def states(self) -> dict[int, NodeState | None]:
+        """See Subject."""
+        answers = self._pool.map(lambda node: fetch_status(node.admin_port, _STATUS_TIMEOUT_S), self.nodes)
+        return {node.id: _state(answer) for node, answer in zip(self.nodes, answers, strict=True)}
+
+    def set_failpoint(self, node: int, point: str, action: str) -> None:
+        """Sets one point of a node. Raises OSError if the node does not answer."""
+        self._request(node, "PUT", "/v1/failpoints", {"name": point, "action": action})
+
+    def failpoint_hits(self, node: int) -> dict[str, int]:
+        """Point -> how often an action took hold there since the node started. Raises OSError."""
+        answer = self._request(node, "GET", "/v1/failpoints", None)
+        return {point["name"]: int(point["hits"]) for point in answer["failpoints"]}
+
+    def failpoint_waiting(self, node: int) -> dict[str, int]:
+        """Point -> operations held there right now. Raises OSError."""
+        answer = self._request(node, "GET", "/v1/failpoints", None)
+        return {point["name"]: int(point["waiting"]) for point in answer["failpoints"]}
+
+    def transfer(self, leader: int, to: int) -> bool:
+        """Asks for a change of leader; True if `to` leads. Raises OSError for no answer."""
+        try:
+            return bool(self._request(leader, "POST", "/v1/leader/transfer", {"to": to})["leader"] == to)
+        except urllib.error.HTTPError:
+            return False
+
+    def _request(self, node: int, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://127.0.0.1:{self._node(node).admin_port}{path}"
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=5.0) as answer:
+            return json.loads(answer.read())
+
+    async def open_client(self) -> RaftMQLogClient:
+        """See Subject."""
+        return RaftMQLogClient(self.servers)
+
+    def read_all(self, history: HistoryWriter) -> int:
+        """See Subject."""
+        from cluster.client import connect
+
+        rows = 0
+        with connect(self.servers) as mq:
+            for node in self.nodes:
+                for queue_id in range(QUEUES):
+                    rows += _read_queue(mq, node, queue_id, history)
+        return rows
+
+
+def _read_queue(mq: Any, node: NodeRecord, queue_id: int, history: HistoryWriter) -> int:
+    from cluster.client.pull import PullStatus
+
+    offset, count = 0, 0
+    while True:
+        asked = {"node": node.id, "topic": TOPIC, "queue_id": queue_id, "offset": offset}
+        invoked = history.invoke(_READERS_FROM + node.id, "read", asked)
+        pulled = mq.pull(TOPIC, queue_id, offset, _PULL_MESSAGES, node=f"127.0.0.1:{node.broker_port}", timeout_s=30.0)
+        rows = [[message.queue_offset, id_of(message.body)] for message in pulled.messages]
+        ended = pulled.status is PullStatus.END or (not rows and pulled.next_offset <= offset)
+        history.ok(invoked, {"messages": rows, "end": ended})
+        if ended:
+            return count
+        count += len(rows)
+        offset = pulled.next_offset
+
+
+def _state(answer: dict[str, Any] | None) -> NodeState | None:
+    if answer is None:
+        return None
+    return NodeState(
+        term=int(answer["term"]),
+        leads=answer["role"] == "leader",
+        open=bool(answer["writes_open"]),
+        leader=answer.get("leader"),
+        applied=int(answer["applied_index"]),
+        committed=int(answer["commit_index"]),
+    )
+
+
+class RaftMQLogClient:
+    """See LogClient: one producer session with a connection of its own."""
+
+    def __init__(self, servers: str) -> None:
+        from cluster.client import aconnect
+
+        self._client = aconnect(servers, timeout_s=SEND_TIMEOUT_S)
+        self._producer = self._client.producer()
+        self._loop = asyncio.get_running_loop()
+
+    async def submit(self, message_id: str) -> asyncio.Future[Placed]:
+        """See LogClient."""
+        outcome: asyncio.Future[Placed] = self._loop.create_future()
+        try:
+            sending = await self._producer.send_soon(TOPIC, body_of(message_id), key=message_id)
+        except RaftMQError as error:
+            _settle(outcome, error, None)
+            return outcome
+        sending.add_done_callback(lambda done: _settle_as(outcome, done))
+        return outcome
+
+    async def close(self) -> None:
+        """See LogClient."""
+        await self._client.close()
+
+
+def _settle_as(outcome: asyncio.Future[Placed], done: asyncio.Future[SendResult]) -> None:
+    error = done.exception()
+    _settle(outcome, error, None if error else done.result())
+
+
+def _settle(outcome: asyncio.Future[Placed], error: BaseException | None, result: Any) -> None:
+    """Only what the client promises not to have happened counts as a failure."""
+    if outcome.done():
+        return
+    if error is None:
+        outcome.set_result(Placed(result.queue_id, result.queue_offset))
+    elif isinstance(error, RaftMQError) and not isinstance(error, Unknown):
+        outcome.set_exception(SendFailed(str(error)))
+    else:
+        outcome.set_exception(SendUnknown(repr(error)))

@@ -1,0 +1,264 @@
+"""One run: quiet, faults, heal, progress, read-back, verdict. Heals and ends what it started, however it ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jepsen_like.history import HistoryWriter
+from jepsen_like.live.judge import Judgement, judge
+from jepsen_like.live.log_workload import Counts, LogWorkload
+from jepsen_like.live.monitor import PROCESS, Monitor
+from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan
+from jepsen_like.live.stage import Effect, Nemesis, PowerCut, SkewsClocks, Stage
+from jepsen_like.live.subject import Subject, is_caught_up
+from jepsen_like.live.verdict import Verdict
+
+HEAL_S = 60.0
+CATCH_UP_S = 120.0
+PROGRESS_ACKS = 50
+PROGRESS_S = 30.0
+UNKNOWN_SHARE_MAX = 0.02
+"""More sends of unknown outcome than this, and the run says too little."""
+
+
+class Played(NamedTuple):
+    """One fault as it was played."""
+
+    name: str
+    effect: Effect
+    at_s: float
+    took_s: float
+    recovered_s: float | None
+    """Until all nodes agreed on a leader again; None: not in time."""
+
+
+class Tools(NamedTuple):
+    """What this machine offers for the faults that need it."""
+
+    power: PowerCut | None = None
+    clocks: SkewsClocks | None = None
+
+
+class Outcome(NamedTuple):
+    """Everything a run found."""
+
+    verdict: Verdict
+    reasons: list[str]
+    counts: Counts
+    played: list[Played]
+    leader_changes: int
+    kills: int
+    power_failures: int
+    rows_read: int
+    judgement: Judgement | None
+    skipped: dict[str, str]
+    seconds: float
+
+    def to_json(self, plan: Plan) -> dict[str, Any]:
+        """The last line of `--json` and verdict.json."""
+        faults: dict[str, dict[str, int]] = defaultdict(lambda: {"played": 0, "with_effect": 0})
+        for each in self.played:
+            faults[each.name]["played"] += 1
+            faults[each.name]["with_effect"] += each.effect.happened
+        done = self.counts.acked + self.counts.failed + self.counts.unknown
+        recovered = sorted(each.recovered_s for each in self.played if each.recovered_s is not None)
+        return {
+            "schema": 1,
+            "verdict": self.verdict.value,
+            "reasons": self.reasons,
+            "subject": plan.subject,
+            "scenario": plan.scenario.name if plan.scenario else None,
+            "seed": plan.seed,
+            "repeat": plan.command,
+            "seconds": round(self.seconds, 1),
+            "acked": self.counts.acked,
+            "failed": self.counts.failed,
+            "unknown": self.counts.unknown,
+            "unknown_percent": round(100 * self.counts.unknown / done, 3) if done else None,
+            "rows_read": self.rows_read,
+            "leader_changes": self.leader_changes,
+            "kills": self.kills,
+            "power_failures": self.power_failures,
+            "recovery_ms": {
+                "median": round(1000 * recovered[len(recovered) // 2]) if recovered else None,
+                "max": round(1000 * recovered[-1]) if recovered else None,
+            },
+            "faults": dict(faults),
+            "skipped": self.skipped,
+            "checks": self.judgement.to_json() if self.judgement else None,
+        }
+
+
+class Run:
+    """`execute` once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        subject: Subject,
+        folder: Path,
+        tell: Callable[[str], None],
+        *,
+        tools: Tools = Tools(),  # noqa: B008 - a value
+        skipped: dict[str, str] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._subject = subject
+        self._folder = folder
+        self._tell = tell
+        self._skipped = skipped or {}
+        self._rng = random.Random(f"faults-{plan.seed}")
+        meta = {"workload": "log", "seed": plan.seed, "subject": plan.subject, "repeat": plan.command,
+                "scenario": plan.scenario.name if plan.scenario else None}  # fmt: skip
+        self._history = HistoryWriter(folder / "history.jsonl", meta)
+        self._load = LogWorkload(subject, self._history, rate=plan.rate)
+        self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks)
+        self._monitor = Monitor(subject, self._history)
+        self._played: list[Played] = []
+        self._reasons: list[str] = []
+        self._began = time.monotonic()
+        self._rows = 0
+
+    def execute(self) -> Outcome:
+        """Raises LocalError if the cluster does not even start; stops every node before it returns or raises."""
+        try:
+            self._subject.start()
+            self._began = time.monotonic()
+            self._monitor.start()
+            self._load.start()
+            self._phase("quiet")
+            self._stage.sleep(min(QUIET_S, self._plan.time_s / 4))
+            self._phase("faults")
+            self._inflict()
+            whole = self._heal()
+            self._finish_load(whole)
+            if whole:
+                self._read_back()
+        finally:
+            self._load.stop()
+            self._monitor.close()
+            self._subject.stop()
+            self._history.close()
+        return self._outcome()
+
+    def _phase(self, name: str) -> None:
+        note = self._history.invoke(PROCESS + 2, "phase", {"name": name})
+        self._history.ok(note, note.value)
+
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _inflict(self) -> None:
+        deck = Deck(self._plan.nemeses, self._rng)
+        while self._elapsed < self._plan.time_s:
+            nemesis = deck.deal()
+            if nemesis is None:
+                self._stage.sleep(min(0.5, max(0.01, self._plan.time_s - self._elapsed)))
+                continue
+            if not self._play(nemesis):
+                return
+            self._stage.sleep(self._rng.uniform(*PAUSE_S))
+
+    def _play(self, nemesis: Nemesis) -> bool:
+        """One fault and the recovery from it. False if the cluster did not recover: nothing further is proved."""
+        at_s = self._elapsed
+        note = self._history.invoke(PROCESS + 1, "fault", {"kind": nemesis.name, "nodes": []})
+        begun = time.monotonic()
+        try:
+            effect = nemesis.apply(self._stage, self._rng.uniform(*HOLD_S))
+        except OSError as error:  # a node did not answer the harness: the fault may be half done, the heal undoes it
+            effect = Effect(False, f"could not be played: {error}")
+            self._subject.fabric.heal()
+        took_s = time.monotonic() - begun
+        self._history.ok(note, note.value | {"detail": effect.told, "effect": effect.happened})
+        recovered_s = self._stage.wait_healthy(HEAL_S)
+        self._played.append(Played(nemesis.name, effect, at_s, took_s, recovered_s))
+        mark = " " if effect.happened else "?"
+        back = f"well again after {1000 * recovered_s:.0f} ms" if recovered_s is not None else "NOT well again"
+        self._tell(f"{at_s:6.1f} s {mark} {nemesis.name}: {effect.told}; {back}")
+        return recovered_s is not None
+
+    def _heal(self) -> bool:
+        """Takes every fault back and proves that the cluster is whole: agreed leader, bytes on every edge, acks."""
+        self._phase("heal")
+        subject = self._subject
+        for node in subject.node_ids:
+            subject.resume(node)
+        subject.fabric.heal()
+        self._load.factor = 1.0
+        took = self._stage.wait_healthy(HEAL_S)
+        if took is None:
+            states = ", ".join(f"{node}: {state}" for node, state in subject.states().items())
+            self._reasons.append(f"the cluster did not heal within {HEAL_S:.0f} s after the last fault: {states}")
+            return False
+        before = subject.fabric.traffic()
+        progress = self._load.wait_acks(PROGRESS_ACKS, PROGRESS_S)
+        after = subject.fabric.traffic()
+        if not progress:
+            self._reasons.append(f"healed, but not {PROGRESS_ACKS} sends were acknowledged in {PROGRESS_S:.0f} s")
+            return False
+        leader = self._stage.leader()
+        silent = [
+            f"{a}->{b}"
+            for (a, b), traffic in after.items()
+            if leader in (a, b) and traffic.passed_bytes == before[a, b].passed_bytes
+        ]
+        if silent:
+            self._reasons.append(f"edges still silent after the heal: {', '.join(silent)}")
+        self._tell(f"{self._elapsed:6.1f} s   healed: one leader, every node up, sends acknowledged")
+        return not silent
+
+    def _finish_load(self, whole: bool) -> None:
+        left = self._load.stop()
+        if left and whole:
+            self._reasons.append(f"{left} sends never had an outcome although the cluster is whole")
+
+    def _read_back(self) -> None:
+        self._phase("read-back")
+        deadline = time.monotonic() + CATCH_UP_S
+        while not is_caught_up(self._subject.states()):
+            if time.monotonic() > deadline:
+                self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
+                return
+            time.sleep(0.1)
+        self._rows = self._subject.read_all(self._history)
+
+    def _outcome(self) -> Outcome:
+        seconds = self._elapsed
+        judgement = judge(self._folder, self._history, len(self._subject.node_ids))
+        verdict = self._verdict(judgement)
+        return Outcome(
+            verdict, self._reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
+            self._stage.power_failures, self._rows, judgement, self._skipped, seconds,
+        )  # fmt: skip
+
+    def _verdict(self, judgement: Judgement) -> Verdict:
+        self._reasons += self._monitor.two_leaders + judgement.broken
+        if self._monitor.two_leaders or judgement.broken:
+            return Verdict.INVALID
+        self._reasons += judgement.doubts
+        felt = {each.name for each in self._played if each.effect.happened}
+        for name in sorted({each.name for each in self._played} - felt):
+            self._reasons.append(f"{name} never had a measurable effect")
+        if self._plan.nemeses and not self._played:
+            self._reasons.append("no fault was played: the time was too short")
+        counts = self._load.counts
+        done = counts.acked + counts.failed + counts.unknown
+        if counts.unknown > UNKNOWN_SHARE_MAX * done:
+            self._reasons.append(f"{counts.unknown} of {done} sends are of unknown outcome")
+        for each in self._played:
+            if each.recovered_s is None:
+                self._reasons.append(f"not well again {HEAL_S:.0f} s after {each.name} at {each.at_s:.1f} s")
+        return Verdict.UNKNOWN if self._reasons else Verdict.VALID
+
+
+def write_outcome(path: Path, outcome: Outcome, plan: Plan) -> None:
+    """verdict.json."""
+    path.write_text(json.dumps(outcome.to_json(plan), indent=2) + "\n", encoding="utf-8")

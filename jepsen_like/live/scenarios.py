@@ -1,0 +1,106 @@
+"""Named scenarios, and everything the harness knows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cluster.config_source import nearest
+from cluster.local_errors import ExitCode, LocalError
+from jepsen_like.live import nemesis_disk, nemesis_network, nemesis_process, nemesis_story
+from jepsen_like.live.stage import Nemesis
+
+NEMESES: dict[str, Nemesis] = {
+    nemesis.name: nemesis
+    for nemesis in (
+        *nemesis_process.NEMESES,
+        *nemesis_network.NEMESES,
+        *nemesis_disk.NEMESES,
+        *nemesis_story.NEMESES,
+    )
+}
+"""Every fault by name."""
+
+
+class Scenario(NamedTuple):
+    """A fixed set of faults under a name."""
+
+    name: str
+    does: str
+    nemeses: tuple[str, ...] = ()
+    waits_for: str | None = None
+    """The feature that has to be built before this can be run; such a scenario ends as unsupported."""
+    subjects: tuple[str, ...] = ("raftmq", "pysyncobj")
+
+
+_BUILT = (
+    Scenario("quiet", "no faults at all: the harness itself must find nothing"),
+    Scenario("kill-one", "a follower is killed again and again", ("kill-one",)),
+    Scenario("kill-leader", "the leader is killed again and again", ("kill-leader",)),
+    Scenario("kill-majority", "a majority is killed at once", ("kill-majority",)),
+    Scenario("kill-all", "every node is killed at once", ("kill-all",)),
+    Scenario("pause", "nodes stand still and wake up again", ("pause-one", "pause-leader")),
+    Scenario("partitions-halves", "a minority apart from the majority", ("partition-halves",)),
+    Scenario("partitions-ring", "every node sees a majority, no two the same", ("partition-ring",)),
+    Scenario("partitions-one-way", "messages pass in one direction only", ("partition-one-way",)),
+    Scenario("partitions-leader", "the leader isolated, and cut off again and again",
+             ("isolate-leader", "flapping-leader")),
+    Scenario("part-kill", "cut off a minority, kill one of the rest, make them the majority", ("part-kill",)),
+    Scenario("pause-kill", "the same with pauses", ("pause-kill", "stutter-kill")),
+    Scenario("swizzle", "nodes cut off one by one, let back in another order", ("swizzle",)),
+    Scenario("power-loss", "unsynced writes vanish, on one node, a majority, all",
+             ("power-loss-one", "power-loss-majority", "power-loss-all"), subjects=("raftmq",)),
+    Scenario("rolling-restart", "one node after the other, under load", ("rolling-restart",)),
+    Scenario("slow-network", "delay and jitter on every edge", ("slow-network",)),
+    Scenario("slow-disk", "syncs of one node's log take far too long, or do not return",
+             ("slow-disk", "held-disk"), subjects=("raftmq",)),
+    Scenario("full-disk", "no space left for one node's log", ("full-disk",), subjects=("raftmq",)),
+    Scenario("failing-disk", "syncs fail with EIO", ("failing-disk",), subjects=("raftmq",)),
+    Scenario("clock-skew", "wall clocks jump", ("clock-skew",), subjects=("raftmq",)),
+    Scenario("leader-ping-pong", "leadership handed round and round", ("leader-ping-pong",), subjects=("raftmq",)),
+    Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
+)  # fmt: skip
+
+_WAITING = (
+    Scenario("report-000", "messages read back from the object store while segments are trimmed",
+             waits_for="tiered storage"),
+    Scenario("report-001", "a data directory with a damaged middle is repaired from the peers",
+             waits_for="log repair from peers"),
+    Scenario("report-002", "a replica that lost its disk comes back from a snapshot",
+             waits_for="snapshot transfer"),
+    Scenario("report-004-surge", "a surge of traffic is held at the configured limits", waits_for="flow control"),
+    Scenario("bitflip-minority", "bits flip in files of a minority", waits_for="log repair from peers"),
+    Scenario("membership-churn", "nodes join and leave under load", waits_for="membership change"),
+)  # fmt: skip
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (*_BUILT, *_WAITING)}
+"""Every scenario by name, those that wait for a feature too."""
+
+
+def scenario_named(name: str) -> Scenario:
+    """Raises LocalError naming the nearest."""
+    if name not in SCENARIOS:
+        raise _unknown("scenario", name, SCENARIOS)
+    return SCENARIOS[name]
+
+
+def nemeses_named(names: str) -> list[Nemesis]:
+    """A list like "kill-leader,slow-network". Raises LocalError naming the nearest to the one that is none."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise _unknown("nemesis", names, NEMESES)
+    for name in wanted:
+        if name not in NEMESES:
+            raise _unknown("nemesis", name, NEMESES)
+    return [NEMESES[name] for name in dict.fromkeys(wanted)]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> LocalError:
+    names = list(known)
+    match = nearest(name, names)
+    return LocalError(
+        f"there is no {kind} {name!r}",
+        f"there are {', '.join(names)}",
+        f"raftmq chaos run --{kind} {match}" if match else "raftmq chaos list",
+        ExitCode.USAGE,
+    )

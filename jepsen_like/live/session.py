@@ -1,0 +1,115 @@
+"""From a command line to a finished run: the folder, what is owned, the subject, and the clean-up."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.local_errors import ExitCode, LocalError
+from jepsen_like.live.owned import Owned, state_folder, sweep
+from jepsen_like.live.plan import Plan, choose
+from jepsen_like.live.processes import Processes
+from jepsen_like.live.run import Outcome, Run, Tools, write_outcome
+from jepsen_like.live.scenarios import Scenario
+from jepsen_like.live.stage import Nemesis
+from jepsen_like.live.subject import Capability, Subject
+from jepsen_like.live.verdict import Verdict
+
+FREE_BYTES_MIN = 2 << 30
+SUBJECTS = ("raftmq", "pysyncobj")
+NODES = "nodes"
+
+
+class Wish(NamedTuple):
+    """What the user asked for."""
+
+    subject: str
+    scenario: Scenario | None
+    nemeses: tuple[Nemesis, ...] | None
+    time_s: float
+    seed: int
+    rate: int
+
+
+def check_space(folder: Path, free_bytes: int | None = None) -> None:
+    """Raises LocalError for less than 2 GiB: a full disk of the machine itself would hurt more than the nodes."""
+    there = folder if folder.exists() else next(parent for parent in folder.absolute().parents if parent.exists())
+    free = shutil.disk_usage(there).free if free_bytes is None else free_bytes
+    if free < FREE_BYTES_MIN:
+        raise LocalError(
+            f"only {free / (1 << 30):.2f} GiB are free at {there}",
+            "a run needs 2 GiB: its nodes' logs, its history, and room for everybody else",
+            "raftmq chaos run --out DIR    (on another disk)",
+            ExitCode.REFUSED,
+        )
+
+
+def run_folder(out: Path | None, seed: int) -> Path:
+    """The new, empty folder of a run. Raises LocalError if `out` holds something."""
+    folder = out if out is not None else Path("chaos-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        filled = any(folder.iterdir())
+    except OSError as error:
+        raise LocalError(
+            f"{folder} cannot be the run's folder", str(error), "raftmq chaos run --out DIR", ExitCode.REFUSED
+        ) from None
+    if filled:
+        raise LocalError(
+            f"{folder} is not empty", "a run starts from nothing", "raftmq chaos run --out NEW_DIR", ExitCode.REFUSED
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
+    """Sweeps what dead runs left, and lists what this one makes until it has cleaned up itself."""
+    state = state_folder()
+    swept = sweep(state)
+    if swept.processes or swept.directories:
+        tell(f"an earlier run was killed: ended {len(swept.processes)} of its nodes, removed {swept.directories}")
+    owned = Owned(state)
+    try:
+        yield owned
+    finally:
+        owned.close()
+
+
+def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan, Outcome]:
+    """The whole run in an empty folder. Nodes' directories stay only if the verdict is not valid."""
+    check_space(folder)
+    with owning(folder, tell) as owned:
+        nodes = folder / NODES
+        owned.add_directory(nodes)
+        processes = Processes(owned)
+        subject, tools, missing = _build(wish, nodes, processes, folder)
+        try:
+            choice = choose(subject.capabilities, missing, wish.nemeses)
+            plan = Plan(
+                wish.subject, wish.scenario, choice.nemeses, wish.time_s, wish.seed, wish.rate,
+                wish.nemeses is not None,
+            )  # fmt: skip
+            tell(f"seed {plan.seed}    (again: {plan.command})")
+            for name, why in choice.skipped.items():
+                tell(f"skipped {name}: {why}")
+            outcome = Run(plan, subject, folder, tell, tools=tools, skipped=choice.skipped).execute()
+        finally:
+            subject.stop()
+        write_outcome(folder / "verdict.json", outcome, plan)
+        if outcome.verdict is Verdict.VALID:
+            shutil.rmtree(nodes, ignore_errors=True)
+        else:
+            owned.keep_directory(nodes)
+    return plan, outcome
+
+
+def _build(wish: Wish, nodes: Path, processes: Processes, folder: Path) -> tuple[Subject, Tools, dict[Capability, str]]:
+    from jepsen_like.live.raftmq_subject import RaftMQSubject
+
+    missing = {Capability.POWER: "no shim", Capability.CLOCK: "no shim"}
+    return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), missing

@@ -1,0 +1,139 @@
+"""What a nemesis works with, and what it must hand back: the proof that its fault took place."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from jepsen_like.live.subject import Capability, Subject, is_healthy, leader_of
+
+
+class Effect(NamedTuple):
+    """What a fault did. `happened` is measured, not assumed: a fault that nobody felt proves nothing."""
+
+    happened: bool
+    told: str
+    numbers: dict[str, float] = {}  # noqa: RUF012 - never changed
+
+
+class Load(Protocol):
+    """The part of the workload that a nemesis may look at or change."""
+
+    factor: float
+
+    @property
+    def counts(self) -> Any:
+        """acked, failed, unknown, in_flight."""
+
+
+class PowerCut(Protocol):
+    """Kills nodes and takes away what they never synced."""
+
+    def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
+        """Returns what was dropped: nodes, writes, bytes."""
+
+
+class SkewsClocks(Protocol):
+    """Moves what a node's wall clock shows."""
+
+    def skew(self, node: int, offset_ms: int) -> None:
+        """From now on, until it is set to 0."""
+
+    def skewed_readings(self, node: int) -> int:
+        """How often the node's process has read a moved clock so far."""
+
+
+class Stage:
+    """One subject under load, and the means to hurt it."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        load: Load,
+        rng: random.Random,
+        *,
+        power: PowerCut | None = None,
+        clocks: SkewsClocks | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.subject = subject
+        self.load = load
+        self.rng = rng
+        self.power = power
+        self.clocks = clocks
+        self.sleep = sleep
+        self.power_failures = 0
+        """Nodes that lost power so far."""
+        self.kills = 0
+
+    def leader(self, timeout_s: float = 10.0) -> int:
+        """Who leads; any node if nobody does in time, so that a fault can still strike somewhere."""
+        deadline = time.monotonic() + timeout_s
+        while (leader := leader_of(self.subject.states())) is None:
+            if time.monotonic() > deadline:
+                return self.rng.choice(self.subject.node_ids)
+            time.sleep(0.05)
+        return leader
+
+    def followers(self) -> list[int]:
+        """Every node but the leader, in random order."""
+        leader = self.leader()
+        return self.shuffled(node for node in self.subject.node_ids if node != leader)
+
+    def shuffled(self, nodes: Any) -> list[int]:
+        """In an order drawn by the seed."""
+        order = list(nodes)
+        self.rng.shuffle(order)
+        return order
+
+    def some(self) -> int:
+        """The leader half of the time, else any node."""
+        return self.leader() if self.rng.random() < 0.5 else self.rng.choice(self.subject.node_ids)
+
+    def majority(self) -> list[int]:
+        """The smallest majority, leader included."""
+        leader = self.leader()
+        others = self.shuffled(node for node in self.subject.node_ids if node != leader)
+        return [leader, *others[: len(self.subject.node_ids) // 2]]
+
+    def strike(self, nodes: list[int]) -> int:
+        """kill -9 on all of them within microseconds; returns how many were killed."""
+        blows = [self.subject.aim(node) for node in nodes if self.subject.is_running(node)]
+        for blow in blows:
+            blow()
+        deadline = time.monotonic() + 10
+        while any(self.subject.is_running(node) for node in nodes) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        dead = sum(not self.subject.is_running(node) for node in nodes)
+        self.kills += min(dead, len(blows))
+        return min(dead, len(blows))
+
+    def start_all(self) -> None:
+        """Starts every node that does not run, in random order."""
+        for node in self.shuffled(self.subject.node_ids):
+            if not self.subject.is_running(node):
+                self.subject.start_node(node)
+
+    def wait_healthy(self, timeout_s: float) -> float | None:
+        """Seconds until all nodes agree on a leader that takes writes; None if they do not in time.
+
+        A node that ended by itself meanwhile is started again: fail-stop is an answer to a broken disk.
+        """
+        begun = time.monotonic()
+        while not is_healthy(self.subject.states()):
+            if time.monotonic() - begun > timeout_s:
+                return None
+            self.start_all()
+            time.sleep(0.05)
+        return time.monotonic() - begun
+
+
+class Nemesis(NamedTuple):
+    """A named fault. `apply(stage, hold_s)` inflicts it, lets it last, takes it back, and tells what it measured."""
+
+    name: str
+    does: str
+    apply: Callable[[Stage, float], Effect]
+    needs: frozenset[Capability] = frozenset()

@@ -1,0 +1,34 @@
+"""What a run ends with, and the exit code that says so."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from cluster.local_errors import ExitCode
+
+
+class Verdict(Enum):
+    """The four ends of a run. Only `VALID` is a pass."""
+
+    VALID = "valid"
+    """Every checker proved its promise, every fault was seen to happen, and the cluster healed."""
+    INVALID = "invalid"
+    """A promise was broken; the proofs are in the output."""
+    UNKNOWN = "unknown"
+    """Nothing is proved either way: a fault had no effect, a replica could not be read, a checker gave up."""
+    UNSUPPORTED = "unsupported"
+    """The scenario waits for a feature, or this machine cannot do what it needs; nothing was run."""
+
+    @property
+    def exit_code(self) -> int:
+        """valid 0, invalid 1, unknown 3, unsupported 6; 2 is a wrong command line, 5 a refusal before the start."""
+        return _CODES[self]
+
+
+UNSUPPORTED_CODE = 6
+_CODES = {
+    Verdict.VALID: int(ExitCode.OK),
+    Verdict.INVALID: int(ExitCode.FAILED),
+    Verdict.UNKNOWN: int(ExitCode.UNKNOWN),
+    Verdict.UNSUPPORTED: UNSUPPORTED_CODE,
+}
