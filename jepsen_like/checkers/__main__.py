@@ -1,0 +1,6 @@
+"""`python -m jepsen_like.checkers check HISTORY.jsonl`: judges a recorded history."""
+
+from jepsen_like.checkers.cli import main
+
+if __name__ == "__main__":
+    main()

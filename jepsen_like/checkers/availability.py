@@ -1,0 +1,137 @@
+"""Availability: outages as clients saw them, and how long after each fault operations succeeded again."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from jepsen_like.checkers.steps import FAULT, NOTES, values_of
+from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.workload import Workload
+from jepsen_like.history import Operation
+
+NAME = "availability"
+
+_JUDGED_AFTER_THE_RUN = frozenset({"read", "digest"})
+"""Read from replicas one by one: says nothing about the cluster being available."""
+
+
+class Outage(NamedTuple):
+    """A time in which clients tried and nothing succeeded. Nanoseconds on the clock of the history."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class Fault(NamedTuple):
+    """One fault of the run."""
+
+    kind: str
+    nodes: tuple[int, ...]
+    detail: str
+    start_ns: int
+    end_ns: int | None
+    """None: never lifted."""
+    op: int
+
+
+def check(operations: list[Operation], workload: Workload) -> Result:
+    """Measures outages and failover times. Wrong is only a cluster that does not come back after the last fault."""
+    findings = Findings()
+    attempts = [o for o in operations if o.invoked.f not in NOTES | _JUDGED_AFTER_THE_RUN]
+    faults = faults_of(operations)
+    pauses = outages(attempts, at_least_ns=workload.unavailable_after_ns)
+    if workload.must_recover and faults and attempts:
+        _recovered(attempts, faults, findings)
+    stats: dict[str, Any] = {
+        "faults": len(faults),
+        "outages": len(pauses),
+        "outage_ms": round(sum(pause.length_ns for pause in pauses) / 1e6),
+        "longest_ms": round(max((pause.length_ns for pause in pauses), default=0) / 1e6),
+        "failover_ms": failover_times(attempts, faults),
+    }
+    return findings.result(NAME, stats, workload.allowed)
+
+
+def faults_of(operations: list[Operation]) -> list[Fault]:
+    """Every fault in order of its start."""
+    faults = []
+    with values_of(o for o in operations if o.invoked.f == FAULT) as watched:
+        for operation in watched:
+            value, lifted = operation.invoked.value, operation.completed
+            nodes = tuple(int(node) for node in value["nodes"])
+            end = lifted.time_ns if lifted is not None and lifted.type == "ok" else None
+            start = operation.invoked
+            faults.append(
+                Fault(str(value["kind"]), nodes, str(value.get("detail", "")), start.time_ns, end, start.index)
+            )
+    return faults
+
+
+def outages(attempts: list[Operation], at_least_ns: int = 0) -> list[Outage]:
+    """Times between two successes in which some client was waiting or trying, and that lasted longer than this.
+
+    From the moment a client was first left waiting: a pause in which nobody asked anything is no outage.
+    """
+    if not attempts:
+        return []
+    invoked = [o.invoked.time_ns for o in attempts]
+    ends = [o.completed.time_ns if o.completed is not None else invoked[-1] for o in attempts]
+    latest_end = list(accumulate(ends, max))
+    successes = sorted(o.completed.time_ns for o in attempts if o.completed is not None and o.outcome == "ok")
+    found = []
+    for before, after in pairwise([invoked[0], *successes, max(latest_end[-1], invoked[-1])]):
+        if after - before <= at_least_ns:
+            continue
+        position = bisect_right(invoked, before)
+        waiting = position and latest_end[position - 1] > before
+        start = before if waiting else invoked[position] if position < len(invoked) else after
+        if after - start > at_least_ns:
+            found.append(Outage(start, after))
+    return found
+
+
+def failover_times(attempts: list[Operation], faults: list[Fault]) -> dict[str, dict[str, int]]:
+    """Per kind of fault: how often, and p50, p99 and maximum of the longest outage while it lasted, in ms.
+
+    Counted from the fault, at most until the next fault begins; an outage that outlasts the fault counts whole.
+    """
+    pauses = outages(attempts)
+    ends = [pause.end_ns for pause in pauses]
+    times: dict[str, list[int]] = defaultdict(list)
+    for i, fault in enumerate(faults):
+        until = min(t for t in (fault.end_ns, *(f.start_ns for f in faults[i + 1 : i + 2]), 1 << 62) if t is not None)
+        longest = 0
+        for pause in pauses[bisect_right(ends, fault.start_ns) :]:
+            if pause.start_ns > max(until, fault.start_ns):
+                break
+            longest = max(longest, pause.end_ns - max(pause.start_ns, fault.start_ns))
+        times[fault.kind].append(longest)
+    return {kind: _spread(sorted(values)) for kind, values in sorted(times.items())}
+
+
+def _spread(ordered: list[int]) -> dict[str, int]:
+    def at(share: float) -> int:
+        return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6)
+
+    return {"count": len(ordered), "p50": at(0.5), "p99": at(0.99), "max": round(ordered[-1] / 1e6)}
+
+
+def _recovered(attempts: list[Operation], faults: list[Fault], findings: Findings) -> None:
+    for fault in faults:
+        if fault.end_ns is None:
+            findings.doubt(f"the fault {fault.kind!r} on nodes {list(fault.nodes)} was never lifted")
+            return
+    last = max(faults, key=lambda fault: fault.end_ns or 0)
+    after = [o for o in attempts if o.invoked.time_ns >= (last.end_ns or 0)]
+    if not after:
+        findings.doubt("nobody tried anything after the last fault was lifted")
+    elif not any(o.outcome == "ok" for o in after):
+        what = f"after the last fault, {last.kind!r}, was lifted, none of {len(after):,} operations succeeded"
+        findings.add("no-recovery", what, (last.op, after[0].invoked.index))

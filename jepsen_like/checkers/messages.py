@@ -1,0 +1,162 @@
+"""Tables of what was sent and where it was found, built once per history and shared by the log and poll checkers."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from jepsen_like.checkers.steps import Queue, values_of
+from jepsen_like.history import Operation, OpType
+
+# gc=False: a million of these would otherwise be walked by every full collection.
+
+
+class Send(msgspec.Struct, gc=False):
+    """One send and everything known about its message."""
+
+    message_id: str
+    topic: str
+    producer: str | None
+    outcome: OpType
+    invoked: int
+    """Index of the step, like `completed`."""
+    completed: int
+    """-1 if the send was still open at the end."""
+    queue: Queue | None = None
+    """Where it was acknowledged; None unless the outcome is ok."""
+    offset: int = -1
+    found: tuple[Queue, int] | None = None
+    """Where a reader first saw it."""
+
+    @property
+    def place(self) -> tuple[Queue, int] | None:
+        """Acknowledged place, else the place it was found at."""
+        return self.found if self.queue is None else (self.queue, self.offset)
+
+
+class Row(NamedTuple):
+    """One message in one answer."""
+
+    message_id: str
+    offset: int
+    op: int
+
+
+class Dump:
+    """One replica's copy of one queue, as it was read, nothing removed."""
+
+    def __init__(self, node: int, queue: Queue) -> None:
+        self.node = node
+        self.queue = queue
+        self.ids: list[str] = []
+        self.offsets: list[int] = []
+        self.breaks: list[tuple[int, int]] = []
+        """(position, expected offset) wherever an offset is not one above the offset before."""
+        self.ended = False
+        self.next_offset: int | None = None
+        self._starts: list[int] = []
+        self._ops: list[int] = []
+
+    def extend(self, asked: int, messages: list[tuple[int, str]], ended: bool, op: int) -> None:
+        """Appends one answer."""
+        self.ended |= ended
+        expected = asked if self.next_offset is None else self.next_offset
+        if not messages:
+            self.next_offset = expected
+            return
+        position = len(self.ids)
+        self._starts.append(position)
+        self._ops.append(op)
+        offsets = [offset for offset, _ in messages]
+        if offsets != list(range(expected, expected + len(offsets))):
+            for i, offset in enumerate(offsets):
+                if offset != expected:
+                    self.breaks.append((position + i, expected))
+                expected = offset + 1
+        self.offsets += offsets
+        self.ids += [message_id for _, message_id in messages]
+        self.next_offset = offsets[-1] + 1
+
+    def op_at(self, position: int) -> int:
+        """Index of the step that returned this row."""
+        return self._ops[bisect_right(self._starts, position) - 1]
+
+    @property
+    def first_op(self) -> int:
+        """Index of the first step that returned a row; -1 if none did."""
+        return self._ops[0] if self._ops else -1
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the order they came."""
+        ends = [*self._starts[1:], len(self.ids)]
+        for start, end, op in zip(self._starts, ends, self._ops, strict=False):
+            for position in range(start, end):
+                yield Row(self.ids[position], self.offsets[position], op)
+
+    def holds_the_same(self, other: Dump) -> bool:
+        """Whether both replicas answered the same rows in the same order."""
+        return self.offsets == other.offsets and self.ids == other.ids
+
+
+class Messages:
+    """Sends by id and by queue, and dumps by queue."""
+
+    def __init__(self) -> None:
+        self.sends: dict[str, Send] = {}
+        self.acked: dict[Queue, list[Send]] = defaultdict(list)
+        """Acknowledged sends per queue, in order of invocation."""
+        self.dumps: dict[Queue, list[Dump]] = {}
+        """Per queue one dump for every node that was read at all, in order of nodes."""
+        self.nodes: list[int] = []
+
+    @classmethod
+    def of(cls, operations: Iterable[Operation]) -> Messages:
+        """Raises MalformedStep for a value of another shape and for an id that was sent twice."""
+        self = cls()
+        dumps: dict[tuple[Queue, int], Dump] = {}
+        by_name: dict[Queue, Queue] = {}
+        wanted = (o for o in operations if o.invoked.f in ("send", "read"))
+        with values_of(wanted) as watched:
+            for operation in watched:
+                if operation.invoked.f == "send":
+                    self._send(operation, by_name)
+                else:
+                    self._read(operation, dumps)
+        self.nodes = sorted({node for _, node in dumps})
+        queues = sorted({queue for queue, _ in dumps} | self.acked.keys())
+        for queue, node in itertools.product(queues, self.nodes):
+            self.dumps.setdefault(queue, []).append(dumps.get((queue, node)) or Dump(node, queue))
+        return self
+
+    def _send(self, operation: Operation, by_name: dict[Queue, Queue]) -> None:
+        invoked, completed = operation
+        value = invoked.value
+        message_id, topic = value["id"], value["topic"]
+        send = Send(message_id, topic, value.get("producer"), "info", invoked.index, -1)
+        if self.sends.setdefault(message_id, send) is not send:
+            raise ValueError(f"message id {message_id!r} was sent before; ids must be unique")
+        if completed is None:
+            return
+        send.outcome, send.completed = completed.type, completed.index
+        if send.outcome == "ok":
+            answer = completed.value
+            if answer.get("id", message_id) != message_id:
+                raise ValueError(f"answers {answer['id']!r}, not {message_id!r}")
+            name = (answer.get("topic", topic), int(answer["queue_id"]))
+            send.queue = by_name.setdefault(name, name)
+            send.offset = int(answer["queue_offset"])
+            self.acked[send.queue].append(send)
+
+    @staticmethod
+    def _read(operation: Operation, dumps: dict[tuple[Queue, int], Dump]) -> None:
+        value = operation.invoked.value
+        queue, node = (value["topic"], int(value["queue_id"])), int(value["node"])
+        dump = dumps.setdefault((queue, node), Dump(node, queue))
+        if operation.completed is not None and operation.completed.type == "ok":
+            answer = operation.completed.value
+            dump.extend(int(value["offset"]), answer["messages"], bool(answer["end"]), operation.completed.index)

@@ -1,0 +1,227 @@
+"""The poll checker: what consumers saw while the cluster was running, poll by poll."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from jepsen_like.checkers.log_detail import Copy, judge_origin, judge_place
+from jepsen_like.checkers.messages import Messages
+from jepsen_like.checkers.steps import Queue, place, values_of
+from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.workload import Workload
+from jepsen_like.history import Operation
+
+NAME = "polls"
+
+_NO_NODE = -1
+
+
+class _Seen(NamedTuple):
+    message_id: str
+    op: int
+
+
+class _Position(NamedTuple):
+    """Where a consumer stands in a queue."""
+
+    next_offset: int
+    op: int
+
+
+class _Group:
+    """What the members of one group saw and committed; a consumer without a group is its own."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Queue, set[int]] = defaultdict(set)
+        self.next_offset: dict[Queue, int] = {}
+        self.committed: dict[Queue, _Position] = {}
+        self.reset: set[Queue] = set()
+        """Queues that may be resumed anywhere once, because someone moved the group there."""
+        self.drained: dict[Queue, int] = {}
+        """Index of the last poll that said nothing follows, if no later poll found a message."""
+
+
+class _Polls:
+    """Walks polls, rebalances and commits in the order of their completions."""
+
+    def __init__(self, messages: Messages, findings: Findings) -> None:
+        self.messages = messages
+        self.findings = findings
+        self.holder: dict[Queue, dict[int, _Seen]] = defaultdict(dict)
+        self.groups: dict[str, _Group] = defaultdict(_Group)
+        self.positions: dict[tuple[str, Queue], _Position] = {}
+        self.moved: set[tuple[str, Queue]] = set()
+        """(consumer, queue) whose assignment changed since its last poll of that queue."""
+        self.polls = self.rows = 0
+        for queue, acked in messages.acked.items():
+            self.holder[queue] = {send.offset: _Seen(send.message_id, send.completed) for send in acked}
+        for queue, dumps in messages.dumps.items():
+            for row in dumps[0].rows():
+                self.holder[queue].setdefault(row.offset, _Seen(row.message_id, row.op))
+
+    def rebalance(self, operation: Operation) -> None:
+        """The consumer may go on elsewhere: in its new queues anywhere down to the committed offset."""
+        consumer = str(operation.invoked.value["consumer"])
+        queues = {(topic, int(queue_id)) for topic, queue_id in operation.invoked.value["queues"]}
+        self.moved |= {(consumer, queue) for queue in queues}
+        for who, queue in list(self.positions):
+            if who == consumer and queue not in queues:
+                del self.positions[who, queue]
+                self.moved.add((consumer, queue))
+
+    def commit(self, operation: Operation) -> None:
+        """An acknowledged commit bounds how far back a rebalance may go; after a reset it may go anywhere."""
+        value = operation.invoked.value
+        queue, offset = (value["topic"], int(value["queue_id"])), int(value["offset"])
+        group = self.groups[str(value["group"])]
+        if operation.invoked.f == "reset_offset":
+            if operation.outcome != "fail":
+                group.reset.add(queue)
+                group.committed.pop(queue, None)
+        elif operation.completed is not None and operation.outcome == "ok":
+            group.committed[queue] = _Position(offset, operation.completed.index)
+
+    def poll(self, operation: Operation) -> None:
+        """Judges one answered poll."""
+        invoked, completed = operation
+        assert completed is not None
+        value, answer = invoked.value, completed.value
+        consumer, queue = str(value["consumer"]), (value["topic"], int(value["queue_id"]))
+        group = self.groups[str(value.get("group", consumer))]
+        rows = answer["messages"]
+        self.polls += 1
+        self.rows += len(rows)
+        asked = int(value["offset"])
+        self._resumed(consumer, group, queue, asked, invoked.index)
+        expected, kind = asked, "poll"
+        for offset, message_id in rows:
+            self._step(queue, expected, offset, kind, completed.index)
+            self._row(Copy(_NO_NODE, queue, offset, completed.index), message_id)
+            expected, kind = offset + 1, "int-poll"
+        group.seen[queue].update(offset for offset, _ in rows)
+        group.next_offset[queue] = max(expected, group.next_offset.get(queue, 0))
+        self.positions[consumer, queue] = _Position(expected, completed.index)
+        if answer.get("end"):
+            group.drained[queue] = invoked.index
+        elif rows:
+            group.drained.pop(queue, None)
+
+    def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
+        """Where a consumer goes on, against where it stopped, or after a rebalance against what its group did."""
+        position = self.positions.get((consumer, queue))
+        if queue in group.reset:
+            group.reset.discard(queue)
+            self.moved.discard((consumer, queue))
+            return
+        if (consumer, queue) not in self.moved:
+            if position is not None and asked != position.next_offset:
+                self._jump(consumer, queue, position, asked, op)
+            return
+        self.moved.discard((consumer, queue))
+        committed = group.committed.get(queue)
+        if committed is not None and asked < committed.next_offset:
+            self._jump(consumer, queue, committed, asked, op)
+        reached = group.next_offset.get(queue, 0)
+        if asked > max(reached, committed.next_offset if committed else 0) and self._exists(queue, reached, asked):
+            self._jump(consumer, queue, _Position(reached, position.op if position else op), asked, op)
+
+    def _jump(self, consumer: str, queue: Queue, position: _Position, asked: int, op: int) -> None:
+        is_back = asked < position.next_offset
+        if not is_back and not self._exists(queue, position.next_offset, asked):
+            return
+        what = f"{consumer!r} polled {place(queue, asked)} where offset {position.next_offset} was due"
+        kind = "poll-nonmonotonic" if is_back else "poll-skip"
+        self.findings.add(kind, what, dict.fromkeys((position.op, op)), subject=consumer)
+
+    def _step(self, queue: Queue, expected: int, offset: int, kind: str, op: int) -> None:
+        """From one row to the next (`int-poll`), or from the offset asked for to the first row (`poll`)."""
+        if offset == expected:
+            return
+        if offset < expected:
+            what = f"{place(queue, offset)} came where offset {expected} was due"
+            self.findings.add(f"{kind}-nonmonotonic", what, (op,))
+        elif skipped := self._exists(queue, expected, offset):
+            what = f"{place(queue, offset)} came where offset {expected} was due; {skipped.message_id!r} was left out"
+            self.findings.add(f"{kind}-skip", what, (skipped.op, op), subject=skipped.message_id)
+
+    def _exists(self, queue: Queue, start: int, end: int) -> _Seen | None:
+        holder = self.holder[queue]
+        return next((holder[offset] for offset in range(start, end) if offset in holder), None)
+
+    def _row(self, copy: Copy, message_id: str) -> None:
+        send = self.messages.sends.get(message_id)
+        first = self.holder[copy.queue].setdefault(copy.offset, _Seen(message_id, copy.op))
+        if first.message_id != message_id:
+            where = place(copy.queue, copy.offset)
+            what = f"{where} is {message_id!r} in this poll and {first.message_id!r} elsewhere"
+            self.findings.add("inconsistent-offset", what, (first.op, copy.op), subject=message_id)
+        if send is None or send.outcome == "fail" or copy.op < send.invoked or send.topic != copy.queue[0]:
+            judge_origin(send, message_id, copy, self.findings)
+        if send is None:
+            return
+        judge_place(send, copy, self.findings)
+        known = send.place
+        if known is None:
+            send.found = (copy.queue, copy.offset)
+            if self.messages.nodes:
+                what = f"{message_id!r} was polled at {place(copy.queue, copy.offset)} and is on no replica"
+                self.findings.add("lost-write", what, (send.invoked, copy.op), subject=message_id)
+        elif send.queue is None and known != (copy.queue, copy.offset):
+            what = f"{message_id!r} was polled at {place(copy.queue, copy.offset)} and stands at {place(*known)}"
+            self.findings.add("duplicate", what, (send.invoked, copy.op), subject=message_id)
+
+
+def check(operations: list[Operation], messages: Messages, workload: Workload) -> Result:
+    """Judges every poll, and what each group had seen at the end."""
+    findings = Findings()
+    wanted = [o for o in operations if o.invoked.f in ("poll", "rebalance", "commit_offset", "reset_offset")]
+    if not any(o.invoked.f == "poll" for o in wanted):
+        if workload.must_drain:
+            findings.doubt("the workload must drain its queues, and nobody polled")
+        return findings.result(NAME, {"polls": 0, "polled": 0}, workload.allowed)
+    polls = _Polls(messages, findings)
+    with values_of(iter(sorted(wanted, key=_moment))) as watched:
+        for operation in watched:
+            if operation.invoked.f == "rebalance":
+                polls.rebalance(operation)
+            elif operation.invoked.f != "poll":
+                polls.commit(operation)
+            elif operation.outcome == "ok":
+                polls.poll(operation)
+    if workload.must_drain:
+        _unseen(polls, wanted, findings)
+    return findings.result(NAME, {"polls": polls.polls, "polled": polls.rows}, workload.allowed)
+
+
+def _moment(operation: Operation) -> int:
+    return (operation.completed or operation.invoked).index
+
+
+def _unseen(polls: _Polls, wanted: Iterable[Operation], findings: Findings) -> None:
+    """Acknowledged before a group polled the queue to its end, and polled by no member of that group."""
+    topics: dict[str, set[str]] = defaultdict(set)
+    for operation in wanted:
+        value: dict[str, Any] = operation.invoked.value
+        if operation.invoked.f == "poll":
+            topics[str(value.get("group", value["consumer"]))].add(value["topic"])
+    for name, wanted_topics in topics.items():
+        group = polls.groups[name]
+        for queue, acked in polls.messages.acked.items():
+            if queue[0] in wanted_topics:
+                _unseen_in(name, group, queue, polls, findings, last_ack=max(send.completed for send in acked))
+
+
+def _unseen_in(name: str, group: _Group, queue: Queue, polls: _Polls, findings: Findings, *, last_ack: int) -> None:
+    drained = group.drained.get(queue, -1)
+    if drained < last_ack:
+        findings.doubt(f"group {name!r} did not poll {queue[0]}/{queue[1]} to its end after the last send")
+    reached = group.next_offset.get(queue, 0)
+    for send in polls.messages.acked[queue]:
+        if send.offset in group.seen[queue]:
+            continue
+        if send.completed < drained or send.offset < reached:
+            what = f"{send.message_id!r} was acknowledged at {place(queue, send.offset)}, and {name!r} never saw it"
+            steps = (send.completed, drained) if drained > send.completed else (send.completed,)
+            findings.add("unseen", what, steps, subject=send.message_id)

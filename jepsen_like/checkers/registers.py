@@ -1,0 +1,124 @@
+"""The linearizability checker: every key of a history is a register of its own, and each is searched by itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+
+from jepsen_like.checkers import offsets
+from jepsen_like.checkers.shrink import smallest
+from jepsen_like.checkers.steps import place, values_of
+from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.wgl import IMPOSSIBLE, OPEN, Call, Impossible, search
+from jepsen_like.checkers.workload import Workload
+from jepsen_like.history import Operation
+
+NAME = "linearizable"
+
+OPERATIONS = frozenset({"put", "get", "delete", "cas", "create", "commit_offset", "reset_offset", "fetch_offset"})
+
+
+def check(operations: list[Operation], workload: Workload) -> Result:
+    """Judges metadata (put, get, delete, cas, create) and committed offsets, key by key."""
+    findings = Findings()
+    keys = calls_by_key(operations)
+    steps = 0
+    for key, calls in keys.items():
+        answer = search(drop_needless(calls), register, workload.max_steps)
+        steps += answer.steps
+        if answer.linearizable is None:
+            findings.doubt(f"{key}: gave up after {workload.max_steps:,} steps over {len(calls):,} operations")
+        elif not answer.linearizable and answer.stuck is not None:
+            _report(key, calls, answer.stuck, findings)
+    stats = {"keys": len(keys), "operations": sum(map(len, keys.values())), "steps": steps}
+    return findings.result(NAME, stats, workload.allowed)
+
+
+def register(state: Hashable, call: Call) -> Hashable | Impossible:
+    """A register that may be absent (None), with compare-and-set and create-if-absent."""
+    match call.f:
+        case "put":
+            return call.argument
+        case "get":
+            return state if state == call.result else IMPOSSIBLE
+        case "cas":
+            assert isinstance(call.argument, tuple)
+            old, new = call.argument
+            moved = new if state == old else state
+            return moved if call.is_open or (state == old) is bool(call.result) else IMPOSSIBLE
+        case "create":
+            moved = call.argument if state is None else state
+            return moved if call.is_open or (state is None) is bool(call.result) else IMPOSSIBLE
+    raise ValueError(f"a register does not know {call.f!r}")
+
+
+def calls_by_key(operations: list[Operation]) -> dict[str, list[Call]]:
+    """Calls in order of invocation. Failed ones are gone (they never happen), and so are reads nobody answered."""
+    keys: dict[str, list[Call]] = defaultdict(list)
+    wanted = (o for o in operations if o.invoked.f in OPERATIONS and o.outcome != "fail")
+    with values_of(wanted) as watched:
+        for operation in watched:
+            key, call = _call(operation)
+            if not (call.f == "get" and call.is_open):
+                keys[key].append(call)
+    return keys
+
+
+def drop_needless(calls: list[Call]) -> list[Call]:
+    """Without writes of unknown outcome that nobody observed.
+
+    If such a write is in a linearization, nothing reads its value before the next write, so the linearization holds
+    without it. A compare-and-set or a create observes also by failing: with those, everything stays.
+    """
+    if any(call.f in ("cas", "create") for call in calls):
+        return calls
+    observed = {call.result for call in calls if call.f == "get"}
+    return [call for call in calls if not call.is_open or call.argument in observed]
+
+
+def _call(operation: Operation) -> tuple[str, Call]:
+    invoked, completed = operation
+    value: dict[str, Any] = invoked.value
+    answer: dict[str, Any] = {}
+    done = OPEN
+    if completed is not None and completed.type == "ok":
+        answer, done = completed.value or {}, completed.index
+    f = invoked.f
+    argument: Hashable = None
+    result: Hashable = None
+    if f in ("commit_offset", "reset_offset", "fetch_offset"):
+        group, queue = offsets.register_of(operation)
+        key = f"offset of {group!r} in {place(queue, 0)[:-2]}"
+        f, argument, field = ("get", None, "offset") if f == "fetch_offset" else ("put", int(value["offset"]), "")
+    else:
+        key, field = str(value["key"]), {"get": "value", "cas": "swapped", "create": "created"}.get(f, "")
+        if f == "cas":
+            return key, Call(invoked.index, done, f, (_frozen(value["old"]), _frozen(value["new"])),
+                             bool(answer[field]) if done != OPEN else None)  # fmt: skip
+        argument = _frozen(value["value"]) if f in ("put", "create") else None
+        f = "put" if f == "delete" else f
+    if field and done != OPEN:
+        result = _frozen(answer[field])
+    return key, Call(invoked.index, done, f, argument, result)
+
+
+def _frozen(value: Any) -> Hashable:
+    """Lists and objects as canonical JSON, so that values can be compared and hashed."""
+    return msgspec.json.encode(value, order="sorted") if isinstance(value, list | dict) else value
+
+
+def _report(key: str, calls: list[Call], stuck: Call, findings: Findings) -> None:
+    witness = smallest(calls, stuck, register)
+    shown = "; ".join(_say(call) for call in witness[:6]) + ("; …" if len(witness) > 6 else "")
+    steps = sorted(index for call in witness for index in (call.invoked, call.completed) if index != OPEN)
+    findings.add("nonlinearizable", f"{key}: no order of these explains every answer: {shown}", steps, subject=key)
+
+
+def _say(call: Call) -> str:
+    name = "delete" if call.f == "put" and call.argument is None else call.f
+    asked = "" if name in ("get", "delete") else f" {call.argument!r}"
+    answered = " -> ?" if call.is_open else "" if call.f == "put" else f" -> {call.result!r}"
+    return name + asked + answered

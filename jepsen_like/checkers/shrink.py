@@ -1,0 +1,73 @@
+"""Makes the proof that a register is not linearizable small enough to read.
+
+Everything removed here could be removed from any linearizable history without making it non-linearizable, so what
+is left is still a proof, about the same operations:
+
+- what was invoked after the call that could not be placed had completed; calls that completed later become unknown;
+- reads, one by one;
+- a write together with all reads of its value, if no other write has that value and nothing compares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from jepsen_like.checkers.wgl import OPEN, Call, Model, search
+
+_TRIES = 300
+_STEPS_PER_TRY = 20_000
+
+
+def smallest(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
+    """A small subset of the calls that is not linearizable either, in order of invocation."""
+    kept = _without(_write_units, _until(calls, stuck.completed), model)
+    return _without(_reads, kept, model)
+
+
+def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call], model: Model) -> list[Call]:
+    """Drops units, larger runs of them first, as long as what is left is still not linearizable."""
+    units = units_of(kept)
+    tries, size = _TRIES, max(1, len(units) // 2)
+    while size and tries > 0:
+        start = 0
+        while start < len(units) and tries > 0:
+            gone = {id(call) for unit in units[start : start + size] for call in unit}
+            rest = [call for call in kept if id(call) not in gone]
+            tries -= 1
+            if search(rest, model, _STEPS_PER_TRY).linearizable is False:
+                kept = rest
+                del units[start : start + size]
+            else:
+                start += size
+        size //= 2
+    return kept
+
+
+def _until(calls: list[Call], end: int) -> list[Call]:
+    """The history as it was at `end`. Reads that were still open then prove nothing."""
+    known = [call for call in calls if call.completed <= end]
+    open_then = [
+        call._replace(completed=OPEN, result=None)
+        for call in calls
+        if call.invoked < end < call.completed and call.f != "get"
+    ]
+    return sorted(known + open_then, key=lambda call: call.invoked)
+
+
+def _reads(calls: list[Call]) -> list[list[Call]]:
+    return [[call] for call in calls if call.f == "get"]
+
+
+def _write_units(calls: list[Call]) -> list[list[Call]]:
+    if any(call.f not in ("put", "get") for call in calls):
+        return []
+    writes = Counter(call.argument for call in calls if call.f == "put")
+    units: dict[Hashable, list[Call]] = {
+        value: [] for value, count in writes.items() if count == 1 and value is not None
+    }
+    for call in calls:
+        value = call.argument if call.f == "put" else call.result
+        if value in units:
+            units[value].append(call)
+    return list(units.values())

@@ -1,0 +1,80 @@
+"""The vocabulary of histories, and reading values out of steps without trusting them.
+
+Every `f` that a checker understands, with the value of its invocation and what `ok` adds:
+
+    f               invoke                                               ok adds
+    send            topic, id, [producer]                                queue_id, queue_offset
+    read            node, topic, queue_id, offset                        messages [[offset, id], …], end
+    poll            consumer, [group], topic, queue_id, offset           messages [[offset, id], …], [end]
+    rebalance       consumer, group, queues [[topic, queue_id], …]       -
+    max_offset      topic, queue_id                                      offset (the next one to be given)
+    commit_offset   group, topic, queue_id, offset                       -
+    fetch_offset    group, topic, queue_id                               offset (null: none)
+    reset_offset    group, topic, queue_id, offset                       -
+    put             key, value                                           -
+    get             key                                                  value (null: absent)
+    delete          key                                                  -
+    cas             key, old, new                                        swapped
+    create          key, value                                           created
+    digest          node, [group]                                        applied, digest
+    fault           kind, nodes, [detail]                                - (the fault has been lifted)
+    leader          node, term, [group]                                  - (a point in time)
+    phase           name                                                 - (a point in time)
+
+`read` is the final read of one replica, made after the last send from nodes that have caught up. A completion may
+repeat the fields of its invocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jepsen_like.history import Operation
+
+FAULT, LEADER, PHASE = "fault", "leader", "phase"
+NOTES = frozenset({FAULT, LEADER, PHASE})
+"""Steps about the run, which no client performed."""
+
+VOCABULARY = NOTES | {
+    *("send", "read", "poll", "rebalance", "max_offset"),
+    *("commit_offset", "fetch_offset", "reset_offset"),
+    *("put", "get", "delete", "cas", "create"),
+    "digest",
+}
+
+Queue = tuple[str, int]
+"""(topic, queue id)"""
+
+
+class MalformedStep(Exception):
+    """A step whose value is not of the shape its `f` has."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"line {index + 2}: {why}")
+        self.index = index
+
+
+@contextmanager
+def values_of(operations: Iterator[Operation]) -> Iterator[Iterator[Operation]]:
+    """Inside the block, a value without the fields it must have raises MalformedStep for the operation at hand."""
+    at_hand: list[Operation] = []
+
+    def watched() -> Iterator[Operation]:
+        for operation in operations:
+            at_hand[:] = (operation,)
+            yield operation
+
+    try:
+        yield watched()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not at_hand:
+            raise
+        step = at_hand[0].completed or at_hand[0].invoked
+        what = f"the value has no {error}" if isinstance(error, KeyError) else str(error)
+        raise MalformedStep(step.index, f"{step.f} {step.type}: {what}") from error
+
+
+def place(queue: Queue, offset: int) -> str:
+    """A place in a log, for people: topic/queue@offset."""
+    return f"{queue[0]}/{queue[1]}@{offset}"

@@ -1,0 +1,177 @@
+"""What checkers say: anomalies with their witnesses, a result per checker, one verdict per history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from jepsen_like.history import Op
+
+Outcome = Literal["valid", "invalid", "unknown"]
+
+EXIT_CODES: dict[Outcome, int] = {"valid": 0, "invalid": 1, "unknown": 2}
+
+WITNESSES_PER_KIND = 20
+"""Anomalies kept with their witness; the rest of a kind is only counted. A lost disk loses a million messages."""
+
+
+class Anomaly(NamedTuple):
+    """One proof that a promise was broken."""
+
+    kind: str
+    """The class of the anomaly, from the table in docs/checkers.md."""
+    what: str
+    """One sentence that names the place and both sides of the contradiction."""
+    ops: tuple[int, ...]
+    """The minimal witness: indexes of the two to four steps of the history that contradict each other."""
+    node: int | None = None
+    """The replica that shows it, if one does."""
+    subject: str = ""
+    """The message id, key or queue it is about."""
+
+
+class Findings:
+    """Collects anomalies: all are counted, the first `limit` of each kind are kept (None: all of them)."""
+
+    def __init__(self, limit: int | None = WITNESSES_PER_KIND) -> None:
+        self.counts: Counter[str] = Counter()
+        self.kept: list[Anomaly] = []
+        self.unknowns: list[str] = []
+        self.tally: Counter[str] = Counter()
+        """Further counts for the statistics."""
+        self._limit = limit
+
+    def add(self, kind: str, what: str, ops: Iterable[int], *, node: int | None = None, subject: str = "") -> None:
+        """Counts one anomaly and keeps it if its kind has not been seen too often."""
+        self.counts[kind] += 1
+        if self._limit is None or self.counts[kind] <= self._limit:
+            self.kept.append(Anomaly(kind, what, tuple(ops), node, subject))
+
+    def doubt(self, why: str) -> None:
+        """Something could not be decided; without an anomaly the verdict is then unknown."""
+        self.unknowns.append(why)
+
+    def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> Result:
+        """The findings as the result of one checker."""
+        return Result(checker, dict(self.counts), self.kept, self.unknowns, {**stats, **self.tally}, allowed)
+
+
+class Result(NamedTuple):
+    """What one checker found."""
+
+    checker: str
+    counts: dict[str, int]
+    """Anomalies by kind, also those of which no witness was kept."""
+    anomalies: Sequence[Anomaly]
+    unknowns: Sequence[str]
+    """Why something could not be decided; empty if everything was."""
+    stats: dict[str, Any]
+    allowed: frozenset[str] = frozenset()
+    """Kinds the workload declared to be no promise of the system under test."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Invalid if any anomaly is not allowed; else unknown if anything was left undecided."""
+        if self.counts.keys() - self.allowed:
+            return "invalid"
+        return "unknown" if self.unknowns else "valid"
+
+
+class Verdict(NamedTuple):
+    """What all checkers of a workload say about one history."""
+
+    workload: str
+    results: tuple[Result, ...]
+    unknowns: tuple[str, ...] = ()
+    """Doubts about the history as a whole: malformed steps, nothing acknowledged, a step nobody judges."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Invalid if any checker says so, else unknown if any is in doubt. Doubt is never a pass."""
+        outcomes = {result.outcome for result in self.results}
+        if "invalid" in outcomes:
+            return "invalid"
+        return "unknown" if self.unknowns or "unknown" in outcomes or not self.results else "valid"
+
+    @property
+    def exit_code(self) -> int:
+        """0 valid, 1 invalid, 2 unknown."""
+        return EXIT_CODES[self.outcome]
+
+    @property
+    def anomalies(self) -> list[Anomaly]:
+        """Every kept anomaly that counts against the system, in the order of the checkers."""
+        return [a for result in self.results for a in result.anomalies if a.kind not in result.allowed]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Anomalies by kind over all checkers, allowed ones left out."""
+        total: Counter[str] = Counter()
+        for result in self.results:
+            total.update({kind: n for kind, n in result.counts.items() if kind not in result.allowed})
+        return dict(total)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Everything that was left undecided."""
+        return [*self.unknowns, *(f"{result.checker}: {why}" for result in self.results for why in result.unknowns)]
+
+    def result(self, checker: str) -> Result:
+        """The result of one checker. Raises KeyError if the workload does not use it."""
+        for result in self.results:
+            if result.checker == checker:
+                return result
+        raise KeyError(checker)
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as plain JSON."""
+        return {
+            "verdict": self.outcome,
+            "workload": self.workload,
+            "anomalies": self.counts,
+            "unknown": self.doubts,
+            "checkers": [
+                {
+                    "checker": result.checker,
+                    "verdict": result.outcome,
+                    "counts": result.counts,
+                    "allowed": sorted(result.allowed & result.counts.keys()),
+                    "anomalies": [anomaly._asdict() for anomaly in result.anomalies],
+                    "unknown": list(result.unknowns),
+                    "stats": result.stats,
+                }
+                for result in self.results
+            ],
+        }
+
+    def text(self, ops: Sequence[Op] = (), shown: int = 3) -> str:
+        """The verdict for people: `shown` anomalies of each kind, with their steps if `ops` is the history."""
+        lines = [f"{self.outcome} ({self.workload})"]
+        lines += [f"  unknown: {why}" for why in self.unknowns]
+        for result in self.results:
+            lines.append(f"  {result.checker:<16} {result.outcome:<8} {_pairs(result.stats)}")
+            lines += [f"    unknown: {why}" for why in result.unknowns[:shown]]
+            printed: Counter[str] = Counter()
+            for anomaly in result.anomalies:
+                printed[anomaly.kind] += 1
+                if printed[anomaly.kind] == 1:
+                    grace = " (allowed)" if anomaly.kind in result.allowed else ""
+                    lines.append(f"    {anomaly.kind}: {result.counts[anomaly.kind]:,}{grace}")
+                if printed[anomaly.kind] <= shown:
+                    lines.append(f"      {anomaly.what}")
+                    lines += [f"        {describe(ops[index])}" for index in anomaly.ops if index < len(ops)]
+        return "\n".join(lines)
+
+
+def describe(op: Op, width: int = 160) -> str:
+    """One step on one line: index, seconds, process, type, what, value."""
+    value = msgspec.json.encode(op.value).decode()
+    line = f"{op.index:>8} {op.time_ns / 1e9:>12.6f}s  process {op.process:<8} {op.type:<6} {op.f} {value}"
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _pairs(stats: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value:,}" for key, value in stats.items() if isinstance(value, int))

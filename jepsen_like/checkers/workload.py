@@ -1,0 +1,56 @@
+"""Workloads as checkers see them: which promises a history is held to, declared once and never edited per run."""
+
+from __future__ import annotations
+
+import difflib
+from typing import NamedTuple
+
+ALL_CHECKERS = ("log", "polls", "offsets", "linearizable", "availability", "digests")
+
+
+class Workload(NamedTuple):
+    """What a kind of run promises. The name stands in the head line of its histories as `meta["workload"]`."""
+
+    name: str
+    checkers: tuple[str, ...] = ALL_CHECKERS
+    """Names from ALL_CHECKERS. A checker that finds none of its operations says valid, with zero counts."""
+    allowed: frozenset[str] = frozenset()
+    """Kinds of anomaly that are no promise here, e.g. `duplicate` for clients without identities."""
+    ordered: bool = False
+    """Pipelined sends of one `producer` to one queue stand in the order of their invocations."""
+    must_drain: bool = False
+    """Every consumer must have polled every acknowledged message of its topics by the end."""
+    replicas: int = 0
+    """How many replicas must have been read back (and sent digests); 0: as many as the history shows."""
+    min_acked: int = 1
+    """Fewer acknowledged operations than this prove nothing: unknown."""
+    must_recover: bool = True
+    """After the last fault was lifted, operations must succeed again."""
+    max_steps: int = 500_000
+    """Steps of the linearizability search per key before it gives up: unknown."""
+    unavailable_after_ns: int = 500_000_000
+    """A pause between two successes longer than this counts as an outage."""
+
+
+def _named(*workloads: Workload) -> dict[str, Workload]:
+    return {workload.name: workload for workload in workloads}
+
+
+WORKLOADS = _named(
+    Workload("log"),
+    Workload("log-at-least-once", allowed=frozenset({"duplicate"})),
+    Workload("ordered", ordered=True),
+    Workload("groups", must_drain=True),
+    Workload("offsets", ("offsets", "linearizable", "availability", "digests")),
+    Workload("metadata", ("linearizable", "availability", "digests")),
+)
+"""The workloads every history may name. `log` also judges polls, offsets and registers if the history has any."""
+
+
+def workload_named(name: str) -> Workload:
+    """Raises ValueError with the nearest names if there is no such workload."""
+    try:
+        return WORKLOADS[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, WORKLOADS) or sorted(WORKLOADS)
+        raise ValueError(f"no workload is called {name!r}; did you mean {' or '.join(near)}?") from None
