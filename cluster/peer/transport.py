@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket as socket_module
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +26,11 @@ OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 HANDSHAKE_S = 5.0
+DIAL_S = 2.0
+"""A dial into a partition is given up and repeated: the system's own timeout would outlive the partition by minutes."""
+UNACKNOWLEDGED_MS = 5000
+"""A connection whose bytes nobody acknowledges for so long is closed, for the same reason."""
+_USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 HELLO_MAX = 4096
 """Longest frame from a stranger, bytes."""
 
@@ -63,6 +69,9 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduces this node."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        socket = transport.get_extra_info("socket")
+        if socket is not None and _USER_TIMEOUT is not None:
+            socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
         me = self._owner.membership
         transport.write(
             pack(Kind.HELLO, [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, self.peer, self.channel])
@@ -253,7 +262,8 @@ class PeerTransport:
         while True:
             host, port = self._addresses[peer]
             try:
-                _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
+                async with asyncio.timeout(DIAL_S):
+                    _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
             except OSError as error:
                 logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
             else:
