@@ -1,0 +1,193 @@
+"""Faults that come by themselves: each kind begins, lasts, and ends. Kinds are drawn per run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from jepsen_like.core_sim.knobs import TICK_US
+from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.network import Link
+from jepsen_like.core_sim.world import MID_APPEND, World
+from raftlog.types import NodeId, Role
+
+
+class Faults:
+    """Draws faults from the run's mix until told to stop."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = random.Random(f"{world.seed}/faults")
+        self.active = True
+        self.begun = 0
+        self.kinds: set[str] = set()
+        self._queue = list(world.knobs.faults)  # each kind once, then any
+        self.rng.shuffle(self._queue)
+        world.at(self._gap(), self._next)
+
+    def _gap(self) -> int:
+        return int((0.3 + self.rng.random()) * self.world.knobs.fault_gap_us)
+
+    def _next(self) -> None:
+        if not self.active:
+            return
+        kinds = self.world.knobs.faults
+        kind = self._queue.pop() if self._queue else kinds[int(self.rng.random() * len(kinds))]
+        self.begun += 1
+        self.kinds.add(kind)
+        self.world.tell(f"fault {kind}")
+        getattr(self, f"_{kind}")()
+        self.world.at(self._gap(), self._next)
+
+    # -- choosing
+
+    def victim(self) -> Member:
+        """The leader every other time, else anyone."""
+        leader = self.world.leader()
+        if leader is not None and self.rng.random() < 0.5:
+            return leader
+        return self._anyone()
+
+    def _anyone(self) -> Member:
+        members = list(self.world.members.values())
+        return members[int(self.rng.random() * len(members))]
+
+    def lasts(self) -> int:
+        """Shorter and longer than an election."""
+        ticks = int(self.world.knobs.raft["election_ticks"])
+        return int((0.2 + 3 * self.rng.random() ** 2) * ticks * TICK_US)
+
+    # -- members
+
+    def bounce(self, member: Member, down_us: int) -> None:
+        """Crash and come back."""
+        self.world.crash(member)
+        self.world.at(down_us, self.world.start, member)
+
+    def _crash(self) -> None:
+        self.bounce(self.victim(), self.lasts())
+
+    def _power_failure(self) -> None:
+        """A majority, or everybody, at the same moment."""
+        members = list(self.world.members.values())
+        self.rng.shuffle(members)
+        count = self.rng.choice([len(members) // 2 + 1, len(members)])
+        for member in members[:count]:
+            self.bounce(member, self.lasts() // 2)
+
+    def _pause(self) -> None:
+        member = self.victim()
+        self.world.pause(member)
+        self.world.at(self.lasts(), self.world.resume, member)
+
+    # -- network
+
+    def cut(self, links: list[Link], lasts: int) -> None:
+        """Cuts `links` for a while."""
+        if any(m.disk.holds_unsynced_entries for m in self.world.up()):
+            self.world.seen[MID_APPEND] += 1
+        self.world.network.cut(links)
+        self.world.at(lasts, self.world.network.mend, links)
+
+    def isolate(self, member: Member, lasts: int) -> None:
+        """`member` hears nobody and is heard by nobody."""
+        self.cut(self.world.links_of([member.id]), lasts)
+
+    def _isolate(self) -> None:
+        self.isolate(self.victim(), self.lasts())
+
+    def _halves(self) -> None:
+        nodes = list(self.world.members)
+        self.rng.shuffle(nodes)
+        self.cut(self.world.links_of(nodes[: len(nodes) // 2]), self.lasts())
+
+    def _one_way(self) -> None:
+        """Some links in one direction only: a member that hears and is not heard, or the reverse."""
+        node = self.victim().id
+        links: list[Link] = [(node, other) for other in self.world.members if other != node]
+        if self.rng.random() < 0.5:
+            links = [(b, a) for a, b in links]
+        if self.rng.random() < 0.3:
+            links = links[:1]
+        self.cut(links, self.lasts())
+
+    def _for_a_while(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        begin()
+        self.world.at(self.lasts(), end)
+
+    def _loss(self) -> None:
+        share = self.rng.choice([0.02, 0.1, 0.3])
+        self._for_a_while(lambda: self._set_loss(share), lambda: self._set_loss(0.0))
+
+    def _set_loss(self, share: float) -> None:
+        self.world.network.loss = share if self.active else 0.0
+
+    def _duplicate(self) -> None:
+        self._for_a_while(lambda: self._set_duplicate(0.2), lambda: self._set_duplicate(0.0))
+
+    def _set_duplicate(self, share: float) -> None:
+        self.world.network.duplicate = share if self.active else 0.0
+
+    def _slow_link(self) -> None:
+        node = self.victim().id
+        late = int(self.rng.random() * 6 * TICK_US)
+        inward = self.rng.random() < 0.5
+        links = [(other, node) if inward else (node, other) for other in self.world.members if other != node]
+        self.delay(links, late, self.lasts())
+
+    def delay(self, links: list[Link], late_us: int, lasts: int) -> None:
+        """Messages on `links` come late for a while."""
+        slow = self.world.network.slow
+        for link in links:
+            slow[link] = late_us
+            self.world.at(lasts, self._quick, link)
+
+    def _quick(self, link: Link) -> None:
+        self.world.network.slow.pop(link, None)
+
+    # -- disk, clock, orders
+
+    def _slow_disk(self) -> None:
+        member = self.victim()
+        self._set_disk(member, self.world.knobs.disk_us * 20)
+        self.world.at(self.lasts(), self._set_disk, member, self.world.knobs.disk_us)
+
+    def _set_disk(self, member: Member, disk_us: int) -> None:
+        self.world.disk_us[member.id] = disk_us
+
+    def _clock(self) -> None:
+        """One member's wall clock goes wrong, always the same member: a majority stays sane."""
+        node = NodeId(1 + self.world.seed % self.world.knobs.nodes)
+        self.world.clock_offset_ms[node] = self.rng.choice([0, -3_600_000, 3_600_000, 20_000])
+
+    def _transfer(self) -> None:
+        leader = self.world.leader()
+        if leader is not None and not leader.paused:
+            target = self._anyone().id
+            leader.act(leader.raw.transfer_leadership, target)
+            self.world.seen["transfers asked"] += 1
+
+    def _campaign(self) -> None:
+        """An election timeout out of the blue."""
+        member = self._anyone()
+        if member.up and not member.paused and member.raw.role is not Role.LEADER:
+            member.act(member.raw.campaign)
+
+    def _closed(self) -> None:
+        """A connection to the leader breaks although the leader lives."""
+        member = self._anyone()
+        if member.up and not member.paused and member.raw.leader_id:
+            member.act(member.raw.peer_closed, member.raw.leader_id)
+
+    def stop(self) -> None:
+        """No more faults; everything that is broken is mended."""
+        self.active = False
+        world = self.world
+        world.tell("heal")
+        world.network.heal()
+        world.network.fifo = True
+        for node, member in world.members.items():
+            world.disk_us[node] = world.knobs.disk_us
+            world.clock_offset_ms[node] = 0
+            world.resume(member)
+            world.start(member)

@@ -1,0 +1,97 @@
+"""The options of one run, drawn from its seed: sizes, timeouts, faults. No two runs are alike (swarm testing)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+TICK_US = 10_000
+"""A tick of a node whose clock runs true, microseconds of virtual time."""
+
+FAULTS = (
+    "crash", "power_failure", "pause", "isolate", "halves", "one_way", "loss", "duplicate", "slow_link", "slow_disk",
+    "clock", "transfer", "campaign", "closed",
+)  # fmt: skip
+TRIGGERS = (
+    "crash_after_vote", "newborn_crash", "newborn_isolate", "cut_uncommitted", "delay_acks", "crash_mid_append",
+    "late_votes", "crash_after_commit",
+)  # fmt: skip
+
+
+_ACKED_GOAL = 200
+
+
+class Knobs(NamedTuple):
+    """One run's options."""
+
+    nodes: int
+    raft: dict[str, Any]
+    """RaftConfig fields besides the node id."""
+    fifo: bool
+    """Links keep order, as TCP does; off: any message may overtake any other."""
+    link_us: int
+    jitter_us: int
+    disk_us: int
+    ack_last_only: bool
+    """One fdatasync covers several writes and only the last is reported."""
+    clients: int
+    burst: int
+    reads: float
+    payload: int
+    timeout_us: int
+    think_us: int
+    """Between an answer and the client's next batch, at most."""
+    fault_gap_us: int
+    faults: tuple[str, ...]
+    triggers: tuple[tuple[str, float], ...]
+    """Trigger and its probability at each occasion; none in a third of the runs."""
+    acked_goal: int
+
+
+def draw(seed: int) -> Knobs:
+    """The options of `seed`."""
+    rng = random.Random(f"{seed}/knobs")
+    fifo = rng.random() < 0.5
+    unrest = rng.random() < 0.4  # elections in a hurry, nothing that keeps the peace
+    election = rng.choice([5, 8, 10])
+    raft = {
+        "group_id": 1,
+        "election_ticks": election,
+        "heartbeat_ticks": rng.choice([1, 2, 3]),
+        "append_bytes_max": rng.choice([1, 200, 600, 1 << 20, 1 << 20]),
+        # Without order, each refusal repeats the whole window, and copies breed copies: TCP keeps order, a wide
+        # window without it would only show that (docs/robustness.md).
+        "inflight_messages_max": rng.choice([1, 2, 8, 256] if fifo else [1, 2, 4]),
+        "inflight_bytes_max": rng.choice([300, 1 << 20]),
+        "cache_bytes_max": rng.choice([1, 4000, 1 << 20]),
+        "apply_bytes_max": rng.choice([1, 400, 1 << 20]),
+        "applying_bytes_max": rng.choice([100, 1 << 20]),
+        "segment_size": rng.choice([600, 1 << 20]),
+        "pre_vote": not unrest or rng.random() < 0.3,
+        "check_quorum": not unrest or rng.random() < 0.3,
+    }
+    triggers: tuple[tuple[str, float], ...] = ()
+    if rng.random() < 0.67:
+        triggers = tuple((name, rng.choice([0.05, 0.2, 0.5])) for name in rng.sample(TRIGGERS, rng.randint(1, 3)))
+    clients, burst = rng.randint(2, 4), rng.choice([1, 3, 5, 8])
+    fault_gap_us = rng.choice([3, 8, 15]) * TICK_US
+    return Knobs(
+        nodes=rng.choice([3, 3, 3, 3, 3, 5]),
+        raft=raft,
+        fifo=fifo,
+        link_us=rng.choice([200, 500, 1500]),
+        jitter_us=rng.choice([100, 1000, 6000]),
+        disk_us=rng.choice([200, 1000, 5000]),
+        ack_last_only=rng.random() < 0.3,
+        clients=clients,
+        burst=burst,
+        reads=rng.choice([0.1, 0.3]),
+        payload=rng.choice([4, 40, 250]),
+        timeout_us=rng.choice([4, 8, 15]) * TICK_US,
+        # About as long for the operations as for the faults.
+        think_us=fault_gap_us * clients * burst * 12 // _ACKED_GOAL,
+        fault_gap_us=fault_gap_us,
+        faults=tuple(sorted(rng.sample(FAULTS, rng.randint(3, 7)))),
+        triggers=triggers,
+        acked_goal=_ACKED_GOAL,
+    )

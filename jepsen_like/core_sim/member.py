@@ -1,0 +1,170 @@
+"""One member of the simulated group: a real core, its disk, its state machine. It does the duties of `Ready`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jepsen_like.core_sim.disk import SimDisk
+from jepsen_like.core_sim.machine import ListMachine
+from jepsen_like.core_sim.monitor import Monitor
+from jepsen_like.core_sim.violation import Violation
+from raftlog.core.config import RaftConfig
+from raftlog.core.invariants import Before
+from raftlog.core.raw_node import RawNode, Ready
+from raftlog.errors import InvariantViolationError
+from raftlog.messages import Message
+from raftlog.types import NOBODY, Entry, LogTail, NodeId, Role, SoftState
+
+
+class Surroundings(Protocol):
+    """Who moves messages, time and clients."""
+
+    def send(self, member: Member, message: Message) -> None:
+        """`message` left `member` for another node."""
+
+    def wrote(self, member: Member) -> None:
+        """`member` queued a write: start the disk if it is idle."""
+
+    def applied(self, member: Member, entry: Entry, position: int) -> None:
+        """`entry` was applied; `position` of its operation or -1."""
+
+    def read_confirmed(self, member: Member, context: int, index: int) -> None:
+        """The state at `index` answers the read."""
+
+    def role_changed(self, member: Member, soft: SoftState) -> None:
+        """Role or leader changed."""
+
+
+class Member:
+    """Up or down; its disk and machine outlive it."""
+
+    __slots__ = (
+        "before", "config", "disk", "halted", "id", "inbox", "machine", "mark", "monitor", "paused", "raw", "starts",
+        "surroundings", "up", "voters",
+    )  # fmt: skip
+
+    raw: RawNode
+
+    def __init__(
+        self, config: RaftConfig, voters: tuple[NodeId, ...], disk: SimDisk, monitor: Monitor | None,
+        surroundings: Surroundings,
+    ) -> None:  # fmt: skip
+        self.id = config.node_id
+        self.config = config
+        self.voters = voters
+        self.disk = disk
+        self.machine = ListMachine()
+        self.monitor = monitor
+        """None: nobody looks inside (black-box runs)."""
+        self.surroundings = surroundings
+        self.up = False
+        self.halted = False
+        """Black-box runs only: it hit an assertion of its own and stopped, as a node does."""
+        self.paused = False
+        self.inbox: list[Message] = []
+        self.starts = 0
+        self.before: Before | None = None
+        self.mark: tuple[int, NodeId, Role, LogTail, int] = (-1, NOBODY, Role.FOLLOWER, disk.tail, -1)
+
+    # -- life
+
+    def start(self, rng: random.Random) -> None:
+        """Comes up from its disk and its durable state."""
+        self.starts += 1
+        try:
+            self.raw = RawNode(
+                self.config, hard_state=self.disk.hard_state, log=self.disk, voters=self.voters,
+                applied_index=self.machine.applied_index, rng=rng,
+            )  # fmt: skip
+        except InvariantViolationError as error:
+            self._asserted(error)
+            return
+        self.up = True
+        if self.monitor is not None:
+            self.monitor.started(self)
+
+    def crash(self, rng: random.Random) -> bool:
+        """Power fails. True if a write under way was lost."""
+        self.up = False
+        self.paused = False
+        self.inbox.clear()
+        lost = self.disk.crash(rng)
+        self.machine.crash(rng)
+        return lost
+
+    def _asserted(self, error: InvariantViolationError) -> None:
+        if self.monitor is not None:
+            raise Violation("core-assertion", str(error)) from error
+        self.halted = True
+        self.up = False
+        self.disk.queued.clear()
+        self.disk.writing.clear()
+
+    # -- events
+
+    def act(self, action: Callable[..., object], *arguments: Any) -> None:
+        """One input to the core and all that follows from it."""
+        try:
+            action(*arguments)
+            self.drain()
+        except InvariantViolationError as error:
+            self._asserted(error)
+            return
+        if self.monitor is not None:
+            self.monitor.after(self)
+
+    def drain(self) -> None:
+        """Takes Readys until there is none."""
+        raw = self.raw
+        while raw.has_ready():
+            self._take(raw.ready())
+
+    def _take(self, ready: Ready) -> None:
+        surroundings = self.surroundings
+        if ready.soft_state is not None:
+            surroundings.role_changed(self, ready.soft_state)
+        for message in ready.messages:
+            self._leave(message)
+        if ready.entries or ready.hard_state is not None or ready.messages_after_persist:
+            self.disk.queued.append(ready)
+            surroundings.wrote(self)
+        for context, index in ready.read_states:
+            surroundings.read_confirmed(self, context, index)
+        if ready.committed_entries:
+            self._apply(ready.committed_entries)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        if self.monitor is not None:
+            self.monitor.applied(self, entries)
+        apply = self.machine.apply
+        applied = self.surroundings.applied
+        for entry in entries:
+            applied(self, entry, apply(entry))
+        self.raw.applied(entries[-1].index)
+
+    def _leave(self, message: Message) -> None:
+        if self.monitor is not None:
+            self.monitor.leaves(self, message)
+        if message.to_id == self.id:
+            self.raw.step(message)
+        else:
+            self.surroundings.send(self, message)
+
+    def synced(self, *, last_only: bool) -> None:
+        """The fdatasync under way returned: acknowledge its writes, release their messages, in order."""
+        batch, self.disk.writing = self.disk.writing, []
+        try:
+            for at, ready in enumerate(batch):
+                self.disk.put(ready)
+                if ready.entries and not (last_only and any(later.entries for later in batch[at + 1 :])):
+                    self.raw.persisted(ready.entries[-1].id)
+                for message in ready.messages_after_persist:
+                    self._leave(message)
+            self.drain()
+        except InvariantViolationError as error:
+            self._asserted(error)
+            return
+        if self.monitor is not None:
+            self.monitor.after(self)

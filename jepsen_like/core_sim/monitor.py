@@ -1,0 +1,144 @@
+"""What must hold after every event: the cheap part always, all of `raftlog.core.invariants` every 50 events.
+
+The cheap part looks at what moved: term, vote, role, tail, commit. Promises are checked where they leave: a vote or an
+acknowledgement may go out only when the own disk holds what it speaks of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from jepsen_like.core_sim.violation import Violation, from_invariant
+from raftlog.core.invariants import Before, GroupInvariants, check_state
+from raftlog.errors import InvariantViolationError
+from raftlog.messages import AppendEntriesReply, Message, RequestVote, RequestVoteReply, TimeoutNow
+from raftlog.types import NOBODY, Entry, NodeId, Role
+
+if TYPE_CHECKING:
+    from jepsen_like.core_sim.disk import SimDisk
+    from jepsen_like.core_sim.member import Member
+
+FULL_EVERY = 50
+LOG_TIME_SLACK_MS = 1_000
+
+
+class Monitor:
+    """Watches one group through crashes and restarts."""
+
+    def __init__(self, voters: tuple[NodeId, ...], disks: dict[NodeId, SimDisk], seen: Counter[str]) -> None:
+        self.group = GroupInvariants(voters)
+        self.disks = disks
+        self.seen = seen
+        self.sane_clock_ms = 1 << 60
+        """No clock but a wild minority's is ahead of this; set by whoever moves time."""
+        self._events = 0
+
+    def started(self, member: Member) -> None:
+        """`member` came up: its marks are those of its disk."""
+        member.before = None
+        member.mark = (-1, NOBODY, Role.FOLLOWER, member.raw.raft.log.tail, -1)
+        self.after(member)
+
+    def after(self, member: Member) -> None:
+        """After every event of `member`."""
+        raft = member.raw.raft
+        log = raft.log
+        mark = (raft.term, raft.vote, raft.role, log.tail, log.commit_index)
+        if mark != member.mark:
+            self._moved(member, mark)
+
+    def _moved(self, member: Member, mark: tuple[int, NodeId, Role, object, int]) -> None:
+        term, vote, role, tail, commit = member.mark
+        raft = member.raw.raft
+        member.mark = (raft.term, raft.vote, raft.role, raft.log.tail, raft.log.commit_index)
+        if raft.term < term:
+            raise Violation("term-falls", f"node {raft.id}: from {term} to {raft.term}")
+        if raft.log.commit_index < commit:
+            raise Violation("commit-falls", f"node {raft.id}: from {commit} to {raft.log.commit_index}")
+        if raft.term == term:
+            if vote not in (NOBODY, raft.vote):
+                raise Violation("one-vote", f"node {raft.id} voted for {vote}, then {raft.vote} in term {term}")
+            if role is Role.LEADER and raft.role is Role.LEADER and not raft.log.matches(tail.id):
+                raise Violation("leader-append-only", f"leader {raft.id} lost {tail.id} in term {term}")
+        if tail.index > raft.log.tail.index or not raft.log.matches(tail.id):
+            self.seen["suffix truncated"] += 1
+        try:
+            self.group.observe(raft, self.disks)
+        except InvariantViolationError as error:
+            raise from_invariant(error, "group") from error
+
+    def full(self, members: list[Member]) -> None:
+        """Everything, of every member that is up."""
+        try:
+            for member in members:
+                if member.up:
+                    raft = member.raw.raft
+                    check_state(raft)
+                    if member.before is not None:
+                        member.before.check(raft)
+                    member.before = Before.of(raft)
+                    self.group.observe(raft, self.disks)
+        except InvariantViolationError as error:
+            raise from_invariant(error, "member-state") from error
+
+    def applied(self, member: Member, entries: list[Entry]) -> None:
+        """`entries` are about to be applied on `member`."""
+        self.after(member)
+        if entries[0].index != member.machine.applied_index + 1:
+            raise Violation(
+                "apply-order",
+                f"node {member.id} applies {entries[0].index} after {member.machine.applied_index}",
+            )
+        last = entries[-1]
+        if last.index > member.disk.tail.index:
+            raise Violation("apply-durable", f"node {member.id} applies {last.id}, disk ends {member.disk.tail.id}")
+        if last.timestamp_ms > self.sane_clock_ms + LOG_TIME_SLACK_MS:
+            raise Violation("log-time", f"{last.id} is stamped {last.timestamp_ms}, clocks say {self.sane_clock_ms}")
+        try:
+            self.group.applied(member.raw.raft, entries)
+        except InvariantViolationError as error:
+            raise from_invariant(error, "group") from error
+
+    def leaves(self, member: Member, message: Message) -> None:
+        """`message` leaves `member`: what it promises must be on the disk by now."""
+        kind = type(message)
+        if kind is AppendEntriesReply:
+            if not message.rejected:  # type: ignore[union-attr]
+                self._ack_leaves(member, message)  # type: ignore[arg-type]
+        elif kind is RequestVoteReply:
+            if message.granted and not message.pre_vote:  # type: ignore[union-attr]
+                self._vote_leaves(member, message, message.to_id)
+        elif kind is RequestVote:
+            if not message.pre_vote:  # type: ignore[union-attr]
+                self._vote_leaves(member, message, message.from_id)
+        elif kind is TimeoutNow:
+            self._handover_leaves(member, message)
+
+    def _ack_leaves(self, member: Member, message: AppendEntriesReply) -> None:
+        disk = member.disk
+        if disk.tail.index < message.match_index or disk.hard_state.term < message.term:
+            raise Violation(
+                "promise-durable",
+                f"node {member.id} acknowledges {message.match_index} in term {message.term}, "
+                f"its disk ends at {disk.tail.id} in term {disk.hard_state.term}",
+            )
+
+    def _vote_leaves(self, member: Member, message: Message, candidate: NodeId) -> None:
+        hard = member.disk.hard_state
+        if hard.term < message.term or (hard.term == message.term and hard.vote != candidate):
+            raise Violation(
+                "promise-durable",
+                f"node {member.id} sends {type(message).__name__} for {candidate} in term {message.term}, its disk "
+                f"says vote {hard.vote} in term {hard.term}",
+            )
+
+    def _handover_leaves(self, member: Member, message: Message) -> None:
+        raft = member.raw.raft
+        disk = self.disks[message.to_id]
+        if raft.role is Role.LEADER and disk.tail.id < raft.log.tail.id:
+            raise Violation(
+                "handover",
+                f"leader {member.id} tells node {message.to_id} to campaign, whose disk ends at {disk.tail.id}, "
+                f"not {raft.log.tail.id}",
+            )

@@ -1,0 +1,139 @@
+"""What a healthy group does besides being safe: little traffic, progress, a read after a silent failover."""
+
+from __future__ import annotations
+
+from jepsen_like.core_sim.knobs import TICK_US
+from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.world import World, entries_in
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.types import Role, SoftState
+
+_CALM_OPERATIONS = 12
+_ELECTION_TICKS = 400
+_PROGRESS_TICKS = 1_500
+_READ_TICKS = 100
+
+
+class Traffic:
+    """Counts what a leader sends while nothing is broken."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.entries = self.appends = self.rejections = 0
+        world.on_send.append(self._sent)
+
+    def _sent(self, member: Member, message: Message) -> None:
+        if isinstance(message, AppendEntries):
+            self.appends += 1
+            self.entries += entries_in(message)
+        elif isinstance(message, AppendEntriesReply):
+            self.rejections += message.rejected
+
+    def stop(self) -> None:
+        """Counts no more."""
+        self.world.on_send.remove(self._sent)
+
+
+def calm_start(world: World) -> None:
+    """The first operations, without a fault, on quick links: each entry goes out once per follower, nothing is refused.
+
+    Raises Violation "no-progress" or "message-budget".
+    """
+    knobs = world.knobs
+    network = world.network
+    network.link_us, network.jitter_us = 200, 100
+    world.disk_us = dict.fromkeys(world.members, 200)
+    traffic = Traffic(world)
+    acked = world.history.acked
+    if not world.run_until(lambda: len(acked) >= _CALM_OPERATIONS, world.now + _ELECTION_TICKS * TICK_US):
+        raise Violation("no-progress", f"{len(acked)} acknowledged in {_ELECTION_TICKS} ticks without faults")
+    traffic.stop()
+    network.link_us, network.jitter_us = knobs.link_us, knobs.jitter_us
+    world.disk_us = dict.fromkeys(world.members, knobs.disk_us)
+    if len(world.leader_terms) == 1:
+        _check_traffic(world, traffic)
+
+
+def _check_traffic(world: World, traffic: Traffic) -> None:
+    followers = world.knobs.nodes - 1
+    leader = world.leader()
+    if leader is None:
+        return
+    allowed = followers * leader.raw.last_index
+    if traffic.rejections or traffic.entries > allowed:
+        raise Violation(
+            "message-budget",
+            f"{traffic.entries} entries sent, {allowed} needed, {traffic.rejections} refusals, without any fault",
+        )
+
+
+def progress(world: World, goal: int) -> None:
+    """Healed: the clients get the rest of their answers, and every member applies the same. Raises Violation."""
+    history = world.history
+    goal = max(goal, len(history.acked) + 5)
+    if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
+        raise Violation("no-progress", f"{len(history.acked)} of {goal} acknowledged {_PROGRESS_TICKS} calm ticks on")
+    world.writing = False
+    settle(world)
+
+
+def settle(world: World) -> None:
+    """Nobody writes: all members that are up end at the same applied index. Raises Violation "no-progress"."""
+    members = world.up()
+
+    def equal() -> bool:
+        leader = world.leader()
+        if leader is None:
+            return False
+        last = leader.raw.last_index
+        return all(m.raw.applied_index == last for m in members)
+
+    if not world.run_until(equal, world.now + _ELECTION_TICKS * TICK_US):
+        state = [(m.id, m.raw.role.name, m.raw.term, m.raw.last_index, m.raw.applied_index) for m in members]
+        raise Violation("no-progress", f"the members do not come together: {state}")
+
+
+def quiescent_failover(world: World) -> None:
+    """No writes, the leader dies: a linearizable read must succeed at the next one, although nothing new is written."""
+    leader = world.leader()
+    if leader is None:
+        raise Violation("no-progress", "no leader after healing")
+    world.tell(f"failover from {leader.id}")
+    world.crash(leader)
+    if not world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US):
+        raise Violation("no-progress", f"no new leader {_ELECTION_TICKS} ticks after node {leader.id} went")
+    deadline = world.now + _READ_TICKS * TICK_US
+    asked: list[int] = []
+
+    def ask(successor: Member) -> None:
+        asked[:] = [world.ask_read(successor)]
+
+    def on_role(member: Member, soft: SoftState) -> None:
+        if soft.role is Role.LEADER:
+            world.at(0, ask, member)
+
+    world.on_role.append(on_role)
+    successor = world.leader()
+    if successor is not None:
+        ask(successor)
+    answered = world.run_until(lambda: bool(asked) and asked[0] not in world.reads, deadline)
+    world.on_role.remove(on_role)
+    if not answered:
+        raise Violation("quiescent-failover", f"a read at the new leader is not answered within {_READ_TICKS} ticks")
+    world.start(leader)
+
+
+def final(world: World) -> None:
+    """All up again: the same list everywhere, with everything acknowledged in it. Raises Violation."""
+    settle(world)
+    if world.monitor is not None:
+        world.monitor.full(list(world.members.values()))
+    members = list(world.members.values())
+    first = members[0].machine.values
+    for member in members:
+        if member.halted:
+            raise Violation("halted", f"node {member.id} stopped on an assertion of its own")
+        if member.machine.values != first:
+            raise Violation("state-machine-safety", f"nodes {members[0].id} and {member.id} hold different lists")
+        world.history.check_final(member.id, member.machine.values)

@@ -1,0 +1,73 @@
+"""One run from seed to verdict: a calm start under budget, faults, healing, progress, a failover in silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from jepsen_like.core_sim import oracles
+from jepsen_like.core_sim.faults import Faults
+from jepsen_like.core_sim.knobs import TICK_US, Knobs, draw
+from jepsen_like.core_sim.triggers import Triggers
+from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.world import MID_APPEND, World
+
+_FAULTS_MIN = 6
+_SAFETY_TICKS = 1_500
+"""Faults go on until enough was acknowledged and enough broken, at most this long."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The outcome of one seed."""
+
+    seed: int
+    checker: str | None
+    """Who fired; None: nobody."""
+    detail: str
+    events: int
+    acked: int
+    fault_kinds: int
+    leader_changes: int
+    trace: str
+    seen: Counter[str] = field(repr=False)
+
+    @property
+    def valid(self) -> bool:
+        """No checker fired."""
+        return self.checker is None
+
+
+def run_seed(
+    seed: int, *, black_box: bool = False, lines: list[str] | None = None, knobs: Knobs | None = None
+) -> Verdict:
+    """Runs one seed. `lines` receives the replay, event by event. `black_box`: only what clients see is judged."""
+    knobs = draw(seed) if knobs is None else knobs
+    world = World(seed, knobs, black_box=black_box, keep_trace=lines is not None)
+    faults: Faults | None = None
+    checker, detail = None, ""
+    try:
+        oracles.calm_start(world)
+        world.network.fifo = knobs.fifo
+        faults = Faults(world)
+        Triggers(faults)
+        deadline = world.now + _SAFETY_TICKS * TICK_US
+        goal = knobs.acked_goal
+        history = world.history
+        counts = world.seen
+        world.run_until(
+            lambda: len(history.acked) >= goal and faults.begun >= _FAULTS_MIN and counts[MID_APPEND] > 0, deadline
+        )
+        faults.stop()
+        oracles.progress(world, goal)
+        oracles.quiescent_failover(world)
+        oracles.final(world)
+    except Violation as violation:
+        checker, detail = violation.checker, violation.detail
+    if lines is not None and world.lines is not None:
+        lines.extend(world.lines)
+    seen = world.seen
+    return Verdict(
+        seed, checker, detail, world.events, len(world.history.acked), len(faults.kinds) if faults else 0,
+        max(len(world.leader_terms) - 1, 0), world.trace_hash(), seen,
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Faults that wait for their moment: right after a vote, an election, an append. Random times hardly ever hit these.
+
+A trigger fires with the probability drawn for it, at most a few times a run, and never once faults have stopped.
+"""
+
+from __future__ import annotations
+
+import random
+
+from jepsen_like.core_sim.faults import Faults
+from jepsen_like.core_sim.knobs import TICK_US
+from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.world import MID_APPEND
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply
+from raftlog.types import Role, SoftState
+
+_SHOTS = 6
+
+
+class Triggers:
+    """Listens to the world and strikes."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self.world = world = faults.world
+        self.rng = random.Random(f"{world.seed}/triggers")
+        self.shots = dict.fromkeys((name for name, _ in world.knobs.triggers), _SHOTS)
+        self.chance = dict(world.knobs.triggers)
+        self._late: list[Message] = []
+        names = self.chance.keys()
+        if names & {"crash_after_vote", "late_votes", "crash_after_commit"}:
+            world.on_send.append(self._on_send)
+        if names & {"newborn_crash", "newborn_isolate"}:
+            world.on_role.append(self._on_role)
+        if names & {"cut_uncommitted", "delay_acks", "crash_mid_append"}:
+            world.on_receive.append(self._on_receive)
+        world.on_receive.append(self._mid_append_once)
+
+    def _fires(self, name: str) -> bool:
+        chance = self.chance.get(name)
+        if chance is None or not self.faults.active or not self.shots[name] or self.rng.random() >= chance:
+            return False
+        self.shots[name] -= 1
+        self.faults.kinds.add(name)
+        self.world.seen[f"trigger {name}"] += 1
+        self.world.tell(f"trigger {name}")
+        return True
+
+    def _soon(self, ticks: float) -> int:
+        return int(self.rng.random() * ticks * TICK_US)
+
+    def _strike(self, member: Member, starts: int, down_us: int) -> None:
+        if member.up and member.starts == starts:
+            self.faults.bounce(member, down_us)
+
+    def _bounce_soon(self, member: Member, within: float, down: float) -> None:
+        self.world.at(self._soon(within), self._strike, member, member.starts, self._soon(down))
+
+    # -- occasions
+
+    def _mid_append_once(self, member: Member, message: Message) -> None:
+        """Every run has at least one crash between an append and its ack."""
+        if self.world.seen[MID_APPEND] or not self.faults.active:
+            self.world.on_receive.remove(self._mid_append_once)
+        elif self.faults.begun >= 3 and isinstance(message, AppendEntries) and member.disk.holds_unsynced_entries:
+            self.faults.bounce(member, self._soon(5))
+
+    def _on_send(self, member: Member, message: Message) -> None:
+        if isinstance(message, RequestVoteReply) and message.granted and not message.pre_vote:
+            if self._fires("crash_after_vote"):
+                self.world.seen["vote granted, then crash"] += 1
+                self._bounce_soon(member, 1, 2)
+            if self._fires("late_votes"):
+                # The same vote once more, when a later term may be under way.
+                self.world.at(self._soon(30), self.world.post, message, 0)
+        elif (
+            isinstance(message, AppendEntries)
+            and message.entries
+            and member.raw.commit_index > message.commit_index
+            and self._fires("crash_after_commit")
+        ):
+            self._bounce_soon(member, 0.2, 15)
+
+    def _on_role(self, member: Member, soft: SoftState) -> None:
+        if soft.role is not Role.LEADER:
+            return
+        if self._fires("newborn_crash"):
+            self._bounce_soon(member, 1, 25)
+        if self._fires("newborn_isolate"):
+            self.world.at(self._soon(1), self.faults.isolate, member, self.faults.lasts())
+
+    def _on_receive(self, member: Member, message: Message) -> None:
+        if isinstance(message, AppendEntries) and message.entries:
+            if self._fires("crash_mid_append"):
+                self._bounce_soon(member, 0.1, 5)
+            leader = self.world.members[message.from_id]
+            if leader.up and leader.raw.last_index > leader.raw.commit_index and self._fires("cut_uncommitted"):
+                self.world.seen["leader cut off with an uncommitted suffix"] += 1
+                self.faults.isolate(leader, self.faults.lasts() * 2)
+        elif isinstance(message, AppendEntriesReply) and self._fires("delay_acks"):
+            others = [node for node in self.world.members if node != member.id]
+            self.faults.delay([(node, member.id) for node in others], self._soon(30), self.faults.lasts())

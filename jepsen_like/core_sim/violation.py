@@ -1,0 +1,37 @@
+"""What a run found: the name of the checker that fired, and the contradiction in words."""
+
+from __future__ import annotations
+
+from raftlog.errors import InvariantViolationError
+
+_RULES = (
+    ("election safety", "election-safety"),
+    ("log matching", "log-matching"),
+    ("leader completeness", "leader-completeness"),
+    ("state machine safety", "state-machine-safety"),
+    ("only what is committed is applied", "state-machine-safety"),
+    ("a majority's disks hold", "majority-durable"),
+    ("one vote per term", "one-vote"),
+    ("voted for itself", "one-vote"),
+    ("match never falls", "match-falls"),
+    ("the term never falls", "term-falls"),
+    ("a committed entry stays", "commit-falls"),
+    ("the commit index never falls", "commit-falls"),
+    ("a leader only appends", "leader-append-only"),
+)
+
+
+class Violation(Exception):
+    """A promise was broken. `checker` is the stable name that seeded bugs refer to."""
+
+    def __init__(self, checker: str, detail: str) -> None:
+        super().__init__(f"{checker}: {detail}")
+        self.checker = checker
+        self.detail = detail
+
+
+def from_invariant(error: InvariantViolationError, otherwise: str) -> Violation:
+    """Names the rule of `raftlog.core.invariants` that raised; `otherwise` for rules without a name of their own."""
+    text = str(error)
+    name = next((name for rule, name in _RULES if rule in text), otherwise)
+    return Violation(name, text)

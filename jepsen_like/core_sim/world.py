@@ -1,0 +1,389 @@
+"""The loop: a heap of (time, number, event), virtual microseconds, no wall clock. Members, network, disks, clients."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from heapq import heappop, heappush
+from typing import Any
+
+from jepsen_like.core_sim.clients import Client, History
+from jepsen_like.core_sim.disk import SimDisk
+from jepsen_like.core_sim.knobs import TICK_US, Knobs
+from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.monitor import FULL_EVERY, Monitor
+from jepsen_like.core_sim.network import Link, SimNetwork
+from jepsen_like.core_sim.violation import Violation
+from raftlog.core.config import RaftConfig
+from raftlog.errors import ProposalDroppedError
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.types import Entry, EntryType, NodeId, Role, SoftState
+
+EVENT_BUDGET = 60_000
+"""A run that needs more is a finding (livelock, amplified messages), not a timeout."""
+MID_APPEND = "fault between append and ack"
+WALL_START_MS = 1_000_000
+
+Event = Callable[..., None]
+
+
+class World:
+    """One run's universe. `hooks` are the triggers: who wants to know what just happened."""
+
+    def __init__(self, seed: int, knobs: Knobs, *, black_box: bool = False, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.knobs = knobs
+        self.rng = random.Random(f"{seed}/world")
+        self.seen: Counter[str] = Counter()
+        self.now = 0
+        self.events = 0
+        self._heap: list[tuple[int, int, Event, tuple[Any, ...]]] = []
+        self._number = 0
+        self._trace = array("q")
+        self._digest = blake2b(digest_size=8)
+        self.lines: list[str] | None = [] if keep_trace else None
+        voters = tuple(NodeId(node) for node in range(1, knobs.nodes + 1))
+        self.disks = {node: SimDisk() for node in voters}
+        self.monitor: Monitor | None = None if black_box else Monitor(voters, self.disks, self.seen)
+        self.members = {
+            node: Member(RaftConfig(node, **knobs.raft), voters, self.disks[node], self.monitor, self)
+            for node in voters
+        }
+        self.network = SimNetwork(
+            random.Random(f"{seed}/network"), fifo=True, link_us=knobs.link_us, jitter_us=knobs.jitter_us
+        )
+        self.disk_us = dict.fromkeys(voters, knobs.disk_us)
+        self.clock_offset_ms = dict.fromkeys(voters, 0)
+        self.tick_us = {node: int(TICK_US * self.rng.choice([1, 1, 1, 0.8, 1.25])) for node in voters}
+        self.history = History(self.seen)
+        self.clients = [Client(number) for number in range(1, knobs.clients + 1)]
+        self.backlog_max = 2 * knobs.clients * knobs.burst
+        """A leader with more entries uncommitted takes no more: clients that ask again would pile up copies."""
+        self.writing = True
+        """Clients go on."""
+        self.pending: dict[NodeId, dict[int, tuple[int, int, Client]]] = {node: {} for node in voters}
+        """Member -> index -> (term, operation, client) of proposals it would answer."""
+        self.reads: dict[int, int] = {}
+        """Read -> floor: what everybody knew when it began."""
+        self.confirmed: dict[NodeId, list[tuple[int, int]]] = {node: [] for node in voters}
+        self._contexts = 0
+        self.leader_terms: set[int] = set()
+        self.on_send: list[Callable[[Member, Message], None]] = []
+        self.on_role: list[Callable[[Member, SoftState], None]] = []
+        self.on_receive: list[Callable[[Member, Message], None]] = []
+        for member in self.members.values():
+            self._boot(member)
+            self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
+        for client in self.clients:
+            self._wake(client, TICK_US)
+
+    # -- time
+
+    def at(self, delay: int, event: Event, *arguments: Any) -> None:
+        """Schedules `event` in `delay` microseconds."""
+        self._number += 1
+        heappush(self._heap, (self.now + delay, self._number, event, arguments))
+
+    def run_until(self, done: Callable[[], bool], deadline: int) -> bool:
+        """Runs events until `done` or `deadline` (virtual time); False at the deadline. Raises Violation."""
+        heap = self._heap
+        while heap and not done():
+            if heap[0][0] > deadline:
+                return False
+            self.now, _, event, arguments = heappop(heap)
+            event(*arguments)
+            self.events += 1
+            if self.events % FULL_EVERY == 0:
+                self._full()
+        return True
+
+    def _full(self) -> None:
+        if self.monitor is not None:
+            self.monitor.full(list(self.members.values()))
+        self._digest.update(self._trace.tobytes())
+        del self._trace[:]
+        if self.events > EVENT_BUDGET:
+            raise Violation("event-budget", f"{self.events} events, {len(self._heap)} waiting, at {self.now} us")
+
+    def _note(self, kind: int, member: Member, detail: int) -> None:
+        raft = member.raw.raft
+        log = raft.log
+        facts = (self.now, kind, member.id, detail, raft.term, raft.role, log.tail.index, log.commit_index)
+        self._trace.extend(facts)
+        if self.lines is not None:
+            self.lines.append(" ".join(map(str, facts)))
+
+    def tell(self, text: str) -> None:
+        """A line for the replay of this run."""
+        if self.lines is not None:
+            self.lines.append(f"{self.now} {text}")
+
+    def trace_hash(self) -> str:
+        """Equal hashes: the same run, event by event."""
+        self._digest.update(self._trace.tobytes())
+        del self._trace[:]
+        return self._digest.copy().hexdigest()
+
+    # -- members
+
+    def _boot(self, member: Member) -> None:
+        member.start(random.Random(f"{self.seed}/node/{member.id}/{member.starts}"))
+
+    def start(self, member: Member) -> None:
+        """Restarts a member that is down."""
+        if not member.up and not member.halted:
+            self._boot(member)
+            if self.members[member.id].up:  # not halted again
+                self.tell(f"start {member.id}")
+                self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
+
+    def crash(self, member: Member) -> None:
+        """Power fails on `member`; its clients are told nothing."""
+        if member.up:
+            self.tell(f"crash {member.id}")
+            if member.disk.holds_unsynced_entries or self._waits_for_ack(member):
+                self.seen[MID_APPEND] += 1
+            if member.crash(self.rng):
+                self.seen["write lost"] += 1
+            self._forget(member)
+
+    def _waits_for_ack(self, member: Member) -> bool:
+        raft = member.raw.raft
+        return raft.role is Role.LEADER and raft.log.tail.index > raft.log.commit_index
+
+    def _forget(self, member: Member) -> None:
+        """`member` answers nobody any more."""
+        pending = self.pending[member.id]
+        self.pending[member.id] = {}
+        self.confirmed[member.id].clear()
+        for _, _, client in pending.values():
+            client.target = NodeId(0)
+            self._wake(client, TICK_US)
+
+    def pause(self, member: Member) -> None:
+        """SIGSTOP: messages gather, time passes."""
+        member.paused = member.up
+
+    def resume(self, member: Member) -> None:
+        """SIGCONT: everything that gathered comes at once."""
+        if not member.paused:
+            return
+        member.paused = False
+        inbox, member.inbox = member.inbox, []
+        for message in inbox:
+            if member.up:
+                self._step(member, message)
+
+    def _tick(self, member: Member, starts: int) -> None:
+        if not member.up or member.starts != starts:
+            return
+        self.at(self.tick_us[member.id], self._tick, member, starts)
+        if member.paused:
+            return
+        self._set_clock(member)
+        member.act(member.raw.tick)
+        self._note(1, member, 0)
+
+    def _set_clock(self, member: Member) -> None:
+        now_ms = self.now // 1000
+        member.raw.set_clock(WALL_START_MS + now_ms + self.clock_offset_ms[member.id], now_ms)
+        if self.monitor is not None:
+            self.monitor.sane_clock_ms = WALL_START_MS + now_ms
+
+    # -- Surroundings: what members cause
+
+    def send(self, member: Member, message: Message) -> None:
+        """Into the network."""
+        for hook in self.on_send:
+            hook(member, message)
+        if type(message) is AppendEntriesReply and message.rejected:
+            self.seen["append refused"] += 1
+        self.post(message, 0)
+
+    def post(self, message: Message, delay: int) -> None:
+        """`message` leaves in `delay` microseconds."""
+        for arrival in self.network.arrivals((message.from_id, message.to_id), self.now + delay):
+            self.at(arrival - self.now, self._deliver, message)
+
+    def _deliver(self, message: Message) -> None:
+        member = self.members[message.to_id]
+        if not member.up or (message.from_id, message.to_id) in self.network.cuts:
+            return
+        if member.paused:
+            member.inbox.append(message)
+            return
+        self._step(member, message)
+
+    def _step(self, member: Member, message: Message) -> None:
+        member.act(member.raw.step, message)
+        self._note(2, member, message.term)
+        for hook in self.on_receive:
+            hook(member, message)
+
+    def wrote(self, member: Member) -> None:
+        """Starts the disk."""
+        if not member.disk.writing:
+            self._start_sync(member)
+
+    def _start_sync(self, member: Member) -> None:
+        disk = member.disk
+        if disk.queued:
+            disk.writing, disk.queued = disk.queued, []
+            delay = self.disk_us[member.id]
+            self.at(delay + int(self.rng.random() * delay), self._synced, member, member.starts)
+        # The Ready just queued is part of this very fdatasync; later ones wait for the next.
+
+    def _synced(self, member: Member, starts: int) -> None:
+        if not member.up or member.starts != starts:
+            return
+        if member.paused:
+            self.at(TICK_US, self._synced, member, starts)
+            return
+        member.synced(last_only=self.knobs.ack_last_only)
+        if member.up and not member.disk.writing:
+            self._start_sync(member)
+        self._note(3, member, 0)
+
+    def role_changed(self, member: Member, soft: SoftState) -> None:
+        """A leader that steps down answers nobody; a new one gets visitors."""
+        raft = member.raw.raft
+        if soft.role is Role.LEADER:
+            self.leader_terms.add(raft.term)
+            self.at(int(self.rng.random() * 3 * TICK_US), self._visit, member, member.starts)
+        elif self.pending[member.id] or self.confirmed[member.id]:
+            self._forget(member)
+            self.seen["leader deposed with proposals"] += 1
+        for hook in self.on_role:
+            hook(member, soft)
+
+    def _visit(self, member: Member, starts: int) -> None:
+        """A read at a newborn leader, before it has committed anything of its own term, if it comes to that."""
+        if member.up and member.starts == starts and member.raw.role is Role.LEADER and not member.paused:
+            if member.raw.commit_index < member.raw.term_start_index:
+                self.seen["read before the term's first commit"] += 1
+            self.ask_read(member)
+
+    # -- clients
+
+    def ask_read(self, member: Member) -> int:
+        """Begins a read at `member`, a leader; returns its number."""
+        self._contexts += 1
+        context = self._contexts
+        self.reads[context] = self.history.known_length
+        member.act(member.raw.read_index, context)
+        return context
+
+    def read_confirmed(self, member: Member, context: int, index: int) -> None:
+        """Answered once applied so far."""
+        if member.machine.applied_index >= index:
+            self._answer_read(member, context)
+        else:
+            self.confirmed[member.id].append((context, index))
+
+    def _answer_read(self, member: Member, context: int) -> None:
+        floor = self.reads.pop(context, None)
+        if floor is not None:
+            self.history.read(member.id, member.machine.values, floor)
+
+    def applied(self, member: Member, entry: Entry, position: int) -> None:
+        """Answers whoever waits for `entry` here."""
+        confirmed = self.confirmed[member.id]
+        if confirmed:
+            ready = [context for context, index in confirmed if index <= entry.index]
+            confirmed[:] = [pair for pair in confirmed if pair[1] > entry.index]
+            for context in ready:
+                self._answer_read(member, context)
+        waiting = self.pending[member.id].pop(entry.index, None)
+        if waiting is not None:
+            self._answer(waiting, entry, position)
+
+    def _answer(self, waiting: tuple[int, int, Client], entry: Entry, position: int) -> None:
+        term, operation, client = waiting
+        if term != entry.term:
+            return  # replaced by another leader's entry: the outcome is unknown, the client asks again
+        self.history.ack(operation, position)
+        if client.open.pop(operation, 0) is None and not client.open:
+            client.patience = 0
+            self._wake(client, self.knobs.think_us)
+
+    def _wake(self, client: Client, within: int) -> None:
+        """The client's next attempt; whatever else was scheduled for it is void."""
+        client.round += 1
+        self.at(int(self.rng.random() * within), self._client, client, client.round)
+
+    def _client(self, client: Client, attempt: int) -> None:
+        if not self.writing or client.round != attempt:
+            return
+        member = self._find_leader(client)
+        if member is None:
+            self._wake(client, 2 * TICK_US)
+            return
+        if self.rng.random() < self.knobs.reads:
+            self.ask_read(member)
+        if not client.open or self.rng.random() < 0.1:  # given up: the outcome stays unknown
+            client.fresh(self.knobs.burst)
+        elif len(client.open) < len(client.batch):
+            self.seen["part of a batch asked for again"] += 1
+        client.round += 1
+        client.patience = min(client.patience + 1, 8)
+        self.at(client.patience * self.knobs.timeout_us, self._timed_out, client, client.round)
+        member.act(self._propose, member, client)
+
+    def _find_leader(self, client: Client) -> Member | None:
+        """The leader as the client believes it, else anyone who thinks that it leads."""
+        known = self.members.get(client.target)
+        if known is not None and known.up and not known.paused and known.raw.role is Role.LEADER:
+            return known
+        leaders = [m for m in self.members.values() if m.up and not m.paused and m.raw.role is Role.LEADER]
+        if not leaders:
+            return None
+        member = leaders[int(self.rng.random() * len(leaders))]
+        client.target = member.id
+        return member
+
+    def _propose(self, member: Member, client: Client) -> None:
+        raw = member.raw
+        if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
+            return
+        pending = self.pending[member.id]
+        padding = bytes(self.knobs.payload)
+        for operation in client.open:
+            self.history.invoke(operation)
+            handing_over = raw.raft.transferee
+            try:
+                entry = raw.propose(EntryType.MESSAGES, operation.to_bytes(4, "big") + padding, raw.log_time_ms())
+            except ProposalDroppedError:
+                self.seen["proposal dropped"] += 1
+                return
+            if handing_over and self.monitor is not None:
+                raise Violation("handover", f"leader {member.id} takes {entry.id} handing over to {handing_over}")
+            pending[entry.index] = (entry.term, operation, client)
+
+    def _timed_out(self, client: Client, attempt: int) -> None:
+        if client.round == attempt:
+            client.target = NodeId(0)
+            self._client(client, attempt)
+
+    # -- views
+
+    def up(self) -> list[Member]:
+        """Members that run."""
+        return [member for member in self.members.values() if member.up]
+
+    def leader(self) -> Member | None:
+        """The member that leads the highest term, if any."""
+        leaders = [member for member in self.up() if member.raw.role is Role.LEADER]
+        return max(leaders, key=lambda member: member.raw.term, default=None)
+
+    def links_of(self, inside: list[NodeId]) -> list[Link]:
+        """Both directions between `inside` and the rest."""
+        outside = [node for node in self.members if node not in inside]
+        return [link for a in inside for b in outside for link in ((a, b), (b, a))]
+
+
+def entries_in(message: Message) -> int:
+    """Entries carried."""
+    return len(message.entries) if isinstance(message, AppendEntries) else 0
