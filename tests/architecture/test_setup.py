@@ -92,6 +92,15 @@ def test_no_npm(bin_dir: Path) -> None:
     assert_three_lines(preflight(bin_dir, "npm"), "npm was not found", "apt-get install npm")
 
 
+def test_the_cpp_client_does_not_load(bin_dir: Path) -> None:
+    (bin_dir / "tail").symlink_to(shutil.which("tail") or pytest.fail("tail is not installed"))
+    put(bin_dir, "python", "echo Traceback >&2; echo 'OSError: libstdc++.so.6: cannot open' >&2; exit 1")
+    said = preflight(bin_dir, "librocketmq", "python")
+    assert_three_lines(said, "OSError: libstdc++.so.6", "apt-get install libstdc++6")
+    put(bin_dir, "python", GOOD)
+    assert preflight(bin_dir, "librocketmq", "python").returncode == 0
+
+
 def plan_of(target: str, folder: Path) -> str:
     """What `make TARGET` would run on a fresh clone."""
     for name in ("Makefile", "pyproject.toml"):
