@@ -32,7 +32,7 @@ VERSION = 1
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 
-_CRC_TAIL = len(b',"crc":"00000000"}')
+_CRC_TAIL = len(b',"crc":"00000000"}\n')
 
 
 class HistoryError(Exception):
@@ -152,7 +152,8 @@ def read_history(path: Path, *, allow_cut: bool = False) -> History:
     Raises HistoryError with the line for a foreign, newer, cut or edited file and for steps that cannot be:
     a completion without an invocation, a process that invokes twice, a clock that runs backwards.
     """
-    return _Reader(str(path), allow_cut).read(path.read_bytes())
+    with path.open("rb") as file:
+        return _Reader(str(path), allow_cut).read(file)
 
 
 class _Reader:
@@ -161,20 +162,13 @@ class _Reader:
         self.allow_cut = allow_cut
         self.crc = 0
 
-    def read(self, data: bytes) -> History:
-        lines = data.split(b"\n")
-        torn = lines.pop()
-        if not lines:
-            raise self._error(1, "not a history: no first line" if torn else "the file is empty")
-        meta = self._head(lines[0])
-        if torn and not self.allow_cut:
-            raise self._error(len(lines) + 1, "the file is cut in the middle of this line")
-        complete = not torn and lines[-1].startswith(b'{"end":')
-        if not complete and not self.allow_cut:
-            raise self._error(len(lines), "the file is cut after this line: the closing line is missing")
-        ops = list(self._ops(lines[1 : -1 if complete else None]))
-        if complete:
-            self._end(len(lines), lines[-1], len(ops))
+    def read(self, lines: Iterator[bytes]) -> History:
+        first = next(lines, b"")
+        if not first.endswith(b"\n"):
+            raise self._error(1, "not a history: no first line" if first else "the file is empty")
+        meta = self._head(first[:-1])
+        ops: list[Op] = []
+        complete = self._ops(lines, ops)
         pair_up(ops, lambda op, why: self._error(op.index + 2, why))
         return History(meta, ops, complete)
 
@@ -190,18 +184,44 @@ class _Reader:
         self._check(1, line, head.crc)
         return head.meta
 
-    def _ops(self, lines: list[bytes]) -> Iterator[Op]:
-        decoder = msgspec.json.Decoder(_OpLine)
-        for index, line in enumerate(lines):
-            number = index + 2
+    def _ops(self, lines: Iterator[bytes], ops: list[Op]) -> bool:
+        """Appends every step to `ops`; whether the closing line was there, and last."""
+        decode = msgspec.json.Decoder(Op).decode
+        crc = self.crc
+        number = 1
+        for number, line in enumerate(lines, 2):
+            body = line[:-_CRC_TAIL] + b"}"
+            crc = zlib.crc32(body, crc)
+            if line[-_CRC_TAIL:] != b',"crc":"%08x"}\n' % crc or body.startswith(b'{"end":'):
+                return self._last(number, line, lines, len(ops))
             try:
-                op = decoder.decode(line)
+                op = decode(body)
             except msgspec.MsgspecError as error:
                 raise self._error(number, f"not a step of a history: {error}") from None
-            self._check(number, line, op.crc)
-            if op.index != index:
-                raise self._error(number, f"index {op.index} where {index} belongs")
-            yield Op(op.index, op.process, op.type, op.f, op.value, op.time_ns)
+            if op.index != number - 2:
+                raise self._error(number, f"index {op.index} where {number - 2} belongs")
+            ops.append(op)
+            self.crc = crc
+        if not self.allow_cut:
+            raise self._error(number, "the file is cut after this line: the closing line is missing")
+        return False
+
+    def _last(self, number: int, line: bytes, lines: Iterator[bytes], count: int) -> bool:
+        """The closing line, a torn one, or an error."""
+        if not line.endswith(b"\n"):
+            if self.allow_cut:
+                return False
+            raise self._error(number, "the file is cut in the middle of this line")
+        if not line.startswith(b'{"end":'):
+            try:
+                step = msgspec.json.decode(line, type=_OpLine)
+            except msgspec.MsgspecError as error:
+                raise self._error(number, f"not a step of a history: {error}") from None
+            self._check(number, line[:-1], step.crc)
+        self._end(number, line[:-1], count)
+        if next(lines, b""):
+            raise self._error(number + 1, "something follows the closing line")
+        return True
 
     def _end(self, number: int, line: bytes, count: int) -> None:
         try:
@@ -213,7 +233,7 @@ class _Reader:
             raise self._error(number, f"the closing line counts {end.end} steps, the file holds {count}")
 
     def _check(self, number: int, line: bytes, crc: str) -> None:
-        self.crc = zlib.crc32(line[:-_CRC_TAIL] + b"}", self.crc)
+        self.crc = zlib.crc32(line[: 1 - _CRC_TAIL] + b"}", self.crc)
         if crc != f"{self.crc:08x}":
             raise self._error(number, "the checksum does not fit: a line was changed, removed or moved here")
 

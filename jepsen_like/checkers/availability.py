@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.steps import FAULT, NOTES, values_of
+from jepsen_like.checkers.steps import FAULT, NOTES, Operations, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
@@ -41,10 +41,10 @@ class Fault(NamedTuple):
     op: int
 
 
-def check(operations: list[Operation], workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> Result:
     """Measures outages and failover times. Wrong is only a cluster that does not come back after the last fault."""
     findings = Findings()
-    attempts = [o for o in operations if o.invoked.f not in NOTES | _JUDGED_AFTER_THE_RUN]
+    attempts = operations.of(*sorted(operations.kinds - NOTES - _JUDGED_AFTER_THE_RUN))
     faults = faults_of(operations)
     pauses = outages(attempts, at_least_ns=workload.unavailable_after_ns)
     if workload.must_recover and faults and attempts:
@@ -59,10 +59,10 @@ def check(operations: list[Operation], workload: Workload) -> Result:
     return findings.result(NAME, stats, workload.allowed)
 
 
-def faults_of(operations: list[Operation]) -> list[Fault]:
+def faults_of(operations: Operations) -> list[Fault]:
     """Every fault in order of its start."""
     faults = []
-    with values_of(o for o in operations if o.invoked.f == FAULT) as watched:
+    with values_of(operations.of(FAULT)) as watched:
         for operation in watched:
             value, lifted = operation.invoked.value, operation.completed
             nodes = tuple(int(node) for node in value["nodes"])

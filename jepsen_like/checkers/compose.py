@@ -9,10 +9,10 @@ from pathlib import Path
 
 from jepsen_like.checkers import availability, digests, log, offsets, polls, registers
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import NOTES, VOCABULARY, MalformedStep
+from jepsen_like.checkers.steps import NOTES, VOCABULARY, MalformedStep, Operations
 from jepsen_like.checkers.verdict import Result, Verdict
 from jepsen_like.checkers.workload import Workload, workload_named
-from jepsen_like.history import HistoryError, Op, Operation, pair_up, read_history
+from jepsen_like.history import HistoryError, Op, pair_up, read_history
 
 _NOT_CLIENTS = NOTES | {"read", "digest"}
 
@@ -26,7 +26,7 @@ def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
         workload = workload_named(workload)
     with _no_collections():
         try:
-            operations = pair_up(history, lambda op, why: MalformedStep(op.index, why))
+            operations = Operations(pair_up(history, lambda op, why: MalformedStep(op.index, why)))
             return Verdict(workload.name, _results(operations, workload), tuple(_doubts(operations, workload)))
         except MalformedStep as error:
             return Verdict(workload.name, (), (str(error),))
@@ -51,7 +51,7 @@ def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verd
             return Verdict(str(workload), (), (f"line 1: {error}",)), history.ops
 
 
-def _results(operations: list[Operation], workload: Workload) -> tuple[Result, ...]:
+def _results(operations: Operations, workload: Workload) -> tuple[Result, ...]:
     messages = Messages.of(operations)
     run = {
         log.NAME: lambda: log.check(operations, messages, workload),
@@ -64,16 +64,10 @@ def _results(operations: list[Operation], workload: Workload) -> tuple[Result, .
     return tuple(run[name]() for name in workload.checkers)
 
 
-def _doubts(operations: list[Operation], workload: Workload) -> Iterator[str]:
-    acked = 0
-    strangers: dict[str, int] = {}
-    for operation in operations:
-        f = operation.invoked.f
-        acked += operation.outcome == "ok" and f not in _NOT_CLIENTS
-        if f not in VOCABULARY:
-            strangers.setdefault(f, operation.invoked.index)
-    for f, index in strangers.items():
-        yield f"line {index + 2}: no checker judges {f!r}"
+def _doubts(operations: Operations, workload: Workload) -> Iterator[str]:
+    for f in sorted(operations.kinds - VOCABULARY):
+        yield f"line {operations.of(f)[0].invoked.index + 2}: no checker judges {f!r}"
+    acked = len(operations.answered(*(operations.kinds & VOCABULARY) - _NOT_CLIENTS))
     if acked < workload.min_acked:
         yield f"only {acked} operations were acknowledged, {workload.min_acked} are needed to prove anything"
 

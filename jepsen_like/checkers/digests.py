@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from jepsen_like.checkers.steps import values_of
+from jepsen_like.checkers.steps import Operations, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
-from jepsen_like.history import Operation
 
 NAME = "digests"
 
 
-def check(operations: list[Operation], workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> Result:
     """Compares digests taken at equal applied indexes; at the end all nodes must have come equally far."""
     findings = Findings()
     first: dict[tuple[str, int], tuple[int, str, int]] = {}
     last: dict[str, dict[int, int]] = defaultdict(dict)
     compared = 0
-    with values_of(o for o in operations if o.invoked.f == "digest" and o.outcome == "ok") as watched:
+    with values_of(operations.answered("digest")) as watched:
         for operation in watched:
             asked, completed = operation.invoked.value, operation.completed
             assert completed is not None

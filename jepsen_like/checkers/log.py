@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
 from jepsen_like.checkers.log_detail import judge_dumps
 from jepsen_like.checkers.messages import Dump, Messages, Send
-from jepsen_like.checkers.steps import Queue, place, values_of
+from jepsen_like.checkers.steps import Operations, Queue, place, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
-from jepsen_like.history import Operation
 
 NAME = "log"
 
 
-def check(operations: list[Operation], messages: Messages, workload: Workload) -> Result:
+def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
     """Judges sends against the final reads of the replicas, and their order against real time."""
     findings = Findings()
     judge(messages, findings, ordered=workload.ordered)
@@ -32,7 +30,7 @@ def check(operations: list[Operation], messages: Messages, workload: Workload) -
         findings.doubt(f"{queue[0]}/{queue[1]} was not read to its end on node {node}")
     if messages.nodes and len(messages.nodes) < workload.replicas:
         findings.doubt(f"only nodes {messages.nodes} were read; the workload has {workload.replicas} replicas")
-    if messages.acked and not messages.nodes and not any(o.invoked.f == "poll" for o in operations):
+    if messages.acked and not messages.nodes and not operations.of("poll"):
         findings.doubt("messages were acknowledged, and nobody read them back")
     return findings.result(NAME, statistics(messages), workload.allowed)
 
@@ -194,11 +192,10 @@ def _higher(a: Send, b: Send) -> Send:
     return a if a.offset >= b.offset else b
 
 
-def _stale_reads(operations: Iterable[Operation], messages: Messages, findings: Findings) -> None:
+def _stale_reads(operations: Operations, messages: Messages, findings: Findings) -> None:
     """The end of a queue, asked for after an offset was acknowledged, lies behind that offset."""
-    asked = (o for o in operations if o.invoked.f == "max_offset" and o.outcome == "ok")
     frontiers: dict[Queue, tuple[list[int], list[Send]]] = {}
-    with values_of(asked) as watched:
+    with values_of(operations.answered("max_offset")) as watched:
         for operation in watched:
             assert operation.completed is not None
             queue = (operation.invoked.value["topic"], int(operation.invoked.value["queue_id"]))

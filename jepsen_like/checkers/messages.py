@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from jepsen_like.checkers.steps import Queue, values_of
+from jepsen_like.checkers.steps import Operations, Queue, values_of
 from jepsen_like.history import Operation, OpType
 
 # gc=False: a million of these would otherwise be walked by every full collection.
@@ -115,18 +115,17 @@ class Messages:
         self.nodes: list[int] = []
 
     @classmethod
-    def of(cls, operations: Iterable[Operation]) -> Messages:
+    def of(cls, operations: Operations) -> Messages:
         """Raises MalformedStep for a value of another shape and for an id that was sent twice."""
         self = cls()
         dumps: dict[tuple[Queue, int], Dump] = {}
         by_name: dict[Queue, Queue] = {}
-        wanted = (o for o in operations if o.invoked.f in ("send", "read"))
-        with values_of(wanted) as watched:
-            for operation in watched:
-                if operation.invoked.f == "send":
-                    self._send(operation, by_name)
-                else:
-                    self._read(operation, dumps)
+        with values_of(operations.of("send")) as sends:
+            for operation in sends:
+                self._send(operation, by_name)
+        with values_of(operations.of("read")) as reads:
+            for operation in reads:
+                self._read(operation, dumps)
         self.nodes = sorted({node for _, node in dumps})
         queues = sorted({queue for queue, _ in dumps} | self.acked.keys())
         for queue, node in itertools.product(queues, self.nodes):

@@ -10,7 +10,7 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import NamedTuple
 
-from jepsen_like.checkers.steps import Queue, place, values_of
+from jepsen_like.checkers.steps import Operations, Queue, place, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
@@ -38,13 +38,12 @@ class _Fetch(NamedTuple):
     offset: int | None
 
 
-def check(operations: list[Operation], workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> Result:
     """Judges commits, resets and fetches of every group and queue, and commits against what the group had read."""
     findings = Findings()
     writes: dict[Register, list[_Write]] = defaultdict(list)
     fetches: dict[Register, list[_Fetch]] = defaultdict(list)
-    wanted = (o for o in operations if o.invoked.f in ("commit_offset", "reset_offset", "fetch_offset"))
-    with values_of(wanted) as watched:
+    with values_of(operations.of("commit_offset", "reset_offset", "fetch_offset")) as watched:
         for operation in watched:
             _collect(operation, writes, fetches)
     for register, answers in fetches.items():
@@ -113,16 +112,15 @@ def _replaced(register: Register, newer: _Write, fetch: _Fetch, candidates: list
     findings.add("offset-regress" if is_back else "offset-stale", what, steps, subject=_name(register))
 
 
-def _beyond_read(operations: list[Operation], findings: Findings) -> None:
+def _beyond_read(operations: Operations, findings: Findings) -> None:
     """A commit past everything the group was handed: whatever lies between would never be consumed.
 
     A group that was never seen polling the queue is not judged: its reading was not recorded.
     """
-    polled = {_reader(o) for o in operations if o.invoked.f == "poll"}
+    polled = {_reader(o) for o in operations.of("poll")}
     reached: dict[Register, int] = {}
     pending: list[tuple[int, Register, int]] = []
-    wanted = (o for o in operations if o.invoked.f in ("poll", "fetch_offset", "reset_offset", "commit_offset"))
-    with values_of(wanted) as watched:
+    with values_of(operations.of("poll", "fetch_offset", "reset_offset", "commit_offset")) as watched:
         for operation in watched:
             invoked, completed = operation
             while pending and pending[0][0] < invoked.index:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.log_detail import Copy, judge_origin, judge_place
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import Queue, place, values_of
+from jepsen_like.checkers.steps import Operations, Queue, place, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
@@ -173,16 +172,16 @@ class _Polls:
             self.findings.add("duplicate", what, (send.invoked, copy.op), subject=message_id)
 
 
-def check(operations: list[Operation], messages: Messages, workload: Workload) -> Result:
+def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
     """Judges every poll, and what each group had seen at the end."""
     findings = Findings()
-    wanted = [o for o in operations if o.invoked.f in ("poll", "rebalance", "commit_offset", "reset_offset")]
-    if not any(o.invoked.f == "poll" for o in wanted):
+    if not operations.of("poll"):
         if workload.must_drain:
             findings.doubt("the workload must drain its queues, and nobody polled")
         return findings.result(NAME, {"polls": 0, "polled": 0}, workload.allowed)
     polls = _Polls(messages, findings)
-    with values_of(iter(sorted(wanted, key=_moment))) as watched:
+    wanted = operations.of("poll", "rebalance", "commit_offset", "reset_offset")
+    with values_of(sorted(wanted, key=_moment)) as watched:
         for operation in watched:
             if operation.invoked.f == "rebalance":
                 polls.rebalance(operation)
@@ -191,7 +190,7 @@ def check(operations: list[Operation], messages: Messages, workload: Workload) -
             elif operation.outcome == "ok":
                 polls.poll(operation)
     if workload.must_drain:
-        _unseen(polls, wanted, findings)
+        _unseen(polls, operations.of("poll"), findings)
     return findings.result(NAME, {"polls": polls.polls, "polled": polls.rows}, workload.allowed)
 
 
@@ -199,13 +198,12 @@ def _moment(operation: Operation) -> int:
     return (operation.completed or operation.invoked).index
 
 
-def _unseen(polls: _Polls, wanted: Iterable[Operation], findings: Findings) -> None:
+def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
     """Acknowledged before a group polled the queue to its end, and polled by no member of that group."""
     topics: dict[str, set[str]] = defaultdict(set)
-    for operation in wanted:
+    for operation in asked:
         value: dict[str, Any] = operation.invoked.value
-        if operation.invoked.f == "poll":
-            topics[str(value.get("group", value["consumer"]))].add(value["topic"])
+        topics[str(value.get("group", value["consumer"]))].add(value["topic"])
     for name, wanted_topics in topics.items():
         group = polls.groups[name]
         for queue, acked in polls.messages.acked.items():

@@ -10,7 +10,7 @@ import msgspec
 
 from jepsen_like.checkers import offsets
 from jepsen_like.checkers.shrink import smallest
-from jepsen_like.checkers.steps import place, values_of
+from jepsen_like.checkers.steps import Operations, place, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.wgl import IMPOSSIBLE, OPEN, Call, Impossible, search
 from jepsen_like.checkers.workload import Workload
@@ -18,10 +18,10 @@ from jepsen_like.history import Operation
 
 NAME = "linearizable"
 
-OPERATIONS = frozenset({"put", "get", "delete", "cas", "create", "commit_offset", "reset_offset", "fetch_offset"})
+OPERATIONS = ("put", "get", "delete", "cas", "create", "commit_offset", "reset_offset", "fetch_offset")
 
 
-def check(operations: list[Operation], workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> Result:
     """Judges metadata (put, get, delete, cas, create) and committed offsets, key by key."""
     findings = Findings()
     keys = calls_by_key(operations)
@@ -55,12 +55,13 @@ def register(state: Hashable, call: Call) -> Hashable | Impossible:
     raise ValueError(f"a register does not know {call.f!r}")
 
 
-def calls_by_key(operations: list[Operation]) -> dict[str, list[Call]]:
+def calls_by_key(operations: Operations) -> dict[str, list[Call]]:
     """Calls in order of invocation. Failed ones are gone (they never happen), and so are reads nobody answered."""
     keys: dict[str, list[Call]] = defaultdict(list)
-    wanted = (o for o in operations if o.invoked.f in OPERATIONS and o.outcome != "fail")
-    with values_of(wanted) as watched:
+    with values_of(operations.of(*OPERATIONS)) as watched:
         for operation in watched:
+            if operation.outcome == "fail":
+                continue
             key, call = _call(operation)
             if not (call.f == "get" and call.is_open):
                 keys[key].append(call)

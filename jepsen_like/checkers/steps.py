@@ -27,8 +27,10 @@ repeat the fields of its invocation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import length_hint
 
 from jepsen_like.history import Operation
 
@@ -55,22 +57,42 @@ class MalformedStep(Exception):
         self.index = index
 
 
-@contextmanager
-def values_of(operations: Iterator[Operation]) -> Iterator[Iterator[Operation]]:
-    """Inside the block, a value without the fields it must have raises MalformedStep for the operation at hand."""
-    at_hand: list[Operation] = []
+class Operations:
+    """The operations of a history, in order of invocation, sorted by what they are."""
 
-    def watched() -> Iterator[Operation]:
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._by_f: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
-            at_hand[:] = (operation,)
-            yield operation
+            self._by_f[operation.invoked.f].append(operation)
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Every `f` that occurs."""
+        return frozenset(f for f, found in self._by_f.items() if found)
+
+    def of(self, *kinds: str) -> list[Operation]:
+        """All operations of these kinds, in order of invocation."""
+        found = [self._by_f[f] for f in kinds if self._by_f.get(f)]
+        if len(found) == 1:
+            return found[0]
+        return sorted((operation for some in found for operation in some), key=lambda o: o.invoked.index)
+
+    def answered(self, *kinds: str) -> list[Operation]:
+        """Those of them that were answered with ok."""
+        return [o for o in self.of(*kinds) if o.completed is not None and o.completed.type == "ok"]
+
+
+@contextmanager
+def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
+    """Inside the block, a value without the fields it must have raises MalformedStep for the operation at hand."""
+    walk = iter(operations)
     try:
-        yield watched()
+        yield walk
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if not at_hand:
+        position = len(operations) - length_hint(walk) - 1
+        if position < 0:
             raise
-        step = at_hand[0].completed or at_hand[0].invoked
+        step = operations[position].completed or operations[position].invoked
         what = f"the value has no {error}" if isinstance(error, KeyError) else str(error)
         raise MalformedStep(step.index, f"{step.f} {step.type}: {what}") from error
 
