@@ -70,6 +70,8 @@ def failing_disk(stage: Stage, hold_s: float) -> Effect:
 
 def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
     assert stage.power is not None
+    if hold_s and stage.rng.random() < 0.6:
+        _delay_syncs(stage, nodes)
     in_flight = stage.load.counts.in_flight
     numbers = stage.power.cut(nodes, stage.rng)
     stage.power_failures += int(numbers["nodes"])
@@ -80,6 +82,15 @@ def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
         f"{numbers['writes']:.0f} unsynced writes ({numbers['bytes']:.0f} bytes) undone, {numbers['kept']:.0f} kept"
     )
     return Effect(numbers["nodes"] == len(nodes), told, numbers)
+
+
+def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
+    """Makes syncs late, so that the blow falls between an append and its sync, where it hurts."""
+    subject: Any = stage.subject
+    for node in nodes:
+        if stage.subject.is_running(node):
+            subject.set_failpoint(node, "append.fdatasync", "delay:300ms")
+    stage.sleep(stage.rng.uniform(0.05, 0.4))
 
 
 def power_loss_one(stage: Stage, hold_s: float) -> Effect:
@@ -94,7 +105,7 @@ def power_loss_majority(stage: Stage, hold_s: float) -> Effect:
 
 def power_loss_all(stage: Stage, hold_s: float) -> Effect:
     """Every node, and soon again: recovery itself is interrupted."""
-    effect = _power(stage, stage.subject.node_ids, 0.0)
+    effect = _power(stage, stage.subject.node_ids, min(hold_s, 0.2))
     for _ in range(stage.rng.randrange(3)):
         stage.sleep(stage.rng.uniform(0.3, 1.5))
         again = _power(stage, [node for node in stage.subject.node_ids if stage.subject.is_running(node)], 0.0)

@@ -166,6 +166,9 @@ class _Flow:
             if data is None:
                 self._sink.close()
                 continue
+            if self._sink.is_closing():
+                self._held_bytes -= len(data)  # said to somebody who is gone
+                continue
             self._held_bytes -= len(data)
             if self._counted:
                 self._edge.passed_bytes += len(data)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 from cluster.local_errors import ExitCode, LocalError
 from jepsen_like.live.owned import Owned, state_folder, sweep
 from jepsen_like.live.plan import Plan, choose
+from jepsen_like.live.power import ShimError
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.run import Outcome, Run, Tools, write_outcome
 from jepsen_like.live.scenarios import Scenario
+from jepsen_like.live.shim import Shim, ShimPower, prepare
 from jepsen_like.live.stage import Nemesis
 from jepsen_like.live.subject import Capability, Subject
 from jepsen_like.live.verdict import Verdict
@@ -22,6 +24,7 @@ from jepsen_like.live.verdict import Verdict
 FREE_BYTES_MIN = 2 << 30
 SUBJECTS = ("raftmq", "pysyncobj")
 NODES = "nodes"
+SHIM = "shim"
 
 
 class Wish(NamedTuple):
@@ -87,7 +90,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
         nodes = folder / NODES
         owned.add_directory(nodes)
         processes = Processes(owned)
-        subject, tools, missing = _build(wish, nodes, processes, folder)
+        subject, tools, missing = _build(wish, folder, processes, owned, tell)
         try:
             choice = choose(subject.capabilities, missing, wish.nemeses)
             plan = Plan(
@@ -101,6 +104,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
         finally:
             subject.stop()
         write_outcome(folder / "verdict.json", outcome, plan)
+        shutil.rmtree(folder / SHIM, ignore_errors=True)
         if outcome.verdict is Verdict.VALID:
             shutil.rmtree(nodes, ignore_errors=True)
         else:
@@ -108,8 +112,30 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
     return plan, outcome
 
 
-def _build(wish: Wish, nodes: Path, processes: Processes, folder: Path) -> tuple[Subject, Tools, dict[Capability, str]]:
+def _build(
+    wish: Wish, folder: Path, processes: Processes, owned: Owned, tell: Callable[[str], None]
+) -> tuple[Subject, Tools, dict[Capability, str]]:
     from jepsen_like.live.raftmq_subject import RaftMQSubject
 
-    missing = {Capability.POWER: "no shim", Capability.CLOCK: "no shim"}
-    return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), missing
+    nodes = folder / NODES
+    if not _wants_shim(wish):
+        return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}
+    work = folder / SHIM
+    owned.add_directory(work)
+    try:
+        library = prepare(work, owned)
+    except ShimError as error:
+        missing = {Capability.POWER: str(error), Capability.CLOCK: str(error)}
+        return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), missing
+    tell("the disk shim holds: an unsynced write of this very node vanished, a synced one stayed")
+    shim = Shim(nodes, work, library)
+    more = frozenset({Capability.POWER, Capability.CLOCK})
+    subject = RaftMQSubject(nodes, processes, seed=wish.seed, environment=shim.environment, more=more)
+    return subject, Tools(ShimPower(subject, shim), shim), {}
+
+
+def _wants_shim(wish: Wish) -> bool:
+    """Only faults that need it, or choreographies that may use it, make the nodes run on the shim."""
+    needing = frozenset({Capability.POWER, Capability.CLOCK})
+    chosen = wish.nemeses
+    return chosen is None or any(n.needs & needing or n.name in ("part-kill", "pause-kill") for n in chosen)

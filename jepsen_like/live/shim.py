@@ -1,0 +1,148 @@
+"""The shim in a run: one NodeDisk per node, the power cut over them, the clocks, and the proof that it all works.
+
+The proof is made with the very node binary before any power failure counts: a message whose sync is held must vanish
+from the disk, one that was acknowledged must stay, and the node must come up again with exactly the latter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.local_errors import LocalError
+from jepsen_like.live.owned import Owned
+from jepsen_like.live.payload import body_of
+from jepsen_like.live.power import NodeDisk, ShimError, build_shim
+from jepsen_like.live.processes import Processes
+
+if TYPE_CHECKING:
+    from jepsen_like.live.raftmq_subject import RaftMQSubject
+    from jepsen_like.live.subject import Subject
+
+PROOF_S = 20.0
+
+
+class Shim:
+    """Makes the disks of a cluster whose nodes live in `nodes`/n1, n2, …; implements SkewsClocks."""
+
+    def __init__(self, nodes: Path, folder: Path, library: Path, count: int = 3) -> None:
+        self.disks = {node: NodeDisk(nodes / f"n{node}", folder / f"n{node}", library) for node in range(1, count + 1)}
+
+    def environment(self, node: int) -> dict[str, str]:
+        """For the next process of a node."""
+        return self.disks[node].environment()
+
+    def skew(self, node: int, offset_ms: int) -> None:
+        """See SkewsClocks."""
+        self.disks[node].set_clock(offset_ms)
+
+    def skewed_readings(self, node: int) -> int:
+        """See SkewsClocks."""
+        return self.disks[node].skewed_readings
+
+
+class ShimPower:
+    """Implements PowerCut. Half of the failures lose everything unsynced, the other half leave some of it."""
+
+    def __init__(self, subject: Subject, shim: Shim) -> None:
+        self._subject = subject
+        self._shim = shim
+
+    def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
+        """See PowerCut."""
+        struck = [node for node in nodes if self._subject.is_running(node)]
+        for blow in [self._subject.aim(node) for node in struck]:
+            blow()
+        for node in struck:
+            while self._subject.is_running(node):
+                time.sleep(0.001)
+        survive = rng.choice((0.0, 0.5))
+        dropped = [self._shim.disks[node].fail(rng, survive) for node in struck]
+        return {
+            "nodes": len(struck),
+            "writes": sum(each.writes for each in dropped),
+            "bytes": sum(each.bytes for each in dropped),
+            "names": sum(each.names for each in dropped),
+            "kept": sum(each.kept for each in dropped),
+        }
+
+
+def prepare(folder: Path, owned: Owned) -> Path:
+    """Builds the library and proves it. Raises ShimError with the reason if power failures cannot be played here."""
+    library = build_shim(folder)
+    place = folder / "proof"
+    owned.add_directory(place)
+    processes = Processes(owned)
+    try:
+        _prove(place, library, processes)
+    except (LocalError, OSError) as error:
+        raise ShimError(f"the proof failed: {error}") from error
+    finally:
+        processes.stop_all()
+    return library
+
+
+def _prove(place: Path, library: Path, processes: Processes) -> None:
+    from jepsen_like.live.raftmq_subject import RaftMQSubject
+
+    nodes = place / "nodes"
+    shim = Shim(nodes, place / "shim", library, 1)
+    subject = RaftMQSubject(nodes, processes, count=1, environment=shim.environment)
+    try:
+        subject.start()
+        asyncio.run(_send_one_and_hold_one(subject))
+        before = _log_bytes(nodes)
+        if body_of("proof-held") not in before:
+            raise ShimError("the proof failed: the held message was never handed to the operating system")
+        ShimPower(subject, shim).cut([1], _NoSurvivors())
+        after = _log_bytes(nodes)
+        if body_of("proof-held") in after:
+            raise ShimError("the proof failed: a write that was never synced survived the power failure")
+        if body_of("proof-acked") not in after:
+            raise ShimError("the proof failed: an acknowledged, synced write is gone after the power failure")
+        subject.start_node(1)
+        subject.wait_healthy(PROOF_S)
+        _check_clock(subject, shim)
+    finally:
+        subject.stop()
+
+
+class _NoSurvivors(random.Random):
+    def choice(self, options: object) -> float:  # type: ignore[override]
+        return 0.0
+
+
+async def _send_one_and_hold_one(subject: RaftMQSubject) -> None:
+    client = await subject.open_client()
+    await (await client.submit("proof-acked"))
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, subject.set_failpoint, 1, "append.fdatasync", "hold")
+    held = await client.submit("proof-held")
+    deadline = loop.time() + PROOF_S
+    while not (await loop.run_in_executor(None, subject.failpoint_waiting, 1))["append.fdatasync"]:
+        if loop.time() > deadline:
+            raise ShimError("the proof failed: no sync of the log was ever held")
+        await asyncio.sleep(0.02)
+    if held.done():
+        raise ShimError("the proof failed: a message was acknowledged while its sync was held")
+    held.cancel()
+
+
+def _log_bytes(nodes: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((nodes / "n1" / "data" / "log").glob("*.seg")))
+
+
+def _check_clock(subject: RaftMQSubject, shim: Shim) -> None:
+    """Status answers read clocks; after a skew some of those readings must be moved."""
+    before = shim.skewed_readings(1)
+    shim.skew(1, 1000)
+    deadline = time.monotonic() + PROOF_S
+    while shim.skewed_readings(1) == before:
+        if time.monotonic() > deadline:
+            raise ShimError("the proof failed: the node never read the moved clock")
+        subject.states()
+        time.sleep(0.05)
+    shim.skew(1, 0)
