@@ -135,7 +135,7 @@ class ClusterView:
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers)]
         try:
             done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
-            self.leader, confirmed = done.pop().result()
+            self.leader, confirmed = next(probe for probe in probes if probe in done).result()
             if not confirmed:
                 asyncio.get_running_loop().call_later(_STAND_IN_S, self.suspect, self.leader)
             return self.leader

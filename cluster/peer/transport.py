@@ -121,7 +121,7 @@ class Inlet(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Waits for the handshake, not for ever."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._owner.inlets.add(self)
+        self._owner.inlets[self] = None
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
 
     def _no_hello(self) -> None:
@@ -182,7 +182,7 @@ class Inlet(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A peer that closes its control connection may be dead."""
-        self._owner.inlets.discard(self)
+        self._owner.inlets.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         if self._peer is not None and self._channel == CONTROL:
@@ -198,7 +198,7 @@ class PeerTransport:
         """`addresses`: where each peer listens, by host name or ip; names are resolved at every dial."""
         self.membership = membership
         self.links: dict[tuple[NodeId, str], Link] = {}
-        self.inlets: set[Inlet] = set()
+        self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
         self._addresses = {peer: address for peer, address in addresses.items() if peer != membership.node_id}
         self._bind = bind

@@ -1,5 +1,6 @@
 """Pulls that wait for messages: parked by queue, woken once per applied run, looked at again every 5 s at the latest.
 
+Tables are dicts of None, not sets: whoever waits longest is served first.
 One timer for all of them, running only while somebody waits. The number that may wait is bounded, per connection and
 per node.
 """
@@ -29,9 +30,9 @@ class LongPolls:
         self._services = services
         self._attempt = attempt
         self._expire = expire
-        self._by_queue: dict[Queue, set[Pull]] = {}
-        self._by_connection: dict[Connection, set[Pull]] = {}
-        self._slots: dict[int, set[Pull]] = {}
+        self._by_queue: dict[Queue, dict[Pull, None]] = {}
+        self._by_connection: dict[Connection, dict[Pull, None]] = {}
+        self._slots: dict[int, dict[Pull, None]] = {}
         self._next_slot = 0
         self._ticking = False
         self.count = 0
@@ -51,7 +52,7 @@ class LongPolls:
             maximum = limits.connection_long_polls_max
             return f"{len(mine)} pulls wait on this connection, limits.connection_long_polls_max is {maximum}"
         if mine is None:
-            mine = self._by_connection[connection] = set()
+            mine = self._by_connection[connection] = {}
             connection.on_close.append(lambda: self._on_close(connection))
         now = self._services.monotonic_ms()
         if not pull.held:
@@ -59,8 +60,8 @@ class LongPolls:
             pull.deadline_ms = now + pull.suspend_ms
         pull.parked = True
         self.count += 1
-        mine.add(pull)
-        self._by_queue.setdefault((pull.topic_id, pull.queue_id), set()).add(pull)
+        mine[pull] = None
+        self._by_queue.setdefault((pull.topic_id, pull.queue_id), {})[pull] = None
         self._schedule(pull, now)
         return None
 
@@ -71,7 +72,7 @@ class LongPolls:
             self._services.call_later(TICK_MS, self._tick)
         due = min(pull.deadline_ms, now + RECHECK_MS)
         pull.slot = max(-(-due // TICK_MS), self._next_slot)
-        self._slots.setdefault(pull.slot, set()).add(pull)
+        self._slots.setdefault(pull.slot, {})[pull] = None
 
     def _unpark(self, pull: Pull) -> None:
         pull.parked = False
@@ -80,7 +81,7 @@ class LongPolls:
         _discard(self._slots, pull.slot, pull)
         mine = self._by_connection.get(pull.request.connection)
         if mine is not None:
-            mine.discard(pull)
+            mine.pop(pull, None)
 
     def _wake(self, grown: set[Queue]) -> None:
         """Called once per applied run with the queues that grew."""
@@ -116,10 +117,10 @@ class LongPolls:
                 self._unpark(pull)
 
 
-def _discard(table: dict[_Key, set[Pull]], key: _Key, pull: Pull) -> None:
+def _discard(table: dict[_Key, dict[Pull, None]], key: _Key, pull: Pull) -> None:
     """Removes the pull, and its row when that is empty."""
     row = table.get(key)
     if row is not None:
-        row.discard(pull)
+        row.pop(pull, None)
         if not row:
             del table[key]

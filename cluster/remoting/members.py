@@ -68,7 +68,7 @@ class Members:
         self._services = services
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._groups_of: dict[Connection, set[tuple[str, str]]] = {}
+        self._groups_of: dict[Connection, dict[tuple[str, str], None]] = {}
         """Connection -> (PRODUCER or CONSUMER, group), so that its end touches nobody else's groups."""
         self._scanning = False
 
@@ -115,9 +115,9 @@ class Members:
         members[member.client_id] = member
         groups = self._groups_of.get(member.connection)
         if groups is None:
-            groups = self._groups_of[member.connection] = set()
+            groups = self._groups_of[member.connection] = {}
             member.connection.on_close.append(lambda: self._on_close(member.connection))
-        groups.add(key)
+        groups[key] = None
         if not self._scanning:
             self._scanning = True
             self._services.call_later(SCAN_MS, self._scan)
@@ -167,5 +167,5 @@ class Members:
         """Asks the members of a CLUSTERING group to divide the queues anew."""
         if group.message_model != CLUSTERING:
             return
-        for connection in {member.connection for member in group.members.values()}:
+        for connection in dict.fromkeys(member.connection for member in group.members.values()):
             connection.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})

@@ -57,7 +57,8 @@ class Router(Dispatch):
         self._handlers: dict[int, Handler] = {}
         self._buffered_max = config.limits.node_inflight_bytes_max
         self._buffered = 0
-        self.connections: set[RemotingConnection] = set()
+        self.connections: dict[RemotingConnection, None] = {}
+        """The open ones, oldest first."""
 
     def attach(
         self, sends: SendHandler, replies: SendReplyWriter, forwarder: Forwarder, handlers: dict[int, Handler]
@@ -73,12 +74,12 @@ class Router(Dispatch):
         if len(self.connections) >= self._connections_max:
             logger.warning("connection refused: limits.connections_max = %d is reached", self._connections_max)
             return False
-        self.connections.add(connection)
+        self.connections[connection] = None
         return True
 
     def on_close(self, connection: RemotingConnection) -> None:
         """Forgets the connection, and lets the log forget its session unless a send of it is unanswered."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._replies.connection_closed(self._proposals.unanswered_of(connection))
         self._forwarder.client_closed(connection)
         session = connection.session

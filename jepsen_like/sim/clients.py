@@ -1,0 +1,261 @@
+"""Client machines of the simulator, and the producers that run on them: ours with an identity, and foreign ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from cluster.client.client import AsyncClient
+from cluster.client.connection import Connection, Reply, dial
+from cluster.client.environment import Environment
+from cluster.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from cluster.client.message import SendResult
+from cluster.client.producer import AsyncProducer
+from jepsen_like.history import Op
+from jepsen_like.sim.loop import Process, SimLoop
+from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, START_WALL_MS, Machine, host_of
+from jepsen_like.sim.network import Network
+from jepsen_like.sim.options import Options, stream
+from jepsen_like.sim.recorder import Recorder
+
+TOPIC = "orders"
+FOREIGN_TOPIC = "foreign"
+FOREIGN_ATTEMPTS = 8
+SEND_CODE = 310
+
+
+def client_host(number: int) -> str:
+    """The ip address of a client's machine."""
+    return f"10.0.1.{number}"
+
+
+class ClientHost:
+    """A process on a client machine, and what the client library takes from the world."""
+
+    def __init__(self, number: int, options: Options, loop: SimLoop, network: Network) -> None:
+        self.options, self.loop = options, loop
+        self.rng = stream(options.seed, f"client {number}")
+        self.process = Process(f"client{number}", client_host(number))
+        self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
+        self.environment = Environment(
+            lambda: START_WALL_MS + int(loop.now * 1000), self.rng.randbytes,
+            lambda host, port, factory: loop.create_connection(factory, host, port),
+        )  # fmt: skip
+
+    def client(self, timeout_s: float = 30.0) -> AsyncClient:
+        """A client of the library. Call within the process."""
+        return AsyncClient([f"{host}:{NAMESRV_PORT}" for host in self.nodes], timeout_s=timeout_s,
+                           environment=self.environment)  # fmt: skip
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Runs it in this process."""
+
+        async def run() -> None:
+            await work()
+
+        return self.process.run(self.loop.create_task, run())
+
+
+def body_of(message_id: str, padding: int) -> bytes:
+    """A message that says who it is."""
+    return f"{message_id} {'.' * padding}".encode()
+
+
+def id_of(body: bytes) -> str:
+    """The id in a body."""
+    return body.split(b" ", 1)[0].decode()
+
+
+class OwnProducer:
+    """`window` coroutines that each send one message after the other through one producer session."""
+
+    def __init__(self, number: int, host: ClientHost, recorder: Recorder) -> None:
+        self.name, self.host, self.recorder = f"own{number}", host, recorder
+        self.stopped = False
+        self.sent = 0
+        self.done = 0
+        self._producer: AsyncProducer | None = None
+
+    def start(self) -> None:
+        """Begins; `stopped` ends it after what is under way."""
+        self.host.spawn(self._work)
+
+    async def _work(self) -> None:
+        options, rng = self.host.options, self.host.rng
+        client = self.host.client(timeout_s=rng.choice((3.0, 8.0, 20.0)))
+        self._producer = client.producer(attempt_timeout_s=rng.choice((0.4, 1.0, 3.0)), max_messages=64)
+        await asyncio.gather(*(self._slot(random.Random(rng.random())) for _ in range(options.window)))
+        await client.close()
+        self.done = 1
+
+    async def _slot(self, rng: random.Random) -> None:
+        options = self.host.options
+        while not self.stopped:
+            if rng.random() < 0.1:
+                await self._batch(rng)
+            else:
+                await self._one(rng)
+            await asyncio.sleep(rng.uniform(0.2, 1.8) * options.think_s * options.window)
+
+    async def _one(self, rng: random.Random) -> None:
+        assert self._producer is not None
+        (op,) = self._invoke(1)
+        queue = rng.randrange(self.host.options.queues)
+        body = body_of(op.value["id"], rng.randrange(self.host.options.body_max))
+        try:
+            self._ok([op], [await self._producer.send(TOPIC, body, queue_id=queue)])
+        except (RaftMQError, OSError) as error:
+            self._failed([op], error)
+
+    async def _batch(self, rng: random.Random) -> None:
+        assert self._producer is not None
+        ops = self._invoke(rng.randint(2, 3))
+        queue = rng.randrange(self.host.options.queues)
+        try:
+            bodies = [body_of(op.value["id"], rng.randrange(60)) for op in ops]
+            self._ok(ops, await self._producer.send_batch(TOPIC, bodies, queue_id=queue))
+        except (RaftMQError, OSError) as error:
+            self._failed(ops, error)
+
+    def _invoke(self, count: int) -> list[Op]:
+        ops = []
+        for _ in range(count):
+            self.sent += 1
+            ops.append(self.recorder.invoke("send", {"id": f"{self.name}-{self.sent}", "topic": TOPIC}))
+        return ops
+
+    def _ok(self, ops: list[Op], results: list[SendResult]) -> None:
+        for op, result in zip(ops, results, strict=True):
+            value = {"topic": TOPIC, "queue_id": result.queue_id, "queue_offset": result.queue_offset}
+            self.recorder.end(op, "ok", {**op.value, **value})
+
+    def _failed(self, ops: list[Op], error: Exception) -> None:
+        outcome = "fail" if isinstance(error, RaftMQError) and not isinstance(error, Unknown) else "info"
+        for op in ops:
+            self.recorder.end(op, outcome, {**op.value, "error": str(error)[:100]})  # type: ignore[arg-type]
+
+
+class Attempt(NamedTuple):
+    """One arrival of a foreign client's message at a node: how it ended, and which start of the node it met."""
+
+    node: str
+    incarnation: int
+    ended: str
+    """ok, no (refused before anything was proposed), unknown (the node said so) or silence."""
+
+
+class Foreign(NamedTuple):
+    """What a foreign client did with one message."""
+
+    message_id: str
+    attempts: list[Attempt]
+
+
+class ForeignProducer:
+    """Speaks as RocketMQ's clients do, without an identity of its own, on one connection at a time.
+
+    Every second message is sent once and never again (topic `orders`, judged like ours); the others are sent again with
+    the same UNIQ_KEY until answered (topic `foreign`), of which docs/adr/0011 says when two copies are allowed.
+    """
+
+    def __init__(
+        self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]
+    ) -> None:  # fmt: skip
+        self.name, self.host, self.recorder, self.machines = f"foreign{number}", host, recorder, machines
+        self.rng = host.rng
+        self.stopped = False
+        self.done = 0
+        self.sent = 0
+        self.retried: list[Foreign] = []
+        self._connection: Connection | None = None
+        self._node = self.rng.choice(host.nodes)
+
+    def start(self) -> None:
+        """Begins; `stopped` ends it after what is under way."""
+        self.host.spawn(self._work)
+
+    async def _work(self) -> None:
+        while not self.stopped:
+            self.sent += 1
+            message_id = f"{self.name}-{self.sent}"
+            if self.sent % 2:
+                await self._once(message_id)
+            else:
+                await self._until_answered(message_id)
+            await asyncio.sleep(self.rng.uniform(0.2, 1.8) * 2 * self.host.options.think_s)
+        if self._connection is not None:
+            self._connection.close()
+        self.done = 1
+
+    async def _once(self, message_id: str) -> None:
+        op = self.recorder.invoke("send", {"id": message_id, "topic": TOPIC})
+        try:
+            reply = await self._ask(TOPIC, message_id)
+        except ConnectionRefusedError as error:
+            self.recorder.end(op, "fail", {**op.value, "error": str(error)})
+            return
+        except OSError as error:
+            self.recorder.end(op, "info", {**op.value, "error": str(error)})
+            return
+        if reply.code == 0:
+            place = {"queue_id": int(reply.ext["queueId"]), "queue_offset": int(reply.ext["queueOffset"])}
+            self.recorder.end(op, "ok", {**op.value, **place})
+            return
+        unknown = isinstance(error_of(reply.code, reply.remark, "send"), Unknown)
+        error_text = f"{reply.code} {reply.remark}"[:100]
+        self.recorder.end(op, "info" if unknown else "fail", {**op.value, "error": error_text})
+
+    async def _until_answered(self, message_id: str) -> None:
+        foreign = Foreign(message_id, [])
+        self.retried.append(foreign)
+        op = self.recorder.invoke("foreign", {"id": message_id})
+        for _ in range(FOREIGN_ATTEMPTS):
+            node = self._node
+            ended = await self._attempt(message_id)
+            foreign.attempts.append(Attempt(node, len(self.machines[node].processes), ended))
+            if ended == "ok":
+                self.recorder.end(op, "ok", op.value)
+                return
+            await asyncio.sleep(self.rng.uniform(0.05, 0.4))
+        self.recorder.end(op, "info", op.value)
+
+    async def _attempt(self, message_id: str) -> str:
+        try:
+            reply = await self._ask(FOREIGN_TOPIC, message_id)
+        except ConnectionRefusedError:
+            return "no"
+        except OSError:
+            return "silence"
+        if reply.code == 0:
+            return "ok"
+        if is_unknown(reply.code, reply.remark):
+            return "unknown"
+        return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no"
+
+    async def _ask(self, topic: str, message_id: str) -> Reply:
+        """One request and its reply. Raises OSError: ConnectionRefusedError if it was never sent."""
+        try:
+            connection = await self._connect()
+        except OSError as error:
+            self._node = self.rng.choice(self.host.nodes)
+            raise ConnectionRefusedError(str(error)) from error
+        queue = self.rng.randrange(self.host.options.queues)
+        ext = {
+            "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000", "h": "0",
+            "i": f"UNIQ_KEY\x01{message_id}\x02", "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        try:
+            return await connection.call(SEND_CODE, ext, body_of(message_id, 10), timeout_s=4.0)
+        except OSError:
+            connection.abort()
+            self._connection = None
+            if self.rng.random() < 0.5:
+                self._node = self.rng.choice(self.host.nodes)
+            raise
+
+    async def _connect(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await dial(self.host.environment, Connection(f"{self._node}:{BROKER_PORT}"))
+        return self._connection

@@ -1,0 +1,132 @@
+"""The disk and the database of a simulated machine: faults on demand, losses on a crash, and a running digest."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from raftlog.storage.memory_fs import MemoryFileSystem
+from statemachine import keys
+from statemachine.digest import digest, row_hash
+from statemachine.kv import META, Batch
+from statemachine.memory_kv import MemoryKV
+
+_MASK = 2**64 - 1
+
+
+class FaultyFileSystem(MemoryFileSystem):
+    """A MemoryFileSystem whose next call of a kind can be told to fail, or to be the one during which power goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail_next: dict[str, int] = {}
+        """Call ("fdatasync", "pwritev") -> errno; used up by the first such call."""
+        self.failed: list[str] = []
+        """What failed on demand since the last start."""
+
+    def step(self, call: str, path: Path, half: object = None) -> OSError | None:
+        """See MemoryFileSystem."""
+        error = super().step(call, path, half)
+        if error is None and self.fail_next and call in self.fail_next:
+            code = self.fail_next.pop(call)
+            self.failed.append(f"{call}:{errno.errorcode[code]}")
+            return OSError(code, os.strerror(code), str(path))
+        return error
+
+    def fill(self, bytes_left: int) -> None:
+        """The disk is full after so many more bytes."""
+        self.space_left = bytes_left
+
+    def restart(self) -> None:
+        """See MemoryFileSystem; nothing fails any more, and somebody made room."""
+        super().restart()
+        self.fail_next.clear()
+        self.failed.clear()
+        self.space_left = 1 << 40
+
+
+class DigestKV:
+    """A MemoryKV with crashes that knows the digest of its rows at any time (see `statemachine.digest`)."""
+
+    def __init__(self, store: MemoryKV | None = None) -> None:
+        self._store = store or MemoryKV(model_crash=True)
+        self._sums = digest(self._store)
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """The sum of each family."""
+        return dict(self._sums)
+
+    def recount(self) -> dict[str, int]:
+        """The same by a scan: equal to `sums` unless the store lost or made up rows."""
+        return digest(self._store)
+
+    @property
+    def unsynced(self) -> int:
+        """See MemoryKV."""
+        return self._store.unsynced
+
+    def crash(self, kept: int) -> DigestKV:
+        """See MemoryKV."""
+        return DigestKV(self._store.crash(kept))
+
+    # --- KV ----------------------------------------------------------------------------------------------------------
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """See KV."""
+        return self._store.get(family, key)
+
+    def write(self, batch: Batch) -> None:
+        """See KV."""
+        rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
+        for family, key, value, end in batch.ops:
+            if end is None:
+                self._change(rows, family, key, value)
+                continue
+            doomed = {row for row, _ in self._store.scan(family, key, end)}
+            doomed.update(row for fam, row in rows if fam == family and key <= row < end)
+            for row in sorted(doomed):
+                self._change(rows, family, row, None)
+        self._store.write(batch)
+        for (family, key), (before, after) in rows.items():
+            if before == after or (family == META and key == keys.APPLIED_KEY):
+                continue
+            change = (row_hash(family, key, after) if after is not None else 0) - (
+                row_hash(family, key, before) if before is not None else 0
+            )
+            self._sums[family] = (self._sums[family] + change) & _MASK
+
+    def _change(
+        self, rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]], family: str, key: bytes,
+        value: bytes | None,
+    ) -> None:  # fmt: skip
+        known = rows.get((family, key))
+        rows[family, key] = (self._store.get(family, key) if known is None else known[0], value)
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See KV."""
+        return self._store.scan(family, start, end)
+
+    def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
+        """See KV."""
+        return self._store.seek_last(family, low, high)
+
+    def flush_wal(self) -> None:
+        """See KV."""
+        self._store.flush_wal()
+
+    def checkpoint(self, path: str) -> None:
+        """See KV."""
+        self._store.checkpoint(path)
+
+    def close(self) -> None:
+        """See KV."""
+        self._store.close()
+
+
+def lost_rows(kv: DigestKV, rng: random.Random) -> DigestKV:
+    """What is left of the database after a power cut."""
+    return kv.crash(rng.randint(0, kv.unsynced))

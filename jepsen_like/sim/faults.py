@@ -1,0 +1,55 @@
+"""The plan of a run: which fault begins when, how long it lasts, and what chance it will use. Made before the run.
+
+A fault carries its own seed, so that leaving one out (shrinking) changes nothing about the others. Targets such as "the
+leader" are found when it begins.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jepsen_like.sim.options import Options, stream
+
+LASTS_S = {
+    "kill": (0.1, 1.5), "power": (0.2, 1.5), "kill-all": (0.2, 1.0), "pause": (0.2, 2.5), "pause-leader": (0.3, 3.0),
+    "halves": (0.4, 2.5), "isolate": (0.4, 2.5), "one-way": (0.4, 2.5), "ring": (0.4, 2.0), "slow-link": (0.3, 2.0),
+    "slow-disk": (0.3, 2.0), "eio": (0.3, 1.0), "enospc": (0.3, 1.0), "crash-before-ack": (0.1, 1.2),
+    "crash-after-ack": (0.1, 1.2), "crash-after-vote": (0.05, 1.0), "crash-newborn": (0.1, 1.2),
+    "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5),
+}  # fmt: skip
+"""Seconds until the fault is taken back; kinds without a row happen at once."""
+
+
+class Fault(NamedTuple):
+    """One row of the plan."""
+
+    number: int
+    at_s: float
+    kind: str
+    lasts_s: float
+    seed: int
+
+    def describe(self) -> str:
+        """One line."""
+        lasts = f" for {self.lasts_s:.2f} s" if self.lasts_s else ""
+        return f"#{self.number:<3} {self.at_s:7.3f} s  {self.kind}{lasts}"
+
+
+def plan(options: Options) -> tuple[Fault, ...]:
+    """The faults of a seed, by time. There is always one between an append and its ack, and one crash of a leader's."""
+    rng = stream(options.seed, "faults")
+    kinds = [kind for kind, _ in options.weights]
+    weights = [weight for _, weight in options.weights]
+    found: list[tuple[float, str]] = [
+        (rng.uniform(0.5, options.fault_phase_s / 2), "crash-before-ack"),
+        (rng.uniform(0.5, options.fault_phase_s - 1.0), rng.choice(("isolate", "pause-leader", "kill"))),
+    ]
+    at = 0.3
+    while at < options.fault_phase_s:
+        found.append((at, rng.choices(kinds, weights)[0]))
+        at += rng.expovariate(1 / options.fault_every_s)
+    faults = []
+    for number, (at_s, kind) in enumerate(sorted(found)):
+        lasts = round(rng.uniform(*LASTS_S[kind]), 3) if kind in LASTS_S else 0.0
+        faults.append(Fault(number, round(at_s, 3), kind, lasts, rng.randrange(1 << 30)))
+    return tuple(faults)

@@ -1,0 +1,161 @@
+"""The last word on a run: every replica is read to its end and held against what the clients were told."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from cluster.client.client import AsyncClient
+from cluster.client.pull import PullStatus
+from jepsen_like.checker_log import check_log
+from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, Foreign, id_of
+from jepsen_like.sim.machine import BROKER_PORT
+from raftlog.errors import InvariantViolationError
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.world import World
+
+CREATE_S = 60.0
+
+
+class Judge:
+    """Reports to the monitor."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._copies: dict[int, Counter[str]] = defaultdict(Counter)
+        """Node -> how often each message stands in the foreign topic."""
+
+    # --- the beginning -----------------------------------------------------------------------------------------------
+
+    def create_topics(self) -> None:
+        """Makes the topics that the load uses, through the client."""
+
+        async def create(client: AsyncClient) -> None:
+            for topic in (TOPIC, FOREIGN_TOPIC):
+                await client.admin.create_topic(topic, queues=self._world.options.queues)
+
+        self._run(create, "the topics are not created")
+
+    def _run(self, work: Callable[[AsyncClient], Awaitable[None]], otherwise: str) -> None:
+        auditor = self._world.auditor
+        done: list[bool] = []
+
+        async def run() -> None:
+            client = auditor.client()
+            try:
+                await work(client)
+            except Exception as error:  # noqa: BLE001 - a healed cluster refuses nothing
+                self._world.monitor.report("liveness", f"{otherwise}: {error}")
+            done.append(True)
+            await client.close()
+
+        auditor.spawn(run)
+        self._world.wait_for(lambda: done, otherwise)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def reader_has_all(self) -> bool:
+        """True when the consumer group got every message that was acknowledged."""
+        ids = self._world.reader.ids
+        return all(op.value["id"] in ids for op in self._world.recorder.ops if op.type == "ok" and op.f == "send")
+
+    def at_the_end(self) -> None:
+        """Everything that is judged once, on a quiet group."""
+        self._run(self._read_all, "the replicas cannot be read")
+        if self._world.monitor.violations:
+            return
+        self._check_log()
+        self._check_foreign()
+        self._check_catalogue()
+        self._check_replicas()
+
+    async def _read_all(self, client: AsyncClient) -> None:
+        for machine in self._world.machines.values():
+            for queue in range(self._world.options.queues):
+                await self._read(client, machine.node_id, f"{machine.host}:{BROKER_PORT}", queue)
+                self._copies[machine.node_id] += Counter(
+                    await self._ids(client, FOREIGN_TOPIC, queue, f"{machine.host}:{BROKER_PORT}")
+                )
+
+    async def _read(self, client: AsyncClient, node: int, address: str, queue: int) -> None:
+        recorder, offset = self._world.recorder, 0
+        while True:
+            op = recorder.invoke("read", {"node": node, "topic": TOPIC, "queue_id": queue, "offset": offset})
+            pulled = await client.pull(TOPIC, queue, offset, 256, node=address)
+            rows = [[message.queue_offset, id_of(message.body)] for message in pulled.messages]
+            ended = pulled.status is PullStatus.END or (not rows and pulled.next_offset <= offset)
+            recorder.end(op, "ok", {"messages": rows, "end": ended})
+            if ended:
+                return
+            offset = pulled.next_offset
+
+    async def _ids(self, client: AsyncClient, topic: str, queue: int, address: str) -> list[str]:
+        found: list[str] = []
+        offset = 0
+        while True:
+            pulled = await client.pull(topic, queue, offset, 256, node=address)
+            found += [id_of(message.body) for message in pulled.messages]
+            if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
+                return found
+            offset = pulled.next_offset
+
+    def _check_log(self) -> None:
+        monitor = self._world.monitor
+        ops = [op for op in self._world.recorder.ops if op.f in ("send", "read")]
+        verdict = check_log(ops)
+        monitor.sometimes["unknown send found stored"] += verdict.unknown_stored
+        for anomaly in verdict.anomalies[:5]:
+            monitor.report("log", f"{anomaly.kind}: {anomaly.message_id}: {anomaly.what}")
+        for queue in verdict.incomplete[:1]:
+            monitor.report("log", f"{queue} was not read to its end")
+
+    def _check_foreign(self) -> None:
+        """docs/adr/0011: how many copies a retried foreign send may have."""
+        monitor = self._world.monitor
+        for producer in self._world.foreign:
+            for foreign in producer.retried:
+                least, most = bounds(foreign)
+                for node, copies in self._copies.items():
+                    found = copies[foreign.message_id]
+                    if not least <= found <= most:
+                        ends = [attempt.ended for attempt in foreign.attempts]
+                        what = f"{foreign.message_id} stands {found} times on node {node}"
+                        monitor.report("foreign", f"{what}, {least} to {most} are right after {ends}")
+                if most == 1 and sum(a.ended == "unknown" for a in foreign.attempts) and least == 1:
+                    monitor.sometimes["retry answered by an earlier copy"] += 1
+        if len({tuple(sorted(copies.items())) for copies in self._copies.values()}) > 1:
+            monitor.report("foreign", "replicas hold different messages in the foreign topic")
+
+    def _check_catalogue(self) -> None:
+        for name, exists in self._world.catalogue.exists.items():
+            for machine in self._world.machines.values():
+                assert machine.node is not None
+                state = machine.node.state
+                there = name in (state.topics if name[0] == "t" else state.groups)
+                if exists is not None and there != exists:
+                    what = f"{name} {'exists' if there else 'does not exist'} on node {machine.node_id}, "
+                    self._world.monitor.report("catalogue", what + "the last acknowledged change says the opposite")
+
+    def _check_replicas(self) -> None:
+        monitor = self._world.monitor
+        try:
+            monitor.check_all()
+        except InvariantViolationError as error:
+            monitor.report("invariant", str(error))
+        for machine in self._world.machines.values():
+            monitor.same_sums(machine)
+            if machine.kv.recount() != machine.kv.sums:
+                monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
+
+
+def bounds(foreign: Foreign) -> tuple[int, int]:
+    """(least, most) copies. A retry is absorbed by the node that answered [UNKNOWN], while that node lives."""
+    ends = [attempt.ended for attempt in foreign.attempts]
+    least = 1 if "ok" in ends else 0
+    most = sum(end != "no" for end in ends)
+    here = {(attempt.node, attempt.incarnation) for attempt in foreign.attempts if attempt.ended != "no"}
+    if "silence" not in ends and len(here) == 1:
+        most = min(most, 1)
+    return least, most

@@ -1,0 +1,114 @@
+"""A lane as scheduled steps on the loop: a drain after a delay, its report after another, faults in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from cluster.lanes import Lane
+from jepsen_like.sim.loop import SimLoop
+from raftlog.storage.memory_fs import PowerCut
+
+
+class LaneWatcher(Protocol):
+    """Who hears of drains; it may kill the process in either call."""
+
+    def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
+        """The work begins."""
+
+    def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The work is done and nobody knows it yet."""
+
+    def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The node has heard of it."""
+
+    def on_power_cut(self) -> None:
+        """The power went in the middle of a drain."""
+
+
+class DiskSpeed(NamedTuple):
+    """Seconds: a drain takes something in `drain_s`, and `slow` times as long while the disk is slow."""
+
+    drain_s: tuple[float, float]
+    report_s: tuple[float, float]
+
+
+class SimLane:
+    """A `cluster.lanes.LaneRunner` whose steps are timers of the node's process: they die and stand still with it."""
+
+    def __init__(
+        self, name: str, lane: Lane[Any, Any], loop: SimLoop, rng: random.Random, speed: DiskSpeed,
+        slow: Callable[[], float], watcher: LaneWatcher, on_done: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        """`slow()`: the factor on every delay now."""
+        self._name, self._lane, self._loop, self._rng = name, lane, loop, rng
+        self._speed, self._slow, self._watcher = speed, slow, watcher
+        self._on_done, self._on_failure = on_done, on_failure
+        self._jobs: list[Any] = []
+        self._busy = False
+        self._dead = False
+        self._worked = 0
+
+    def submit(self, job: Any) -> None:
+        """See LaneRunner."""
+        self._jobs.append(job)
+        if not (self._busy or self._dead):
+            self._begin()
+
+    def close(self) -> None:
+        """Does what is queued, and takes no more."""
+        jobs, self._jobs = self._jobs, []
+        if jobs and not self._dead:
+            self._drain_all(jobs)
+        self._dead = True
+
+    def _begin(self) -> None:
+        self._busy = True
+        self._loop.call_later(self._rng.uniform(*self._speed.drain_s) * self._slow(), self._drain)
+
+    def _drain(self) -> None:
+        if self._dead:
+            return
+        jobs, self._jobs = self._jobs, []
+        self._worked += 1
+        done = self._drain_all(jobs)
+        if not self._dead:
+            self._watcher.on_drained(self._name, jobs, done)
+            delay = self._rng.uniform(*self._speed.report_s) * self._slow()
+            self._loop.call_later(delay, self._report, jobs, done)
+
+    def _drain_all(self, jobs: list[Any]) -> Any:
+        self._watcher.on_draining(self._name, jobs)
+        try:
+            return self._lane.drain(jobs)
+        except PowerCut:
+            self._dead = True
+            self._watcher.on_power_cut()
+        except BaseException as error:  # noqa: BLE001 - a lane's failure is the node's to hear
+            self._dead = True
+            self._on_failure(error)
+
+    def _report(self, jobs: list[Any], done: Any) -> None:
+        if self._dead:
+            return
+        self._busy = False
+        self._on_done(done)
+        self._watcher.on_reported(self._name, jobs, done)
+        if self._jobs:
+            self._begin()
+        elif self._lane.idle_after_s is not None:
+            self._loop.call_later(self._lane.idle_after_s, self._idle, self._worked)
+
+    def _idle(self, worked: int) -> None:
+        if self._dead or self._busy or self._jobs or worked != self._worked:
+            return
+        try:
+            self._lane.idle()
+        except PowerCut:
+            self._dead = True
+            self._watcher.on_power_cut()
+        except BaseException as error:  # noqa: BLE001 - as in a drain
+            self._dead = True
+            self._on_failure(error)

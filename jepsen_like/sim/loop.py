@@ -1,0 +1,205 @@
+"""An asyncio event loop in virtual time that also plays the operating system: it knows which process each callback is.
+
+Every callback carries the context it was scheduled in, and the context names its process. So a process is killed by
+never running its callbacks again, and stopped by keeping them until it goes on, whatever tasks and timers it has.
+The order of events depends on nothing but the program: no threads, no descriptors, no wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio.events import Handle, TimerHandle
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class EventBudgetError(Exception):
+    """The run needed more events than it may: something sends and sends."""
+
+
+class StuckError(Exception):
+    """Nothing is scheduled any more although something is awaited."""
+
+
+class Process:
+    """A simulated operating system process: what runs in its context lives, stands still and dies with it."""
+
+    __slots__ = ("alive", "context", "host", "name", "parked", "paused", "tasks")
+
+    def __init__(self, name: str, host: str) -> None:
+        """`host`: its ip address."""
+        self.name = name
+        self.host = host
+        self.alive = True
+        self.paused = False
+        self.parked: list[Handle] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Kept alive until the end of the run: what a dead process left must not be collected at a random moment."""
+        self.context = Context()
+        self.context.run(PROCESS.set, self)
+
+    def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Calls a function as this process."""
+        return self.context.copy().run(function, *args)
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """`now` is seconds since the start; `events` counts callbacks that ran.
+
+    `after_event(process)` is called after each callback of a process; what it raises ends the run.
+    """
+
+    _ready: Any  # of the base class
+    _scheduled: list[TimerHandle]
+
+    def __init__(self, event_budget: int) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.events = 0
+        self.event_budget = event_budget
+        self.after_event: Callable[[Process], None] | None = None
+        self.errors: list[tuple[str, BaseException | None]] = []
+        self.outside = Context()
+        """The context of nobody: networks, nemeses."""
+        self.loose: list[asyncio.Task[Any]] = []
+        self._ending = False
+        self.set_debug(False)
+        self.set_exception_handler(self._on_error)
+
+    def time(self) -> float:
+        return self.now
+
+    def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not self._ending:
+            self.errors.append((str(context.get("message")), context.get("exception")))
+
+    def _write_to_self(self) -> None:
+        """There are no other threads to hear from."""
+
+    def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
+        """Cancelled timers leave the heap when they are due."""
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0].cancelled():
+            heapq.heappop(scheduled)
+        if not ready:
+            if not scheduled:
+                raise StuckError("nothing is scheduled: this would wait for ever")
+            self.now = max(self.now, scheduled[0].when())
+        while scheduled and scheduled[0].when() <= self.now:
+            handle = heapq.heappop(scheduled)
+            if not handle.cancelled():
+                ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                self._run_handle(handle)
+            if self._stopping:  # type: ignore[attr-defined]
+                return
+
+    def _run_handle(self, handle: Handle) -> None:
+        process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+        if process is None:
+            handle._run()
+            return
+        if process.paused or not process.alive:
+            process.parked.append(handle)
+            return
+        self.events += 1
+        if self.events > self.event_budget:
+            raise EventBudgetError(f"{self.event_budget} events were not enough")
+        handle._run()
+        if self.after_event is not None:
+            self.after_event(process)
+
+    # --- processes -----------------------------------------------------------------------------------------------
+
+    def create_task(  # type: ignore[override]
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:  # fmt: skip
+        """See AbstractEventLoop."""
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        (self.loose if process is None else process.tasks).append(task)
+        return task
+
+    def resume(self, process: Process) -> None:
+        """SIGCONT: everything that came due meanwhile runs now, in order."""
+        process.paused = False
+        parked, process.parked = process.parked, []
+        self._ready.extend(parked)
+
+    def call_outside(self, delay_s: float, callback: Callable[..., None], *args: Any) -> TimerHandle:
+        """A timer that belongs to no process."""
+        return self.call_at(self.now + delay_s, callback, *args, context=self.outside)
+
+    # --- what the machine would do -------------------------------------------------------------------------------
+
+    network: Any = None
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        """Listens in the simulated network."""
+        return self.network.listen(protocol_factory, host, port)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        """Dials in the simulated network."""
+        return await self.network.connect(protocol_factory, host, port)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Runs it here and now."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits
+            future.set_exception(error)
+        return future
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def bury(self, processes: list[Process]) -> None:
+        """Ends every task of a run, dead processes' too, and closes: nothing is left for the garbage collector."""
+        self._ending = True
+        self.after_event = None
+        self.event_budget = 1 << 60
+        self._scheduled.clear()
+        tasks = list(self.loose)
+        for process in processes:
+            process.alive, process.paused = True, False
+            self._ready.extend(process.parked)  # the steps of its tasks are among them
+            process.parked.clear()
+            tasks += process.tasks
+        open_tasks = [task for task in tasks if not task.done()]
+        for task in open_tasks:
+            task.cancel()
+        self._drain(open_tasks)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()  # looked at: nobody needs to be told
+        self._ready.clear()
+        self._scheduled.clear()
+        self.close()
+
+    def _drain(self, tasks: list[asyncio.Task[Any]]) -> None:
+        end = self.now + 60.0
+        self.call_at(end, self.stop, context=self.outside)
+
+        def look() -> None:
+            if all(task.done() for task in tasks):
+                self.stop()
+            else:
+                for task in tasks:
+                    if not task.done():
+                        task.cancel()
+                self.call_at(self.now + 0.5, look, context=self.outside)
+
+        self.call_soon(look, context=self.outside)
+        self.run_forever()

@@ -1,0 +1,266 @@
+"""A machine with a node on it: disk, database, clock, power, and a process that is started again when it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID
+
+from cluster.config import (
+    Config,
+    LimitsSection,
+    Listener,
+    LogSection,
+    NodeSection,
+    OffsetsSection,
+    PeerNode,
+    PeerSection,
+    RaftSection,
+    SendSection,
+)
+from cluster.environment import Environment
+from cluster.lanes import Lane
+from cluster.node import Node
+from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, lost_rows
+from jepsen_like.sim.lanes import DiskSpeed, SimLane
+from jepsen_like.sim.loop import Process, SimLoop
+from jepsen_like.sim.network import Network
+from jepsen_like.sim.options import Options, stream
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.identity import Identity
+from raftlog.storage.node_dir import create_node_dir
+from raftlog.types import NodeId
+
+DATA = Path("/data")
+START_WALL_MS = 1_700_000_000_000
+GROUP_ID = 1
+CLUSTER = UUID(int=7)
+PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
+LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
+
+
+def host_of(node_id: int) -> str:
+    """The ip address of a node's machine."""
+    return f"10.0.0.{node_id}"
+
+
+class SimClock:
+    """`cluster.clock.Clock` over virtual time; `offset_ms` is the wall clock's error."""
+
+    def __init__(self, loop: SimLoop, offset_ms: int) -> None:
+        self._loop = loop
+        self.offset_ms = offset_ms
+
+    def wall_ms(self) -> int:
+        """See Clock."""
+        return START_WALL_MS + int(self._loop.now * 1000) + self.offset_ms
+
+    def monotonic_ms(self) -> int:
+        """See Clock."""
+        return int(self._loop.now * 1000)
+
+    def monotonic_s(self) -> float:
+        """See Clock."""
+        return self._loop.now
+
+
+class Watcher(Protocol):
+    """Who observes the machines (see `monitor`)."""
+
+    def started(self, machine: Machine) -> None:
+        """A node has recovered from its disk."""
+
+    def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
+        """A lane begins to work."""
+
+    def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """A lane did its work, the node does not know yet."""
+
+    def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The node has just heard of it."""
+
+    def ended(self, machine: Machine, how: str) -> None:
+        """The process is gone: "kill", "power", or why the node stopped."""
+
+    def broken(self, what: str, error: BaseException) -> None:
+        """A node ended, or did not start, for no reason that was given to it."""
+
+
+class Machine:
+    """`node` is None while nothing runs. Everything of a node's life is a method call of the nemesis or the world."""
+
+    def __init__(self, node_id: NodeId, options: Options, loop: SimLoop, network: Network, watcher: Watcher) -> None:
+        self.node_id = node_id
+        self.host = host_of(node_id)
+        self.options, self.loop, self.network, self.watcher = options, loop, network, watcher
+        self.fs = FaultyFileSystem()
+        self.kv = DigestKV()
+        self.rng = stream(options.seed, f"machine {node_id}")
+        self.clock = SimClock(loop, self.rng.randint(-options.skew_ms, options.skew_ms))
+        self.disk_factor = 1.0
+        self.node: Node | None = None
+        self.process: Process | None = None
+        self.processes: list[Process] = []
+        self.held = 0
+        """How many faults want this machine down; it starts when none does."""
+        self.config = config_of(node_id, options)
+        voters = tuple(Voter(NodeId(i), UUID(int=i)) for i in range(1, options.nodes + 1))
+        self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
+        identity = Identity(CLUSTER, GROUP_ID, node_id, UUID(int=node_id), START_WALL_MS)
+        create_node_dir(self.fs, DATA, identity, genesis)
+
+    @property
+    def up(self) -> bool:
+        """True if a node runs here (also while it stands still)."""
+        return self.node is not None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the node, as an init system does: again and again."""
+        if self.up or self.held:
+            return
+        if self.host in self.network.links.down:
+            self.network.links.down.discard(self.host)
+            self.network.retry()
+        process = self.process = Process(f"node{self.node_id}", self.host)
+        self.processes.append(process)
+        environment = Environment(
+            fs=self.fs, open_kv=lambda _: self.kv, clock=self.clock, runner=self._lane, serves_admin=False,
+            entropy=self.rng.randbytes,
+        )  # fmt: skip
+        try:
+            self.node = process.run(Node, self.config, environment)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a node that does not start is a finding
+            process.alive = False
+            self.watcher.broken(f"node {self.node_id} does not start", error)
+            return
+        process.run(self.loop.create_task, self._live(self.node))
+
+    async def _live(self, node: Node) -> None:
+        try:
+            await node.start()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.watcher.broken(f"node {self.node_id} does not start", error)
+            return
+        self.watcher.started(self)
+        assert node.finished is not None
+        await node.finished
+        failure = node.failure
+        try:
+            await node.close()
+        except Exception as error:  # noqa: BLE001 - a node that ends because its disk failed may fail to close it too
+            failure = failure or error
+        if self.node is not node:
+            return
+        expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30
+        reason = "; ".join(self.fs.failed) or str(failure)
+        reboots = self.rng.random() < 0.5
+        self._end(f"failed: {reason}", power=reboots)
+        if not expected and failure is not None:
+            self.watcher.broken(f"node {self.node_id} stopped", failure)
+        self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
+
+    def kill(self, *, power: bool) -> None:
+        """kill -9 or, with `power`, the plug is pulled: what was not synced is gone, or torn."""
+        if self.up:
+            self._end("power" if power else "kill", power=power)
+
+    def _end(self, how: str, *, power: bool) -> None:
+        process = self.process
+        assert process is not None
+        self.watcher.ended(self, how)
+        self.node = None
+        process.alive = process.paused = False
+        self.network.process_ended(process, politely=not power)
+        if power:
+            self.network.links.down.add(self.host)
+            self.fs.crash(self.rng.randrange(1 << 30))
+            self.kv = lost_rows(self.kv, self.rng)
+        else:
+            self.fs.restart()
+            self.kv = self.kv.crash(self.kv.unsynced)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None and self.up:
+            self.process.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None and self.process.paused:
+            self.loop.resume(self.process)
+
+    # --- lanes -------------------------------------------------------------------------------------------------------
+
+    def _lane(
+        self, name: str, lane: Lane[Any, Any], loop: Any, on_done: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> SimLane:  # fmt: skip
+        options = self.options
+        drain = options.apply_s if name == "apply" else options.disk_s
+        speed = DiskSpeed(drain, (0.0, drain[0]))
+        assert self.process is not None
+        watcher = LaneEvents(self, self.process)
+        rng = random.Random(self.rng.random())
+        return SimLane(name, lane, loop, rng, speed, lambda: self.disk_factor, watcher, on_done, on_failure)
+
+
+class LaneEvents:
+    """Passes on what the lanes of one process do, as long as it lives."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self._machine, self._process = machine, process
+
+    def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
+        """See LaneWatcher."""
+        if self._process.alive:
+            self._machine.watcher.draining(self._machine, lane, batch)
+
+    def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """See LaneWatcher."""
+        if self._process.alive:
+            self._machine.watcher.drained(self._machine, lane, batch, done)
+
+    def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """See LaneWatcher."""
+        if self._process.alive:
+            self._machine.watcher.reported(self._machine, lane, batch, done)
+
+    def on_power_cut(self) -> None:
+        """See LaneWatcher."""
+        if self._process.alive:
+            self._machine.kill(power=True)
+
+
+def config_of(node_id: int, options: Options) -> Config:
+    """The node's configuration with the seed's knobs, made without the rules for people: they forbid small limits."""
+    host = host_of(node_id)
+    peers = tuple(
+        PeerNode(
+            id=i, host=host_of(i), port=PEER_PORT,
+            listeners={name: f"{host_of(i)}:{port}" for name, port in LISTENERS.items()},
+        )
+        for i in range(1, options.nodes + 1)
+    )  # fmt: skip
+    listeners = tuple(
+        Listener(name=name, bind=host, port=port, advertised=f"{host}:{port}") for name, port in LISTENERS.items()
+    )
+    return Config(
+        node=NodeSection(id=node_id, data_dir=str(DATA)),
+        peers=peers,
+        listeners=listeners,
+        peer=PeerSection(bind=host, port=PEER_PORT),
+        raft=RaftSection(
+            tick_ms=options.tick_ms, election_ticks=options.election_ticks, append_bytes_max=options.append_bytes_max
+        ),
+        log=LogSection(idle_mark_ms=options.idle_mark_ms),
+        limits=LimitsSection(
+            message_bytes_max=4096, batch_bytes_max=options.batch_bytes_max,
+            batch_messages_max=options.batch_messages_max, batches_inflight_max=options.batches_inflight_max,
+        ),
+        send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
+        offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
+    )  # fmt: skip

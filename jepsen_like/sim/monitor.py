@@ -1,0 +1,276 @@
+"""Watches the whole group at once: Raft's invariants after every driver turn, digests, and what happened how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from cluster.append_lane import Persisted, PersistJob
+from jepsen_like.sim.loop import Process, SimLoop
+from jepsen_like.sim.machine import Machine
+from raftlog.core.invariants import Before, GroupInvariants, check_state
+from raftlog.core.raft import Raft
+from raftlog.errors import InvariantViolationError
+from raftlog.messages import RequestVoteReply
+from raftlog.types import EMPTY_TAIL, Entry, EntryId, LogTail, NodeId, Role
+
+FULL_EVERY = 50
+"""Driver turns of the group between two checks of every member's whole state."""
+SOMETIMES = (
+    "crash between append and ack", "vote granted, then crash", "leader died before its no-op committed",
+    "leader isolated with an uncommitted suffix", "leader deposed with an uncommitted suffix", "suffix truncated",
+    "torn tail cut", "fdatasync failed", "disk full", "power failure of a majority", "database lost applied rows",
+    "entries replayed at a start", "restart with nothing above the sync mark", "unknown send found stored",
+    "retry answered by an earlier copy", "leadership transferred", "segment rolled", "leader paused and deposed",
+    "election without a killed leader", "request forwarded", "clock jumped on a leader", "group restarted as a whole",
+)  # fmt: skip
+"""Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
+
+
+class Violation(NamedTuple):
+    """A broken promise: which checker saw it, what, and where in the run."""
+
+    checker: str
+    what: str
+    at_s: float
+    event: int
+
+
+class DurableLog:
+    """What a machine's disk is known to hold: what its append lane wrote and synced. A `LogReader` for invariants."""
+
+    def __init__(self, genesis: Entry) -> None:
+        self.entries = [genesis]
+        self.first_index = 0
+
+    @property
+    def tail(self) -> LogTail:
+        """The last entry's place."""
+        last = self.entries[-1]
+        return EMPTY_TAIL._replace(index=last.index, term=last.term)
+
+    def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        """See LogReader."""
+        return self.entries[low:high]
+
+    def term_ranges(self) -> list[tuple[int, int]]:
+        """Never asked of this reader."""
+        return []
+
+    def write(self, entries: Sequence[Entry]) -> bool:
+        """As the log does it; True if entries were cut off."""
+        for at, entry in enumerate(entries):
+            if entry.index == len(self.entries):
+                self.entries.extend(entries[at:])
+                return False
+            if self.entries[entry.index].header_crc != entry.header_crc:
+                del self.entries[entry.index :]
+                self.entries.extend(entries[at:])
+                return True
+        return False
+
+    def forget_conflict(self, entries: Sequence[Entry]) -> None:
+        """A write of these entries began: from the first that differs on nothing is known."""
+        for entry in entries:
+            if entry.index < len(self.entries) and self.entries[entry.index].header_crc != entry.header_crc:
+                del self.entries[entry.index :]
+                return
+
+
+class Monitor:
+    """Implements `machine.Watcher`; raises nothing into the nodes: what it finds is in `violations`."""
+
+    def __init__(self, loop: SimLoop, voters: Sequence[NodeId]) -> None:
+        self.loop = loop
+        self.machines: dict[NodeId, Machine] = {}
+        self.violations: list[Violation] = []
+        self.sometimes: Counter[str] = Counter(dict.fromkeys(SOMETIMES, 0))
+        self.leaders: dict[int, NodeId] = {}
+        """Term -> who led it."""
+        self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
+        """State-aware triggers: after each driver turn,"""
+        self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
+        """after a lane's work, before its report,"""
+        self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
+        """and after its report."""
+        self.log: Callable[[str], None] = lambda line: None
+        self.hash = 0
+        self._group = GroupInvariants(voters)
+        self._disks: dict[NodeId, DurableLog] = {}
+        self._turns: dict[NodeId, int] = {}
+        self._before: dict[NodeId, Before] = {}
+        self._process: dict[Process, Machine] = {}
+        self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
+        self._checks = 0
+        self._writing: dict[NodeId, Sequence[PersistJob]] = {}
+        """What an append lane was in the middle of when its process ended."""
+
+    def add(self, machine: Machine) -> None:
+        """A member of the group."""
+        self.machines[machine.node_id] = machine
+        self._disks[machine.node_id] = DurableLog(machine.genesis.entry())
+
+    def report(self, checker: str, what: str) -> None:
+        """Notes a violation and ends the run soon."""
+        self.violations.append(Violation(checker, what, round(self.loop.now, 6), self.loop.events))
+        self.log(f"VIOLATION {checker}: {what}")
+        self.loop.stop()
+
+    def _note(self, what: str) -> None:
+        """Into the trace's hash."""
+        self.hash = crc32(f"{self.loop.now:.9f} {what}".encode(), self.hash)
+
+    # --- after each event --------------------------------------------------------------------------------------------
+
+    def after_event(self, process: Process) -> None:
+        """Checks the member whose driver has just run a turn."""
+        machine = self._process.get(process)
+        if machine is None or machine.node is None or machine.process is not process:
+            return
+        turns = machine.node.driver.turns
+        if turns == self._turns[machine.node_id]:
+            return
+        self._turns[machine.node_id] = turns
+        raft = machine.node.raw.raft
+        try:
+            self._check(machine.node_id, raft)
+        except InvariantViolationError as error:
+            self.report("invariant", str(error))
+            return
+        self.on_turn(machine, raft)
+
+    def _check(self, node_id: NodeId, raft: Raft) -> None:
+        before = self._before[node_id]
+        before.check(raft)
+        self._group.observe(raft, self._disks)
+        self._checks += 1
+        if self._checks % FULL_EVERY == 0:
+            self.check_all()
+        if raft.role is Role.LEADER and raft.term not in self.leaders:
+            self._new_leader(node_id, raft)
+        if before.role is Role.LEADER and raft.role is not Role.LEADER:
+            if raft.log.commit_index < before.tail.index:
+                self.sometimes["leader deposed with an uncommitted suffix"] += 1
+            self.log(f"node {node_id} no longer leads (term {raft.term})")
+        self._before[node_id] = Before.of(raft)
+
+    def _new_leader(self, node_id: NodeId, raft: Raft) -> None:
+        previous = self.leaders.get(max(self.leaders, default=-1))
+        if previous is not None and previous != node_id and self.machines[previous].up:
+            self.sometimes["election without a killed leader"] += 1
+        self.leaders[raft.term] = node_id
+        self.log(f"node {node_id} leads term {raft.term}")
+        self._note(f"leader {node_id} {raft.term}")
+
+    def check_all(self) -> None:
+        """Every running member's whole state. Raises InvariantViolationError."""
+        for machine in self.machines.values():
+            if machine.node is not None and machine.node_id in self._turns:
+                check_state(machine.node.raw.raft)
+
+    # --- Watcher -----------------------------------------------------------------------------------------------------
+
+    def started(self, machine: Machine) -> None:
+        """A node recovered: what it was told is durable must still be there."""
+        node, node_id = machine.node, machine.node_id
+        assert node is not None
+        assert machine.process is not None
+        log = node._parts.directory.log
+        found = log.read_entries(0, log.tail.index + 1, 1 << 60)
+        known = self._disks[node_id]
+        for job in self._writing.pop(node_id, ()):
+            known.forget_conflict(job.entries)
+        self._compare(node_id, known, found)
+        known.write(found)
+        self._turns[node_id] = -1
+        self._before[node_id] = Before.of(node.raw.raft)
+        self._process[machine.process] = machine
+        self._count_recovery(node)
+        self.log(f"node {node_id} starts: last index {log.tail.index}, applied {node.state.applied.index}")
+        self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
+        self.same_sums(machine)
+
+    def _compare(self, node_id: NodeId, known: DurableLog, found: Sequence[Entry]) -> None:
+        for entry in known.entries:
+            if entry.index >= len(found) or found[entry.index].header_crc != entry.header_crc:
+                what = f"node {node_id} had entry {entry.id} on disk, and after a restart it has not"
+                self.report("durability", what)
+                return
+
+    def _count_recovery(self, node: Any) -> None:
+        report = node._parts.directory.log.report
+        count = self.sometimes
+        count["torn tail cut"] += report.torn_bytes_cut > 0
+        count["entries replayed at a start"] += report.entries - 1 > node.state.applied.index
+        count["restart with nothing above the sync mark"] += not report.clean and not report.torn_bytes_cut
+
+    def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
+        """A write that is cut short may have removed what it was to replace, and not yet replaced it."""
+        if lane == "append":
+            self._writing[machine.node_id] = batch
+
+    def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The disk or the state machine has moved."""
+        if lane == "append":
+            self._drained_append(machine.node_id, batch, done)
+        elif lane == "apply":
+            self._drained_apply(machine, batch)
+        self.on_drained(machine, lane, batch, done)
+
+    def _drained_append(self, node_id: NodeId, batch: Sequence[PersistJob], done: Persisted) -> None:
+        disk = self._disks[node_id]
+        self._writing.pop(node_id, None)
+        for job in batch:
+            if job.entries and disk.write(job.entries):
+                self.sometimes["suffix truncated"] += 1
+        last = done.last or EntryId(0, 0)
+        self._note(f"disk {node_id} {last.term} {last.index}")
+
+    def _drained_apply(self, machine: Machine, batch: Sequence[list[Entry]]) -> None:
+        node = machine.node
+        assert node is not None
+        try:
+            for run in batch:
+                self._group.applied(node.raw.raft, run)
+        except InvariantViolationError as error:
+            self.report("invariant", str(error))
+        self.same_sums(machine)
+
+    def same_sums(self, machine: Machine) -> None:
+        """Replicas that have applied equally far have equal rows."""
+        assert machine.node is not None
+        index = machine.node.state.applied.index
+        sums = machine.kv.sums
+        other, known = self._sums.setdefault(index, (machine.node_id, sums))
+        if known != sums:
+            families = ", ".join(name for name in sums if sums[name] != known[name])
+            self.report("digest", f"nodes {other} and {machine.node_id} differ in {families} at applied index {index}")
+
+    def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The node has heard."""
+        self.on_reported(machine, lane, batch, done)
+
+    def ended(self, machine: Machine, how: str) -> None:
+        """A process is gone."""
+        self.log(f"node {machine.node_id} ends: {how}")
+        self._note(f"end {machine.node_id} {how}")
+        if "fdatasync" in how:
+            self.sometimes["fdatasync failed"] += 1
+        if "No space" in how or "ENOSPC" in how or "full" in how:
+            self.sometimes["disk full"] += 1
+        others = [one for one in self.machines.values() if one is not machine and not one.up]
+        if how == "power" and 2 * (len(others) + 1) > len(self.machines):
+            self.sometimes["power failure of a majority"] += 1
+        if machine.process is not None:
+            self._process.pop(machine.process, None)
+
+    def broken(self, what: str, error: BaseException) -> None:
+        """A node ended by itself."""
+        self.report("node", f"{what}: {type(error).__name__}: {error}")
+
+
+def grants_vote(done: Persisted) -> bool:
+    """True if a vote for somebody is among what was just made durable."""
+    return any(isinstance(m, RequestVoteReply) and m.granted and not m.pre_vote for m in done.messages)

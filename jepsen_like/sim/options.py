@@ -1,0 +1,114 @@
+"""What a seed decides before the run: the cluster's knobs, the machines, the load, and which faults are likely."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+FAULT_KINDS = (
+    "kill", "power", "pause", "halves", "isolate", "one-way", "ring", "slow-link", "reset", "slow-disk", "eio",
+    "enospc", "clock", "transfer", "crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn",
+    "torn-write", "isolate-with-suffix", "pause-leader", "kill-all",
+)  # fmt: skip
+"""Every fault of the simulator; docs/testing.md says what each does."""
+TRIGGERS = frozenset(
+    ("crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn", "torn-write", "isolate-with-suffix")
+)
+"""Those that wait for a state instead of a time."""
+
+
+def stream(seed: int, name: str) -> random.Random:
+    """One of the seed's generators: a new use of chance under its own name does not disturb the others."""
+    return random.Random(f"{seed}:{name}")
+
+
+class Options(NamedTuple):
+    """All that `draw` draws. Times in seconds unless named otherwise."""
+
+    seed: int
+    nodes: int
+    tick_ms: int
+    election_ticks: int
+    segment_size: int
+    idle_mark_ms: int
+    append_bytes_max: int
+    batch_bytes_max: int
+    batch_messages_max: int
+    batches_inflight_max: int
+    offsets_flush_ms: int
+    deadline_ms: int
+    leader_wait_ms: int
+    latency_s: tuple[float, float]
+    split: float
+    disk_s: tuple[float, float]
+    apply_s: tuple[float, float]
+    skew_ms: int
+    fault_phase_s: float
+    fault_every_s: float
+    weights: tuple[tuple[str, int], ...]
+    """Fault kind -> weight; kinds of weight 0 are left out."""
+    producers: int
+    window: int
+    foreign: int
+    queues: int
+    body_max: int
+    think_s: float
+    acked_min: int
+    event_budget: int
+
+    def describe(self) -> str:
+        """One line."""
+        weights = "+".join(f"{kind}:{weight}" for kind, weight in self.weights)
+        rows = [f"{name}={_short(getattr(self, name))}" for name in self._fields if name != "weights"]
+        return " ".join([*rows, f"weights={weights}"])
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, tuple):
+        return "..".join(_short(part) for part in value)
+    return str(value)
+
+
+def draw(seed: int) -> Options:
+    """The options of a seed."""
+    rng = stream(seed, "options")
+    kinds = {kind: rng.choice((0, 1, 1, 3)) for kind in FAULT_KINDS}
+    if rng.random() < 1 / 3:  # plain chaos is sampled too
+        kinds.update(dict.fromkeys(sorted(TRIGGERS), 0))
+    for kind in ("kill", "crash-before-ack"):
+        kinds[kind] = max(1, kinds[kind])
+    low = rng.choice((0.0001, 0.0005, 0.002))
+    disk = rng.choice((0.0003, 0.001, 0.004))
+    return Options(
+        seed=seed,
+        nodes=rng.choice((3, 3, 3, 3, 3, 3, 3, 5)),
+        tick_ms=rng.choice((15, 25, 50)),
+        election_ticks=rng.choice((5, 8, 10)),
+        segment_size=rng.choice((24 << 10, 48 << 10, 128 << 10)),
+        idle_mark_ms=rng.choice((2, 10, 50)),
+        append_bytes_max=rng.choice((256, 2048, 16384, 1 << 20)),
+        batch_bytes_max=rng.choice((600, 2048, 8192)),
+        batch_messages_max=rng.choice((1, 3, 16, 4096)),
+        batches_inflight_max=rng.choice((1, 2, 4)),
+        offsets_flush_ms=rng.choice((20, 100)),
+        deadline_ms=rng.choice((300, 1000, 3000)),
+        leader_wait_ms=rng.choice((200, 1000, 2000)),
+        latency_s=(low, low * rng.choice((2, 5))),
+        split=rng.choice((0.0, 0.02, 0.1)),
+        disk_s=(disk, disk * rng.choice((2, 6))),
+        apply_s=(0.0001, rng.choice((0.0005, 0.003, 0.02))),
+        skew_ms=rng.choice((0, 100, 400)),
+        fault_phase_s=rng.choice((6.0, 8.0, 10.0)),
+        fault_every_s=rng.choice((0.4, 0.7, 1.0)),
+        weights=tuple((kind, weight) for kind, weight in kinds.items() if weight),
+        producers=rng.choice((2, 3)),
+        window=rng.choice((1, 3, 6)),
+        foreign=rng.choice((1, 2)),
+        queues=rng.choice((1, 2, 4)),
+        body_max=rng.choice((40, 200, 500)),
+        think_s=rng.choice((0.03, 0.06)),
+        acked_min=rng.choice((220, 260, 320)),
+        event_budget=400_000,
+    )

@@ -1,0 +1,230 @@
+"""One run: machines, clients and a nemesis on one loop; first faults, then healing, progress, silence and judgement."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from cluster.remoting import server
+from jepsen_like.sim.clients import ClientHost, ForeignProducer, OwnProducer
+from jepsen_like.sim.faults import Fault, plan
+from jepsen_like.sim.judge import Judge
+from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
+from jepsen_like.sim.machine import Machine
+from jepsen_like.sim.monitor import Monitor, Violation
+from jepsen_like.sim.nemesis import Nemesis
+from jepsen_like.sim.network import Links, Network
+from jepsen_like.sim.options import Options, draw, stream
+from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
+from jepsen_like.sim.recorder import Recorder
+from raftlog.types import NodeId
+
+FIRST_LEADER_S = 30.0
+PROGRESS_S = 30.0
+"""Virtual seconds after the heal within which every node leads or follows and writes are taken."""
+FINISH_S = 90.0
+"""And within which every client has what it waits for."""
+EXTRA_PHASES = 3
+"""The load goes on without new faults for at most so many fault phases until enough is acknowledged."""
+ACKED_MIN, KINDS_MIN = 200, 3
+
+
+class Verdict(NamedTuple):
+    """What one seed showed."""
+
+    seed: int
+    violations: tuple[Violation, ...]
+    acked: int
+    unknown: int
+    faults: dict[str, int]
+    between_append_and_ack: int
+    leader_changes: int
+    events: int
+    virtual_s: float
+    cpu_s: float
+    hash: str
+    """Of everything that happened, in order: equal for equal seeds."""
+    sometimes: dict[str, int]
+
+    @property
+    def counts(self) -> bool:
+        """True if the run was hard enough to say something."""
+        return self.acked >= ACKED_MIN and len(self.faults) >= KINDS_MIN and self.between_append_and_ack > 0
+
+
+class World:
+    """Everything of a run; `run` gives the verdict."""
+
+    def __init__(self, options: Options, faults: Sequence[Fault], trace: Callable[[str], None] | None = None) -> None:
+        server._opaque = 0  # the one counter that lives as long as the interpreter
+        self.options = options
+        self.faults = tuple(faults)
+        self.loop = SimLoop(options.event_budget)
+        self.network = Network(self.loop, Links(stream(options.seed, "network"), options.latency_s, options.split))
+        ids = [NodeId(i) for i in range(1, options.nodes + 1)]
+        self.monitor = Monitor(self.loop, ids)
+        if trace is not None:
+            self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
+        self.loop.after_event = self.monitor.after_event
+        self.machines = {i: Machine(i, options, self.loop, self.network, self.monitor) for i in ids}
+        for machine in self.machines.values():
+            self.monitor.add(machine)
+        self.recorder = Recorder(self.loop)
+        self._add_clients()
+        hosts = [host.process.host for host in self.hosts]
+        self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts)
+
+    def _add_clients(self) -> None:
+        options, report, recorder = self.options, self.monitor.report, self.recorder
+        by_host = {machine.host: machine for machine in self.machines.values()}
+        self.hosts: list[ClientHost] = []
+
+        def host() -> ClientHost:
+            self.hosts.append(ClientHost(len(self.hosts) + 1, options, self.loop, self.network))
+            return self.hosts[-1]
+
+        self.producers = [OwnProducer(n, host(), recorder) for n in range(options.producers)]
+        self.foreign = [ForeignProducer(n, host(), recorder, by_host) for n in range(options.foreign)]
+        self.reader = GroupReader(host(), recorder, report)
+        self.register = OffsetRegister(host(), recorder, report)
+        self.catalogue = Catalogue(host(), recorder)
+        self.auditor = host()
+        self.judge = Judge(self)
+
+    # --- the run -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """Runs to the end, or to the first violation."""
+        began = time.process_time()
+        logging.disable(logging.CRITICAL)
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self._phases()
+        except EventBudgetError as error:
+            self.monitor.report("event-budget", str(error))
+        except StuckError as error:
+            self.monitor.report("stuck", str(error))
+        finally:
+            verdict_events, verdict_now, digest = self.loop.events, self.loop.now, self._hash()
+            self.loop.bury(self._processes())
+            logging.disable(logging.NOTSET)
+            if collects:
+                gc.enable()
+        return self._verdict(verdict_events, verdict_now, digest, time.process_time() - began)
+
+    def _phases(self) -> None:
+        for machine in self.machines.values():
+            machine.start()
+        for phase in (self._begin, self._faults, self._heal, self._finish, self.judge.at_the_end):
+            phase()
+            if self.monitor.violations:
+                return
+
+    def _begin(self) -> None:
+        if self._wait(self._writable, FIRST_LEADER_S, "nobody leads a fresh group"):
+            self.judge.create_topics()
+
+    def _faults(self) -> None:
+        for client in self._clients():
+            client.start()
+        self.nemesis.start()
+        self._pass_time(self.options.fault_phase_s)
+        end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
+        while self.recorder.acked < self.options.acked_min and self.loop.now < end and not self.monitor.violations:
+            self._pass_time(0.25)
+
+    def _heal(self) -> None:
+        self.monitor.log("heal")
+        self.nemesis.heal()
+        self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
+
+    def _finish(self) -> None:
+        for client in self._clients():
+            if client is not self.reader:
+                client.stopped = True
+        others = [client for client in self._clients() if client is not self.reader]
+        if not self._wait(lambda: all(c.done for c in others), FINISH_S, "clients wait for ever"):
+            return
+        if not self._wait(self.judge.reader_has_all, FINISH_S, "a consumer does not get what was acknowledged"):
+            return
+        self.reader.stopped = True
+        self._wait(lambda: self.reader.done, FINISH_S, "the consumer does not end")
+        self._wait(self._equal, PROGRESS_S, "replicas do not become equal")
+
+    def _clients(self) -> list[OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue]:
+        return [*self.producers, *self.foreign, self.reader, self.register, self.catalogue]
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _pass_time(self, seconds: float) -> None:
+        if seconds > 0 and not self.monitor.violations:
+            self.loop.call_outside(seconds, self.loop.stop)
+            self.loop.run_forever()
+            for what, error in self.loop.errors[:3]:
+                self.monitor.report("callback", f"{what}: {type(error).__name__}: {error}")
+
+    def _wait(self, reached: Callable[[], object], limit_s: float, otherwise: str) -> bool:
+        """Lets time pass until it is reached; a violation after the limit."""
+        end = self.loop.now + limit_s
+        while not self.monitor.violations:
+            if reached():
+                return True
+            if self.loop.now >= end:
+                self.monitor.report("liveness", f"{otherwise} ({limit_s:.0f} s)")
+                break
+            self._pass_time(0.05)
+        return False
+
+    def wait_for(self, reached: Callable[[], object], what: str) -> bool:
+        """For the judge: lets time pass until it is reached."""
+        return self._wait(reached, FINISH_S, what)
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def _writable(self) -> bool:
+        return any(m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
+                   for m in self.machines.values())  # fmt: skip
+
+    def _healthy(self) -> bool:
+        if not self._writable():
+            return False
+        terms = {m.node.raw.term for m in self.machines.values() if m.node is not None and hasattr(m.node, "raw")}
+        return len(terms) == 1 and all(m.up for m in self.machines.values())
+
+    def _equal(self) -> bool:
+        nodes = [m.node for m in self.machines.values() if m.node is not None]
+        marks = {(n.state.applied, n.raw.raft.log.tail.index, n.raw.commit_index) for n in nodes}
+        return len(nodes) == len(self.machines) and len(marks) == 1 and all(
+            n.state.applied.index == n.raw.raft.log.tail.index for n in nodes
+        )  # fmt: skip
+
+    def _processes(self) -> list[Process]:
+        return [p for m in self.machines.values() for p in m.processes] + [h.process for h in self.hosts]
+
+    def _hash(self) -> str:
+        parts = (self.network.hash, self.monitor.hash, self.recorder.hash, self.loop.events, f"{self.loop.now:.9f}")
+        return f"{crc32(repr(parts).encode()):08x}{self.network.hash:08x}"
+
+    def _verdict(self, events: int, now: float, digest: str, cpu_s: float) -> Verdict:
+        monitor, recorder = self.monitor, self.recorder
+        return Verdict(
+            seed=self.options.seed, violations=tuple(monitor.violations), acked=recorder.acked,
+            unknown=sum(count for name, count in recorder.counts.items() if name.endswith(" info")),
+            faults=dict(sorted(self.nemesis.applied.items())),
+            between_append_and_ack=self.nemesis.applied["crash-before-ack"] + self.nemesis.applied["torn-write"],
+            leader_changes=max(0, len(monitor.leaders) - 1), events=events, virtual_s=round(now, 3),
+            cpu_s=round(cpu_s, 3), hash=digest, sometimes=dict(monitor.sometimes),
+        )  # fmt: skip
+
+
+def run_seed(
+    seed: int, *, faults: Sequence[Fault] | None = None, trace: Callable[[str], None] | None = None
+) -> Verdict:
+    """Runs one seed; `faults` replaces its plan (for shrinking), `trace` hears of everything worth telling."""
+    options = draw(seed)
+    return World(options, plan(options) if faults is None else faults, trace).run()
