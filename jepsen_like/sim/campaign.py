@@ -1,0 +1,165 @@
+"""Many seeds: run on one or more processes, summed up, and held against the conditions under which they prove much."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from zlib import crc32
+
+from jepsen_like.sim.faults import Fault, plan
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, Verdict, run_seed
+
+CHUNK = 5
+LEADER_CHANGE_SHARE_MIN = 0.6
+SOMETIMES_FROM = 1000
+"""Seeds from which on a rare state that was never reached fails the run."""
+
+
+class Summary:
+    """What a range of seeds gave."""
+
+    def __init__(self, first_seed: int) -> None:
+        self.first_seed = first_seed
+        self.verdicts: dict[int, Verdict] = {}
+        self.sometimes: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+
+    def add(self, verdict: Verdict) -> None:
+        """One more seed."""
+        self.verdicts[verdict.seed] = verdict
+        self.sometimes.update(verdict.sometimes)
+        self.faults.update(verdict.faults)
+
+    @property
+    def failing(self) -> list[Verdict]:
+        """Verdicts with violations, by seed."""
+        return [v for _, v in sorted(self.verdicts.items()) if v.violations]
+
+    def share(self, holds: Callable[[Verdict], bool]) -> float:
+        """Of the seeds without violation."""
+        whole = [verdict for verdict in self.verdicts.values() if not verdict.violations]
+        return sum(map(holds, whole)) / max(1, len(whole))
+
+    def shortfalls(self) -> list[str]:
+        """Why the run proves less than it seems to; [] if it does not."""
+        weak = sorted(v.seed for v in self.verdicts.values() if not v.violations and not v.counts)
+        found = []
+        if weak:
+            few = f"{ACKED_MIN} acknowledged operations, {KINDS_MIN} kinds of faults, one between an append and its ack"
+            found.append(f"{len(weak)} seeds below {few}: {', '.join(map(str, weak[:10]))}")
+        changed = self.share(lambda v: v.leader_changes > 0)
+        if changed < LEADER_CHANGE_SHARE_MIN:
+            found.append(f"a leader change in {changed:.0%} of the seeds, {LEADER_CHANGE_SHARE_MIN:.0%} are due")
+        if len(self.verdicts) >= SOMETIMES_FROM:
+            found += [f"never reached: {name}" for name, count in self.sometimes.items() if not count]
+        return found
+
+    def trace(self) -> str:
+        """One hash over the runs, in the order of seeds."""
+        digest = 0
+        for _, verdict in sorted(self.verdicts.items()):
+            digest = crc32(verdict.hash.encode(), digest)
+        return f"{digest:08x}"
+
+    def as_dict(self) -> dict[str, object]:
+        """For --json."""
+        count = max(1, len(self.verdicts))
+        cpu_s = sum(v.cpu_s for v in self.verdicts.values())
+        return {
+            "engine": "full",
+            "first_seed": self.first_seed,
+            "seeds": len(self.verdicts),
+            "violations": sum(len(v.violations) for v in self.verdicts.values()),
+            "failing_seeds": [v.seed for v in self.failing],
+            "acked": sum(v.acked for v in self.verdicts.values()),
+            "unknown": sum(v.unknown for v in self.verdicts.values()),
+            "faults": dict(sorted(self.faults.items())),
+            "leader_changes": sum(v.leader_changes for v in self.verdicts.values()),
+            "events_per_seed": round(sum(v.events for v in self.verdicts.values()) / count),
+            "seeds_per_minute_and_core": round(60 * count / max(cpu_s, 1e-9), 1),
+            "share_counting": round(self.share(lambda v: v.counts), 3),
+            "share_leader_change": round(self.share(lambda v: v.leader_changes > 0), 3),
+            "machine_minutes": round(cpu_s / 60, 2),
+            "sometimes": dict(self.sometimes),
+            "shortfalls": self.shortfalls(),
+            "trace": self.trace(),
+        }
+
+    def line(self) -> str:
+        """The run in one line."""
+        row = self.as_dict()
+        last = self.first_seed + len(self.verdicts) - 1
+        return (
+            f"full: seeds {self.first_seed}-{last} ({len(self.verdicts)}), {row['violations']} violations, "
+            f"{row['acked']} operations acknowledged ({row['unknown']} unknown), {self.faults.total()} faults of "
+            f"{len(self.faults)} kinds, {row['leader_changes']} leader changes, {row['events_per_seed']} events/seed, "
+            f"{row['seeds_per_minute_and_core']} seeds per minute and core, "
+            f"counting {self.share(lambda v: v.counts):.0%}, "
+            f"with a leader change {self.share(lambda v: v.leader_changes > 0):.0%}, trace {row['trace']}"
+        )
+
+
+def run_range(
+    first_seed: int, seeds: int, *, jobs: int = 1, heard: Callable[[Verdict], None] = lambda verdict: None
+) -> Summary:
+    """Runs `seeds` seeds from `first_seed` on `jobs` processes; `heard` gets each verdict as it comes."""
+    summary = Summary(first_seed)
+    for verdict in _verdicts(first_seed, seeds, jobs):
+        summary.add(verdict)
+        heard(verdict)
+    return summary
+
+
+def _verdicts(first_seed: int, seeds: int, jobs: int) -> Iterator[Verdict]:
+    if jobs == 1:
+        for seed in range(first_seed, first_seed + seeds):
+            yield run_seed(seed)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        starts = range(first_seed, first_seed + seeds, CHUNK)
+        futures: list[Future[list[Verdict]]] = [
+            pool.submit(_chunk, start, min(CHUNK, first_seed + seeds - start)) for start in starts
+        ]
+        for future in as_completed(futures):
+            yield from future.result()
+
+
+def _chunk(first_seed: int, seeds: int) -> list[Verdict]:
+    return [run_seed(seed) for seed in range(first_seed, first_seed + seeds)]
+
+
+def shrink(seed: int, runs_max: int, heard: Callable[[str], None] = lambda line: None) -> tuple[Fault, ...]:
+    """The fewest faults found that still end in the same checker's verdict (Zeller's ddmin over the plan).
+
+    Raises ValueError if the seed has no violation.
+    """
+    faults: tuple[Fault, ...] = plan(draw(seed))
+    whole = run_seed(seed)
+    if not whole.violations:
+        raise ValueError(f"seed {seed} has no violation to shrink")
+    checker = whole.violations[0].checker
+    runs = 0
+
+    def fails(some: Sequence[Fault]) -> bool:
+        nonlocal runs
+        runs += 1
+        found = run_seed(seed, faults=some).violations
+        return bool(found) and found[0].checker == checker
+
+    parts = 2
+    while len(faults) > 1 and runs < runs_max:
+        size = -(-len(faults) // parts)
+        for at in range(0, len(faults), size):
+            rest = faults[:at] + faults[at + size :]
+            if runs < runs_max and fails(rest):
+                faults, parts = rest, max(2, parts - 1)
+                heard(f"{len(faults)} faults still do it ({runs} runs)")
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(len(faults), 2 * parts)
+    return faults

@@ -1,0 +1,143 @@
+"""`raftmq sim`: search for broken promises in simulated time, replay what was found, and shrink it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.world import Verdict
+
+BUGS_MODULE = "jepsen_like.seeded_bugs.cli"
+"""Holds the command `bugs`."""
+SHOWN_MAX = 5
+"""Violations printed per seed."""
+
+
+class SimGroup(click.Group):
+    """Loads `bugs` from its own package when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        found = importlib.util.find_spec("jepsen_like.seeded_bugs") and importlib.util.find_spec(BUGS_MODULE)
+        return sorted({*super().list_commands(ctx), *(("bugs",) if found else ())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "bugs" and "bugs" in self.list_commands(ctx):
+            command = importlib.import_module(BUGS_MODULE).bugs
+            assert isinstance(command, click.Command)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=SimGroup)
+def sim() -> None:
+    """Run whole clusters in simulated time under faults; every run is repeatable by its seed."""
+
+
+@sim.command()
+@click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--seeds", default=100, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
+@click.option(
+    "--core", is_flag=True, help="Only the Raft core: no network protocol, no clients; a hundred times faster."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def run(first_seed: int, seeds: int, jobs: int, *, core: bool, as_json: bool) -> int:
+    """Search a range of seeds.
+
+    Exit code: 0 nothing found, 1 a promise was broken or the seeds were too easy to prove anything.
+    """
+    if core:
+        if as_json:
+            raise click.UsageError("--core prints text only; leave --json out")
+        from jepsen_like.core_sim.__main__ import report_range
+
+        return report_range(first_seed, seeds, jobs)
+    from cluster.commands.common import ended_like_ctrl_c, print_json
+    from jepsen_like.sim.campaign import run_range
+
+    with ended_like_ctrl_c():
+        summary = run_range(first_seed, seeds, jobs=jobs, heard=_quiet if as_json else _show_violations)
+    shortfalls = summary.shortfalls()
+    if as_json:
+        print_json(summary.as_dict())
+    else:
+        click.echo("rare states: " + ", ".join(f"{name} {count}" for name, count in sorted(summary.sometimes.items())))
+        for shortfall in shortfalls:
+            click.echo(f"too little: {shortfall}")
+        click.echo(summary.line())
+    return 1 if summary.failing or shortfalls else 0
+
+
+def _quiet(verdict: Verdict) -> None:
+    """--json prints at the end."""
+
+
+def _show_violations(verdict: Verdict) -> None:
+    for violation in verdict.violations[:SHOWN_MAX]:
+        where = f"{violation.at_s:.4f} s, event {violation.event}"
+        click.echo(f"seed {verdict.seed}: {violation.checker}: {violation.what} (at {where})")
+    if verdict.violations:
+        click.echo(f"  replay: raftmq sim replay {verdict.seed}")
+
+
+@sim.command()
+@click.argument("seed", type=click.IntRange(min=0))
+@click.option("--core", is_flag=True, help="A seed of the core-only simulator.")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write what happened to this file instead of the terminal.")  # fmt: skip
+def replay(seed: int, *, core: bool, trace: Path | None) -> int:
+    """Run one seed again, event for event, and tell its story. Exit code: 0 nothing found, 1 a promise was broken."""
+    if core:
+        from jepsen_like.core_sim.__main__ import report_seed
+
+        return report_seed(seed, trace=trace is not None)
+    from jepsen_like.sim.faults import plan
+    from jepsen_like.sim.options import draw
+    from jepsen_like.sim.world import run_seed
+
+    options = draw(seed)
+    click.echo(f"options: {options.describe()}")
+    click.echo("plan:")
+    for fault in plan(options):
+        click.echo(f"  {fault.describe()}")
+    lines: list[str] = []
+    tell: Callable[[str], None] = lines.append if trace is not None else click.echo
+    verdict = run_seed(seed, trace=tell)
+    if trace is not None:
+        trace.write_text("\n".join(lines) + "\n")
+    _show_violations(verdict)
+    outcome = f"{len(verdict.violations)} violations" if verdict.violations else "no violation"
+    click.echo(
+        f"seed {seed}: {outcome}; {verdict.acked} operations acknowledged, {verdict.unknown} unknown, "
+        f"{sum(verdict.faults.values())} faults, {verdict.leader_changes} leader changes, {verdict.events} events in "
+        f"{verdict.virtual_s:.1f} simulated seconds, hash {verdict.hash}"
+    )
+    return 1 if verdict.violations else 0
+
+
+@sim.command()
+@click.argument("seed", type=click.IntRange(min=0))
+@click.option("--runs", default=60, show_default=True, type=click.IntRange(min=1), help="Try at most so many times.")
+def shrink(seed: int, runs: int) -> int:
+    """Find fewer faults that break the same promise. Exit code: 0 shrunk, 5 the seed breaks nothing."""
+    from cluster.local_errors import ExitCode, LocalError
+    from jepsen_like.sim.campaign import shrink as shrink_seed
+    from jepsen_like.sim.world import run_seed
+
+    try:
+        faults = shrink_seed(seed, runs, click.echo)
+    except ValueError as error:
+        raise LocalError(
+            str(error), "only a seed that breaks a promise can be shrunk", f"raftmq sim replay {seed}", ExitCode.REFUSED
+        ) from None
+    click.echo("these faults are enough:")
+    for fault in faults:
+        click.echo(f"  {fault.describe()}")
+    run_seed(seed, faults=faults, trace=click.echo)
+    return 0
