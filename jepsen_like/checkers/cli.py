@@ -1,4 +1,4 @@
-"""Command line of the checkers. Exit codes: 0 valid, 1 invalid, 2 unknown; 64 bad usage."""
+"""Command line of the checkers. Exit codes: 0 valid, 1 invalid, 2 bad usage, 3 unknown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import click
 
 from jepsen_like.checkers.compose import check_file
 from jepsen_like.checkers.workload import WORKLOADS, workload_named
-
-BAD_USAGE = 64
 
 
 @click.group()

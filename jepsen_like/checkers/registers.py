@@ -12,7 +12,7 @@ from jepsen_like.checkers import offsets
 from jepsen_like.checkers.shrink import smallest
 from jepsen_like.checkers.steps import Operations, place, values_of
 from jepsen_like.checkers.verdict import Findings, Result
-from jepsen_like.checkers.wgl import IMPOSSIBLE, OPEN, Call, Impossible, search
+from jepsen_like.checkers.wgl import IMPOSSIBLE, OPEN, Call, Impossible, Model, search
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
 
@@ -27,7 +27,7 @@ def check(operations: Operations, workload: Workload) -> Result:
     keys = calls_by_key(operations)
     steps = 0
     for key, calls in keys.items():
-        answer = search(drop_needless(calls), register, workload.max_steps)
+        answer = search(drop_needless(calls), REGISTER, workload.max_steps)
         steps += answer.steps
         if answer.linearizable is None:
             findings.doubt(f"{key}: gave up after {workload.max_steps:,} steps over {len(calls):,} operations")
@@ -37,7 +37,7 @@ def check(operations: Operations, workload: Workload) -> Result:
     return findings.result(NAME, stats, workload.allowed)
 
 
-def register(state: Hashable, call: Call) -> Hashable | Impossible:
+def step(state: Hashable, call: Call) -> Hashable | Impossible:
     """A register that may be absent (None), with compare-and-set and create-if-absent."""
     match call.f:
         case "put":
@@ -53,6 +53,14 @@ def register(state: Hashable, call: Call) -> Hashable | Impossible:
             moved = call.argument if state is None else state
             return moved if call.is_open or (state is None) is bool(call.result) else IMPOSSIBLE
     raise ValueError(f"a register does not know {call.f!r}")
+
+
+def observes(call: Call) -> bool:
+    """Reads, and compares that failed."""
+    return call.f == "get" or (call.f in ("cas", "create") and not call.result)
+
+
+REGISTER = Model(step, observes)
 
 
 def calls_by_key(operations: Operations) -> dict[str, list[Call]]:
@@ -112,7 +120,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _report(key: str, calls: list[Call], stuck: Call, findings: Findings) -> None:
-    witness = smallest(calls, stuck, register)
+    witness = smallest(calls, stuck, REGISTER)
     shown = "; ".join(_say(call) for call in witness[:6]) + ("; …" if len(witness) > 6 else "")
     steps = sorted(index for call in witness for index in (call.invoked, call.completed) if index != OPEN)
     findings.add("nonlinearizable", f"{key}: no order of these explains every answer: {shown}", steps, subject=key)

@@ -3,7 +3,7 @@
 Everything removed here could be removed from any linearizable history without making it non-linearizable, so what
 is left is still a proof, about the same operations:
 
-- what was invoked after the call that could not be placed had completed; calls that completed later become unknown;
+- everything after the first completion that no order explains; calls that were open then become unknown;
 - reads, one by one;
 - a write together with all reads of its value, if no other write has that value and nothing compares.
 """
@@ -17,12 +17,36 @@ from jepsen_like.checkers.wgl import OPEN, Call, Model, search
 
 _TRIES = 300
 _STEPS_PER_TRY = 20_000
+_STEPS_PER_PREFIX = 100_000
 
 
 def smallest(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
     """A small subset of the calls that is not linearizable either, in order of invocation."""
-    kept = _without(_write_units, _until(calls, stuck.completed), model)
+    kept = _without(_write_units, _shortest_prefix(calls, stuck, model), model)
     return _without(_reads, kept, model)
+
+
+def _shortest_prefix(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
+    """The history until the first completion that no order explains: found by halving, for prefixes of a
+    linearizable history are linearizable. The stuck call is a good first guess, not more: a path that got less far
+    may have stopped later.
+    """
+
+    def proves(end: int) -> bool:
+        return search(_until(calls, end), model, _STEPS_PER_PREFIX).linearizable is False
+
+    ends = sorted(call.completed for call in calls if not call.is_open)
+    low, high = 0, len(ends) - 1
+    guess = ends.index(stuck.completed)
+    if proves(ends[guess]):
+        high = guess
+    while low < high:
+        middle = (low + high) // 2
+        if proves(ends[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return _until(calls, ends[high])
 
 
 def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call], model: Model) -> list[Call]:

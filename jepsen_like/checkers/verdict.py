@@ -8,11 +8,16 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from cluster.local_errors import ExitCode
 from jepsen_like.history import Op
 
 Outcome = Literal["valid", "invalid", "unknown"]
 
-EXIT_CODES: dict[Outcome, int] = {"valid": 0, "invalid": 1, "unknown": 2}
+EXIT_CODES: dict[Outcome, int] = {
+    "valid": int(ExitCode.OK),
+    "invalid": int(ExitCode.FAILED),
+    "unknown": int(ExitCode.UNKNOWN),
+}
 
 WITNESSES_PER_KIND = 20
 """Anomalies kept with their witness; the rest of a kind is only counted. A lost disk loses a million messages."""
@@ -98,7 +103,7 @@ class Verdict(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 valid, 1 invalid, 2 unknown."""
+        """0 valid, 1 invalid, 3 unknown, as everywhere in `raftmq`."""
         return EXIT_CODES[self.outcome]
 
     @property

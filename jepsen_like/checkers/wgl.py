@@ -1,12 +1,15 @@
 """Linearizability of one object: the search of Wing and Gong with Lowe's cache of visited configurations.
 
 Sources: J. Wing and C. Gong, "Testing and verifying concurrent objects" (1993); G. Lowe, "Testing for
-linearizability" (2017). Two things are done for long histories with operations of unknown outcome:
+linearizability" (2017). Three things are done for long histories with operations of unknown outcome:
 
 - A configuration is (first operation not yet taken, bitset of those taken after it, bitset of unknown ones taken,
   state). The bitset is a window, so its size follows the concurrency and not the length of the history.
 - Operations of unknown outcome never have to happen. They are tried only where every known operation has been tried,
-  so that they are not spent too early, and only if they change the state.
+  so that they are not spent too early, and the next operation must be one that would go differently without them:
+  else the same order without them is an explanation, too.
+- A known operation that only observes and is possible now is taken at once, and no other choice is tried in its place:
+  in any explanation it can be moved here.
 """
 
 from __future__ import annotations
@@ -41,8 +44,14 @@ class Impossible:
 
 IMPOSSIBLE: Final = Impossible()
 
-Model = Callable[[Hashable, Call], "Hashable | Impossible"]
-"""(state, call) -> next state, or IMPOSSIBLE if the call could not have had this result. The first state is None."""
+
+class Model(NamedTuple):
+    """A sequential specification. The first state is None."""
+
+    step: Callable[[Hashable, Call], Hashable | Impossible]
+    """(state, call) -> next state, or IMPOSSIBLE if the call could not have had this result."""
+    observes: Callable[[Call], bool]
+    """Whether this known call, in every state in which it is possible, leaves that state as it is."""
 
 
 class Answer(NamedTuple):
@@ -60,14 +69,34 @@ def search(calls: Sequence[Call], model: Model, max_steps: int) -> Answer:
     return _Search(calls, model).run(max_steps)
 
 
+class _Nothing:
+    """No state: the last operation taken was a known one."""
+
+
+_NOTHING: Final = _Nothing()
+
+
+class _Configuration(NamedTuple):
+    base: int
+    """Every known call before this one has been taken."""
+    window: int
+    """Bit i: known call base + i has been taken."""
+    taken: int
+    """Bit i: unknown call i has been taken."""
+    state: Hashable
+    without: Hashable | _Nothing
+    """If the last call was an unknown one: the state as it would be without it."""
+
+
 class _Frame(NamedTuple):
+    """A choice: what it was made from, and where the next one is."""
+
+    configuration: _Configuration
     entry: int
     unknown: int
-    """Index of the unknown call that was taken, or -1 if `entry` was."""
-    state: Hashable
-    base: int
-    window: int
-    taken: int
+    """Index of the unknown call that was taken at this entry, or -1 if the entry's own call was."""
+    is_forced: bool
+    """There is no other choice."""
 
 
 class _Search:
@@ -77,7 +106,7 @@ class _Search:
     """
 
     def __init__(self, calls: Sequence[Call], model: Model) -> None:
-        self.model = model
+        self.step = model.step
         self.known = sorted((call for call in calls if not call.is_open), key=lambda call: call.invoked)
         self.unknown = sorted((call for call in calls if call.is_open), key=lambda call: call.invoked)
         events = sorted(
@@ -87,6 +116,7 @@ class _Search:
         self.time = [-1, *(time for time, _, _ in events)]
         self.call_of = [-1, *(i if begins else -1 for _, begins, i in events)]
         self.owner = [-1, *(i for _, _, i in events)]
+        self.observes = [model.observes(call) for call in self.known]
         self.completion = [0] * len(self.known)
         for event, (_, begins, i) in enumerate(events, 1):
             if not begins:
@@ -96,84 +126,100 @@ class _Search:
         self.before = [(event - 1) % size for event in range(size)]
 
     def run(self, max_steps: int) -> Answer:
-        state: Hashable = None
-        base = window = taken = steps = depth = deepest = 0
-        stuck: Call | None = None
-        seen: set[tuple[int, int, int, Hashable]] = set()
+        here = _Configuration(0, 0, 0, None, _NOTHING)
+        seen: set[_Configuration] = set()
         stack: list[_Frame] = []
+        steps = depth = deepest = 0
+        stuck: Call | None = None
         entry, candidate = self.after[0], 0
+        is_new = True
         while depth < len(self.known):
             steps += 1
             if steps > max_steps:
                 return Answer(None, steps, None)
-            i = self.call_of[entry]
-            if i >= 0:
-                moved = self.model(state, self.known[i])
-                if not isinstance(moved, Impossible):
-                    next_base, next_window = _take(base, window, i)
-                    key = (next_base, next_window, taken, moved)
-                    if key not in seen:
-                        seen.add(key)
-                        stack.append(_Frame(entry, -1, state, base, window, taken))
-                        state, base, window = moved, next_base, next_window
-                        self._lift(entry, self.completion[i])
-                        depth += 1
-                        entry, candidate = self.after[0], 0
-                        continue
-                entry = self.after[entry]
-                continue
-            if stuck is None or depth > deepest:
-                deepest, stuck = depth, self.known[self.owner[entry]]
-            candidate, moved = self._unknown_call(candidate, taken, state, self.time[entry])
-            if not isinstance(moved, Impossible):
-                key = (base, window, taken | 1 << candidate, moved)
-                if key in seen:
-                    candidate += 1
+            frame, there = self._choose(here, entry, candidate, is_new=is_new)
+            is_new = False
+            if there is not None:
+                if there in seen and not frame.is_forced:
+                    entry, candidate = self._after(frame)
                     continue
-                seen.add(key)
-                stack.append(_Frame(entry, candidate, state, base, window, taken))
-                state, taken = moved, taken | 1 << candidate
-                entry, candidate = self.after[0], 0
-                continue
-            if not stack:
-                return Answer(False, steps, stuck)
-            frame = stack.pop()
-            state, base, window, taken = frame.state, frame.base, frame.window, frame.taken
-            if frame.unknown >= 0:
-                entry, candidate = frame.entry, frame.unknown + 1
-            else:
-                self._unlift(frame.entry, self.completion[self.call_of[frame.entry]])
-                depth -= 1
-                entry, candidate = self.after[frame.entry], 0
+                if there not in seen:
+                    seen.add(there)
+                    stack.append(frame)
+                    if frame.unknown < 0:
+                        self._lift(frame.entry)
+                        depth += 1
+                    here, is_new = there, True
+                    entry, candidate = self.after[0], 0
+                    continue
+            elif stuck is None or depth > deepest:
+                deepest, stuck = depth, self.known[self.owner[frame.entry]]
+            while True:
+                if not stack:
+                    return Answer(False, steps, stuck or self.known[0])
+                frame = stack.pop()
+                if frame.unknown < 0:
+                    self._unlift(frame.entry)
+                    depth -= 1
+                if not frame.is_forced:
+                    break
+            here = frame.configuration
+            entry, candidate = self._after(frame)
         return Answer(True, steps, None)
 
-    def _unknown_call(
-        self, candidate: int, taken: int, state: Hashable, deadline: int
-    ) -> tuple[int, Hashable | Impossible]:
-        """The first unknown call from `candidate` on, begun before `deadline`, that changes the state."""
-        while candidate < len(self.unknown) and self.unknown[candidate].invoked < deadline:
-            if not taken >> candidate & 1:
-                moved = self.model(state, self.unknown[candidate])
-                if not isinstance(moved, Impossible) and moved != state:
-                    return candidate, moved
-            candidate += 1
-        return candidate, IMPOSSIBLE
+    def _after(self, frame: _Frame) -> tuple[int, int]:
+        """(entry, candidate) of the choice after this one."""
+        return (self.after[frame.entry], 0) if frame.unknown < 0 else (frame.entry, frame.unknown + 1)
 
-    def _lift(self, *events: int) -> None:
-        for event in events:
+    def _choose(
+        self, here: _Configuration, entry: int, candidate: int, *, is_new: bool
+    ) -> tuple[_Frame, _Configuration | None]:
+        """The next call that can be taken, and where that leads; None if the completion at the entry forbids all."""
+        if is_new:
+            free = self.after[0]
+            while (i := self.call_of[free]) >= 0:
+                if self.observes[i] and not isinstance(self._moved(here, self.known[i]), Impossible):
+                    return _Frame(here, free, -1, True), _taken(here, i, here.state)
+                free = self.after[free]
+        while (i := self.call_of[entry]) >= 0:
+            moved = self._moved(here, self.known[i])
+            if not isinstance(moved, Impossible):
+                return _Frame(here, entry, -1, False), _taken(here, i, moved)
+            entry = self.after[entry]
+        deadline = self.time[entry]
+        while candidate < len(self.unknown) and self.unknown[candidate].invoked < deadline:
+            if not here.taken >> candidate & 1:
+                moved = self._moved(here, self.unknown[candidate])
+                if not isinstance(moved, Impossible) and moved != here.state:
+                    there = here._replace(taken=here.taken | 1 << candidate, state=moved, without=here.state)
+                    return _Frame(here, entry, candidate, False), there
+            candidate += 1
+        return _Frame(here, entry, -1, False), None
+
+    def _moved(self, here: _Configuration, call: Call) -> Hashable | Impossible:
+        """The state after this call, or IMPOSSIBLE, also if it would make the unknown call before it needless."""
+        moved = self.step(here.state, call)
+        if isinstance(here.without, _Nothing) or isinstance(moved, Impossible):
+            return moved
+        return IMPOSSIBLE if self.step(here.without, call) == moved else moved
+
+    def _lift(self, begin: int) -> None:
+        """Takes the call that begins with this event out of the list."""
+        for event in (begin, self.completion[self.call_of[begin]]):
             self.after[self.before[event]] = self.after[event]
             self.before[self.after[event]] = self.before[event]
 
-    def _unlift(self, first: int, second: int) -> None:
-        for event in (second, first):
+    def _unlift(self, begin: int) -> None:
+        """Puts it back: the exact reverse, in reverse order."""
+        for event in (self.completion[self.call_of[begin]], begin):
             self.after[self.before[event]] = event
             self.before[self.after[event]] = event
 
 
-def _take(base: int, window: int, i: int) -> tuple[int, int]:
-    """The window with call i taken, moved on so that its lowest bit is clear again."""
-    window |= 1 << (i - base)
+def _taken(here: _Configuration, i: int, state: Hashable) -> _Configuration:
+    """The configuration with known call i taken; the window moves on so that its lowest bit is clear again."""
+    base, window = here.base, here.window | 1 << (i - here.base)
     while window & 1:
         window >>= 1
         base += 1
-    return base, window
+    return _Configuration(base, window, here.taken, state, _NOTHING)

@@ -26,7 +26,7 @@ class Workload(NamedTuple):
     """Fewer acknowledged operations than this prove nothing: unknown."""
     must_recover: bool = True
     """After the last fault was lifted, operations must succeed again."""
-    max_steps: int = 500_000
+    max_steps: int = 2_000_000
     """Steps of the linearizability search per key before it gives up: unknown."""
     unavailable_after_ns: int = 500_000_000
     """A pause between two successes longer than this counts as an outage."""

@@ -132,7 +132,7 @@ def test_a_line_that_is_not_a_step(tmp_path: Path, lines: list[bytes]) -> None:
 
 def test_more_after_the_end(tmp_path: Path, lines: list[bytes]) -> None:
     refused(tmp_path / "h.jsonl", [*lines, lines[1]], 9, "something follows the closing line")
-    refused(tmp_path / "h.jsonl", [*lines, lines[-1]], 8, "not a step")
+    refused(tmp_path / "h.jsonl", [*lines, lines[-1]], 9, "something follows the closing line")
 
 
 IMPOSSIBLE = {
