@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -17,6 +18,9 @@ NAME = "availability"
 _JUDGED_AFTER_THE_RUN = frozenset({"read", "digest"})
 """Read from replicas one by one: says nothing about the cluster being available."""
 
+REST_NS = 2_000_000_000
+"""Clients that do not try for this long are not waiting any more."""
+
 
 class Outage(NamedTuple):
     """A time in which clients tried and nothing succeeded. Nanoseconds on the clock of the history."""
@@ -26,6 +30,7 @@ class Outage(NamedTuple):
 
     @property
     def length_ns(self) -> int:
+        """How long it lasted."""
         return self.end_ns - self.start_ns
 
 
@@ -46,15 +51,16 @@ def check(operations: Operations, workload: Workload) -> Result:
     findings = Findings()
     attempts = operations.of(*sorted(operations.kinds - NOTES - _JUDGED_AFTER_THE_RUN))
     faults = faults_of(operations)
-    pauses = outages(attempts, at_least_ns=workload.unavailable_after_ns)
+    pauses = outages(attempts)
+    long = [pause for pause in pauses if pause.length_ns > workload.unavailable_after_ns]
     if workload.must_recover and faults and attempts:
         _recovered(attempts, faults, findings)
     stats: dict[str, Any] = {
         "faults": len(faults),
-        "outages": len(pauses),
-        "outage_ms": round(sum(pause.length_ns for pause in pauses) / 1e6),
-        "longest_ms": round(max((pause.length_ns for pause in pauses), default=0) / 1e6),
-        "failover_ms": failover_times(attempts, faults),
+        "outages": len(long),
+        "outage_ms": round(sum(pause.length_ns for pause in long) / 1e6),
+        "longest_ms": round(max((pause.length_ns for pause in long), default=0) / 1e6),
+        "failover_ms": failover_times(pauses, faults),
     }
     return findings.result(NAME, stats, workload.allowed)
 
@@ -74,10 +80,10 @@ def faults_of(operations: Operations) -> list[Fault]:
     return faults
 
 
-def outages(attempts: list[Operation], at_least_ns: int = 0) -> list[Outage]:
-    """Times between two successes in which some client was waiting or trying, and that lasted longer than this.
+def outages(attempts: list[Operation], at_least_ns: int = 1_000_000) -> list[Outage]:
+    """Times between two successes in which clients were waiting or trying, and that lasted longer than this.
 
-    From the moment a client was first left waiting: a pause in which nobody asked anything is no outage.
+    From the moment a client was first left waiting: a time in which nobody asked anything is no outage.
     """
     if not attempts:
         return []
@@ -85,24 +91,34 @@ def outages(attempts: list[Operation], at_least_ns: int = 0) -> list[Outage]:
     ends = [o.completed.time_ns if o.completed is not None else invoked[-1] for o in attempts]
     latest_end = list(accumulate(ends, max))
     successes = sorted(o.completed.time_ns for o in attempts if o.completed is not None and o.outcome == "ok")
-    found = []
+    found: list[Outage] = []
     for before, after in pairwise([invoked[0], *successes, max(latest_end[-1], invoked[-1])]):
-        if after - before <= at_least_ns:
-            continue
-        position = bisect_right(invoked, before)
-        waiting = position and latest_end[position - 1] > before
-        start = before if waiting else invoked[position] if position < len(invoked) else after
-        if after - start > at_least_ns:
-            found.append(Outage(start, after))
-    return found
+        if after - before > at_least_ns:
+            position = bisect_right(invoked, before)
+            waiting_until = latest_end[position - 1] if position else before
+            tries = ((invoked[i], ends[i]) for i in range(position, len(invoked)))
+            found += _waited(before, after, waiting_until, tries)
+    return [outage for outage in found if outage.length_ns > at_least_ns]
 
 
-def failover_times(attempts: list[Operation], faults: list[Fault]) -> dict[str, dict[str, int]]:
+def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int, int]]) -> Iterator[Outage]:
+    """The parts of a time without success in which somebody waited; short rests between retries belong to them."""
+    for invoked, completed in tries:
+        if invoked >= end:
+            break
+        if invoked > waiting_until + REST_NS or waiting_until <= start:
+            if waiting_until > start:
+                yield Outage(start, waiting_until)
+            start = invoked
+        waiting_until = max(waiting_until, completed)
+    yield Outage(start, min(end, waiting_until))
+
+
+def failover_times(pauses: list[Outage], faults: list[Fault]) -> dict[str, dict[str, int]]:
     """Per kind of fault: how often, and p50, p99 and maximum of the longest outage while it lasted, in ms.
 
     Counted from the fault, at most until the next fault begins; an outage that outlasts the fault counts whole.
     """
-    pauses = outages(attempts)
     ends = [pause.end_ns for pause in pauses]
     times: dict[str, list[int]] = defaultdict(list)
     for i, fault in enumerate(faults):
