@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from jepsen_like.live.run import Outcome
     from jepsen_like.live.session import Wish
 
-RATE = 2000
 TIME_S = 60.0
 
 
@@ -29,11 +28,11 @@ def chaos() -> None:
 @click.option("--time", "time_s", type=click.FloatRange(min=1), default=TIME_S, show_default=True, metavar="S",
               help="Seconds under faults.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), help="Draws the faults; printed, so they can be repeated.")
-@click.option("--rate", type=click.IntRange(min=1), default=RATE, show_default=True, help="Sends per second.")
+@click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run_command(
-    scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int,
+    scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int | None,
     out: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Run it. Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported (2: wrong command, 5: refused to start)."""
@@ -62,7 +61,9 @@ def run_command(
     return outcome.verdict.exit_code
 
 
-def _wish(scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int) -> Wish:
+def _wish(
+    scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int | None
+) -> Wish:
     from cluster.config_source import did_you_mean
     from cluster.local_errors import ExitCode, LocalError
     from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
@@ -106,6 +107,10 @@ def _show(outcome: Outcome, result: dict[str, Any], folder: Path) -> None:
         f" {outcome.power_failures} power failures; recovery median {result['recovery_ms']['median']} ms,"
         f" max {result['recovery_ms']['max']} ms"
     )
+    if outcome.story:
+        click.echo("how one of them was lost:")
+        for line in outcome.story:
+            click.echo(f"  {line}")
     for reason in outcome.reasons:
         click.echo(f"  - {reason}")
     click.secho(f"{outcome.verdict.value}    ({folder})", bold=True)

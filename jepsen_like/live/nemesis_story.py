@@ -66,7 +66,7 @@ def stutter_kill(stage: Stage, hold_s: float) -> Effect:
     stage.sleep(stage.rng.uniform(0.2, 0.5))
     blow = stage.subject.aim(leader)
     stage.subject.resume(hesitates)
-    stage.sleep(stage.rng.choice((0.0, 0.005, 0.02, 0.05)))
+    stage.sleep(stage.rng.choice((0.0, 0.02, 0.05, 0.1, 0.2, 0.4)))
     blow()
     acked = stage.load.counts.acked - before
     dead += stage.strike([leader]) or not stage.subject.is_running(leader)

@@ -51,6 +51,8 @@ class Edge:
         self.accepted = 0
         self.links: set[_Link] = set()
         self.server: asyncio.Server | None = None
+        self.answers: Edge | None = None
+        """The edge that the other direction of this one's connections belongs to; None: answers do not count."""
         self._rng = rng
 
     def due_in_s(self) -> float:
@@ -77,11 +79,17 @@ class _Link:
         self.open_sides = 1
         self._connecting: asyncio.Task[None] | None = None
         self.forth = _Flow(edge, counted=True)
-        self.back = _Flow(edge, counted=False)
+        self.back = _Flow(edge.answers or edge, counted=edge.answers is not None)
         self.back.attach(dialler)
         self.forth.source = dialler
-        edge.links.add(self)
+        for each in self.edges:
+            each.links.add(self)
         self.go_on()
+
+    @property
+    def edges(self) -> list[Edge]:
+        """One, or two if answers count."""
+        return [self.edge] if self.edge.answers is None else [self.edge, self.edge.answers]
 
     def go_on(self) -> None:
         """Dials the target if that is still to be done, and lets flow what may."""
@@ -109,13 +117,16 @@ class _Link:
         self.open_sides -= 1
         flow.take(None)
         if self.open_sides == 0 and self._connecting is not None and self._connecting.done():
-            self.ended = True
-            self.edge.links.discard(self)
+            self._forget()
+
+    def _forget(self) -> None:
+        self.ended = True
+        for each in self.edges:
+            each.links.discard(self)
 
     def abort(self) -> None:
         """Ends both sides with a reset."""
-        self.ended = True
-        self.edge.links.discard(self)
+        self._forget()
         for flow in (self.forth, self.back):
             flow.drop()
 
@@ -244,12 +255,17 @@ class _Side(asyncio.Protocol):
 class Fabric:
     """The proxies of all edges, on a thread of their own. Every method may be called from any thread."""
 
-    def __init__(self, target_ports: Mapping[int, int], seed: int = 0) -> None:
-        """`target_ports`: node id -> the port it listens on for its peers."""
+    def __init__(self, target_ports: Mapping[int, int], seed: int = 0, *, duplex: bool = False) -> None:
+        """`target_ports`: node id -> the port it listens on for its peers. `duplex`: one connection carries what both
+        of its nodes say, so its two directions belong to two edges.
+        """
         self._thread = LoopThread()
         rng = random.Random(seed)
         pairs = [(a, b) for a in sorted(target_ports) for b in sorted(target_ports) if a != b]
         self._edges = {pair: Edge(pair, target_ports[pair[1]], random.Random(rng.random())) for pair in pairs}
+        if duplex:
+            for (a, b), edge in self._edges.items():
+                edge.answers = self._edges[b, a]
         try:
             self.ports: dict[Pair, int] = self._thread.run(self._listen())
         except BaseException:

@@ -28,7 +28,7 @@ from jepsen_like.history import HistoryWriter
 from jepsen_like.live.payload import body_of, id_of
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.proxy import Fabric
-from jepsen_like.live.subject import Capability, NodeState, Placed, SendFailed, SendUnknown, is_healthy
+from jepsen_like.live.subject import Capability, LoadPlan, NodeState, Placed, SendFailed, SendUnknown, is_healthy
 
 if TYPE_CHECKING:
     from cluster.client import SendResult
@@ -49,6 +49,7 @@ class RaftMQSubject:
     name = "raftmq"
     topic = TOPIC
     queues = QUEUES
+    load = LoadPlan(2000, 512)
 
     def __init__(
         self,
@@ -211,6 +212,11 @@ class RaftMQSubject:
                 for queue_id in range(QUEUES):
                     rows += _read_queue(mq, node, queue_id, history)
         return rows
+
+    def evidence(self) -> list[str]:
+        """See Subject."""
+        return [f"node {node.id} ended by itself, code {code}" for node in self.nodes
+                for code in self.processes.exits.get(node.id, [])]  # fmt: skip
 
 
 def _read_queue(mq: Any, node: NodeRecord, queue_id: int, history: HistoryWriter) -> int:

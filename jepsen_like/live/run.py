@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jepsen_like.history import HistoryWriter
+from jepsen_like.live.explain import explain
 from jepsen_like.live.judge import Judgement, judge
 from jepsen_like.live.log_workload import Counts, LogWorkload
 from jepsen_like.live.monitor import PROCESS, Monitor
@@ -59,6 +60,8 @@ class Outcome(NamedTuple):
     judgement: Judgement | None
     skipped: dict[str, str]
     seconds: float
+    story: list[str]
+    """One lost message step by step; empty if none is lost."""
 
     def to_json(self, plan: Plan) -> dict[str, Any]:
         """The last line of `--json` and verdict.json."""
@@ -91,6 +94,7 @@ class Outcome(NamedTuple):
             },
             "faults": dict(faults),
             "skipped": self.skipped,
+            "story": self.story,
             "checks": self.judgement.to_json() if self.judgement else None,
         }
 
@@ -117,7 +121,7 @@ class Run:
         meta = {"workload": "log", "seed": plan.seed, "subject": plan.subject, "repeat": plan.command,
                 "scenario": plan.scenario.name if plan.scenario else None}  # fmt: skip
         self._history = HistoryWriter(folder / "history.jsonl", meta)
-        self._load = LogWorkload(subject, self._history, rate=plan.rate)
+        self._load = LogWorkload(subject, self._history, rate=plan.rate, in_flight_max=subject.load.in_flight_max)
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks)
         self._monitor = Monitor(subject, self._history)
         self._played: list[Played] = []
@@ -234,9 +238,10 @@ class Run:
         seconds = self._elapsed
         judgement = judge(self._folder, self._history, len(self._subject.node_ids))
         verdict = self._verdict(judgement)
+        story = explain(self._history.ops, self._subject.evidence()) if verdict is Verdict.INVALID else []
         return Outcome(
             verdict, self._reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
-            self._stage.power_failures, self._rows, judgement, self._skipped, seconds,
+            self._stage.power_failures, self._rows, judgement, self._skipped, seconds, story,
         )  # fmt: skip
 
     def _verdict(self, judgement: Judgement) -> Verdict:

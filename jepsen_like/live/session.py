@@ -35,7 +35,8 @@ class Wish(NamedTuple):
     nemeses: tuple[Nemesis, ...] | None
     time_s: float
     seed: int
-    rate: int
+    rate: int | None
+    """None: what suits the subject."""
 
 
 def check_space(folder: Path, free_bytes: int | None = None) -> None:
@@ -94,7 +95,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
         try:
             choice = choose(subject.capabilities, missing, wish.nemeses)
             plan = Plan(
-                wish.subject, wish.scenario, choice.nemeses, wish.time_s, wish.seed, wish.rate,
+                wish.subject, wish.scenario, choice.nemeses, wish.time_s, wish.seed, wish.rate or subject.load.rate,
                 wish.nemeses is not None,
             )  # fmt: skip
             tell(f"seed {plan.seed}    (again: {plan.command})")
@@ -118,6 +119,10 @@ def _build(
     from jepsen_like.live.raftmq_subject import RaftMQSubject
 
     nodes = folder / NODES
+    if wish.subject == "pysyncobj":
+        from jepsen_like.live.pysyncobj_subject import PySyncObjSubject
+
+        return PySyncObjSubject(nodes, processes, seed=wish.seed), Tools(), {}
     if not _wants_shim(wish):
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}
     work = folder / SHIM

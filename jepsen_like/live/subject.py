@@ -55,6 +55,13 @@ class NodeState(NamedTuple):
     committed: int
 
 
+class LoadPlan(NamedTuple):
+    """The load that suits a subject: sends per second, and how many may be under way."""
+
+    rate: int
+    in_flight_max: int
+
+
 class LogClient(Protocol):
     """Appends to the subject's log; made and used on one event loop."""
 
@@ -73,6 +80,7 @@ class Subject(Protocol):
     topic: str
     queues: int
     fabric: Fabric
+    load: LoadPlan
 
     @property
     def node_ids(self) -> list[int]:
@@ -117,6 +125,9 @@ class Subject(Protocol):
 
     def read_all(self, history: HistoryWriter) -> int:
         """Reads every replica to its end into the history (`read`); returns the number of rows."""
+
+    def evidence(self) -> list[str]:
+        """What the nodes' own logs say about a loss, one line each."""
 
 
 def leader_of(states: dict[int, NodeState | None]) -> int | None:
