@@ -1,0 +1,73 @@
+"""A follower hands committed entries to apply in gathered runs; a leader at once; nothing is lost at the change."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster import raft_driver
+from cluster.raft_driver import RaftDriver
+from raftlog.types import Role
+
+
+class _Raw:
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.applied_index = 0
+        self.leader_id = 0
+
+
+class _Lane:
+    def __init__(self) -> None:
+        self.runs: list[list[Any]] = []
+
+    def submit(self, job: list[Any]) -> None:
+        self.runs.append(job)
+
+
+def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
+    driver = RaftDriver(
+        _Raw(role), 1, loop=asyncio.get_running_loop(), clock=None, tick_ms=50, on_stop=print,  # type: ignore[arg-type]
+    )  # fmt: skip
+    lane = _Lane()
+    driver.attach(None, None, None, lane)  # type: ignore[arg-type]
+    return driver, lane
+
+
+async def test_a_leader_applies_at_once() -> None:
+    driver, lane = _driver(Role.LEADER)
+    driver._apply_soon([1])  # type: ignore[list-item]
+    driver._apply_soon([2])  # type: ignore[list-item]
+    assert lane.runs == [[1], [2]]
+
+
+async def test_a_follower_gathers_until_the_timer_or_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raft_driver, "APPLY_GATHER_MAX", 3)
+    driver, lane = _driver(Role.FOLLOWER)
+    driver._apply_soon([1])  # type: ignore[list-item]
+    driver._apply_soon([2])  # type: ignore[list-item]
+    assert lane.runs == []
+    driver._apply_soon([3])  # type: ignore[list-item]
+    assert lane.runs == [[1, 2, 3]], "the limit"
+    driver._apply_soon([4])  # type: ignore[list-item]
+    await asyncio.sleep(0.05)
+    assert lane.runs == [[1, 2, 3], [4]], "the timer"
+
+
+async def test_what_a_follower_gathered_goes_before_what_it_applies_as_leader() -> None:
+    driver, lane = _driver(Role.FOLLOWER)
+    driver._apply_soon([1])  # type: ignore[list-item]
+    driver.raw.role = Role.LEADER  # type: ignore[misc]
+    driver._apply_soon([2])  # type: ignore[list-item]
+    await asyncio.sleep(0.05)
+    assert lane.runs == [[1, 2]]
+
+
+async def test_a_stopped_node_applies_nothing_more() -> None:
+    driver, lane = _driver(Role.FOLLOWER)
+    driver._apply_soon([1])  # type: ignore[list-item]
+    driver.stop()
+    await asyncio.sleep(0.05)
+    assert lane.runs == []
