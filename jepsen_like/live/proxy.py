@@ -1,10 +1,10 @@
-"""A TCP proxy on each directed edge between nodes: cut, hold, delay and reset what one node says to another.
+"""A TCP proxy on each directed edge between nodes: cut, hold, delay and lose what one node says to another.
 
 Nodes send only on connections they dialled, so the proxy that `source` dials to reach `target` carries exactly what
 `source` says to `target`, and cutting it alone is a one-way partition. Needs no privilege.
 
 A cut edge looks as a dropped cable does: bytes are taken and held, closed connections stay unnoticed, new connections
-stay silent. When it heals, what was held flows on (as TCP would retransmit it) or the connections are reset.
+stay silent. When it heals, what was held flows on (as TCP would retransmit it) or the connections are broken and it is lost.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Link:
             each.links.discard(self)
 
     def abort(self) -> None:
-        """Ends both sides with a reset."""
+        """Ends both sides at once; what waited is lost."""
         self._forget()
         for flow in (self.forth, self.back):
             flow.drop()
@@ -202,7 +202,7 @@ class _Flow:
             self.source.pause_reading()
 
     def drop(self) -> None:
-        """Forgets what waits and resets the far side."""
+        """Forgets what waits and ends both sides."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -312,7 +312,7 @@ class Fabric:
         self._on_loop(act)
 
     def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
-        """These edges (all, if not named) whole and fast again; `reset` breaks connections that were cut."""
+        """These edges (all, if not named) whole and fast again; `reset` breaks connections that were cut, with what they held."""
         chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
 
         def act() -> None:

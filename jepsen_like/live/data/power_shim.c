@@ -177,7 +177,8 @@ static int opened(int at, const char *path, int flags, mode_t mode) {
         dir_of[fd] = NULL;
         if (fstat(fd, &s)) die(full);
         if (S_ISDIR(s.st_mode)) {
-            dir_of[fd] = strdup(full);
+            if (!realpath(full, parent)) die(full);  /* "." and "dir/" are other spellings of it */
+            dir_of[fd] = strdup(parent);
         } else if (S_ISREG(s.st_mode) && (flags & O_ACCMODE) != O_RDONLY) {
             keep(full, s.st_ino);
             inode_of[fd] = s.st_ino;
