@@ -14,6 +14,7 @@ class Effects:
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
         self._since_ms = 0
+        self._taken: tuple[dict[tuple[str, int, int], int], list[bytes]] = ({}, [])
 
     def __bool__(self) -> bool:
         return bool(self._offsets or self._ended_sessions)
@@ -44,13 +45,21 @@ class Effects:
     def take(self) -> bytes:
         """All of them, packed; b"" if there are none."""
         commands: list[Command] = []
-        if self._offsets:
-            commands.append([COMMIT_OFFSETS, [[*name, offset] for name, offset in self._offsets.items()]])
-            self._offsets.clear()
-        if self._ended_sessions:
-            commands.append([END_SESSIONS, self._ended_sessions])
-            self._ended_sessions = []
+        self._taken = (self._offsets, self._ended_sessions)
+        self._offsets, self._ended_sessions = {}, []
+        offsets, ended_sessions = self._taken
+        if offsets:
+            commands.append([COMMIT_OFFSETS, [[*name, offset] for name, offset in offsets.items()]])
+        if ended_sessions:
+            commands.append([END_SESSIONS, ended_sessions])
         return pack(commands) if commands else b""
+
+    def put_back(self) -> None:
+        """What was taken last was not proposed after all; what came since goes before it."""
+        offsets, ended_sessions = self._taken
+        self._offsets = {**offsets, **self._offsets}
+        self._ended_sessions = ended_sessions + self._ended_sessions
+        self._taken = ({}, [])
 
     def clear(self) -> None:
         """Drops them."""

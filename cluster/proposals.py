@@ -218,8 +218,7 @@ class Proposals:
             while self._sends and len(self._pending) < self._limits.batches_inflight_max:
                 self._propose_sends(raw)
             if self._effects.due(self.now_ms):
-                entry = raw.propose(EntryType.COMMAND, self._effects.take(), raw.log_time_ms())
-                self._effects_index = entry.index
+                self._propose_effects(raw)
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
 
@@ -315,6 +314,14 @@ class Proposals:
         self._pending[entry.index] = pending
         self._note_proposed(pending, 0, len(entry.payload))
 
+    def _propose_effects(self, raw: RawNode) -> None:
+        try:
+            entry = raw.propose(EntryType.COMMAND, self._effects.take(), raw.log_time_ms())
+        except (NotLeaderError, ProposalDroppedError):
+            self._effects.put_back()
+            raise
+        self._effects_index = entry.index
+
     def _cut_calls(self) -> list[PendingCommands]:
         """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet."""
         bytes_left = self._limits.batch_bytes_max
@@ -335,6 +342,8 @@ class Proposals:
             entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
         except (NotLeaderError, ProposalDroppedError):
             built.rewind()
+            if effects:
+                self._effects.put_back()
             self._sends.extendleft(reversed(sends))
             raise
         if effects:
