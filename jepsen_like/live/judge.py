@@ -1,18 +1,20 @@
-"""Hands the history to the checkers and gathers what they say."""
+"""Hands the history to the checkers and puts what they say in one line per kind of anomaly."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jepsen_like.checker_log import LogVerdict, check_log, summary
-from jepsen_like.history import HistoryWriter
+from jepsen_like.checkers.compose import check
+from jepsen_like.checkers.workload import WORKLOADS
+from jepsen_like.history import Op
 
-SHOWN = 5
+SHOWN = 3
+WORKLOAD = "log"
 
 
 class Judgement(NamedTuple):
-    """`broken`: promises with their proof, one line each. `doubts`: what could not be decided."""
+    """`broken`: promises with their proof, one line per kind. `doubts`: what could not be decided."""
 
     broken: list[str]
     doubts: list[str]
@@ -23,19 +25,14 @@ class Judgement(NamedTuple):
         return self.details
 
 
-def judge(folder: Path, history: HistoryWriter, replicas: int) -> Judgement:
-    """`folder` holds history.jsonl, closed."""
-    verdict = check_log(history.ops)
-    kinds = ("lost", "duplicated", "reordered", "phantom")
-    broken = [f"{count} {kind}: {_first(verdict, kind)}" for kind in kinds if (count := verdict.count(kind))]
-    doubts = [f"{item.topic}/{item.queue_id} on node {item.node} not read to its end" for item in verdict.incomplete]
-    if len(verdict.read) < replicas:
-        doubts.append(f"only {len(verdict.read)} of {replicas} replicas were read back")
-    if not verdict.acked:
-        doubts.append("nothing was acknowledged")
-    return Judgement(broken, doubts, {"log": summary(verdict)})
-
-
-def _first(verdict: LogVerdict, kind: str) -> str:
-    found = [anomaly for anomaly in verdict.anomalies if anomaly.kind == kind]
-    return "; ".join(f"{a.message_id} ({a.what})" for a in found[:SHOWN]) + ("; …" if len(found) > SHOWN else "")
+def judge(ops: Sequence[Op], replicas: int) -> Judgement:
+    """All checkers of the log workload over a whole history; every replica must have been read back."""
+    verdict = check(ops, WORKLOADS[WORKLOAD]._replace(replicas=replicas))
+    first: dict[str, list[str]] = {}
+    for anomaly in verdict.anomalies:
+        first.setdefault(anomaly.kind, []).append(anomaly.what)
+    broken = [
+        f"{count:,} {kind}: {'; '.join(first.get(kind, [])[:SHOWN])}{'; …' * (count > SHOWN)}"
+        for kind, count in verdict.counts.items()
+    ]
+    return Judgement(broken, verdict.doubts, verdict.to_json())

@@ -4,7 +4,7 @@ Nodes send only on connections they dialled, so the proxy that `source` dials to
 `source` says to `target`, and cutting it alone is a one-way partition. Needs no privilege.
 
 A cut edge looks as a dropped cable does: bytes are taken and held, closed connections stay unnoticed, new connections
-stay silent. When it heals, what was held flows on (as TCP would retransmit it) or the connections are broken and it is lost.
+stay silent. When it heals, what was held flows on (as TCP would retransmit it), or is lost with its connections.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ class Fabric:
         self._on_loop(act)
 
     def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
-        """These edges (all, if not named) whole and fast again; `reset` breaks connections that were cut, with what they held."""
+        """These edges (default: all) whole and fast again; `reset` ends connections that were cut, and what they held."""
         chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
 
         def act() -> None:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.explain import explain
-from jepsen_like.live.judge import Judgement, judge
+from jepsen_like.live.judge import WORKLOAD, Judgement, judge
 from jepsen_like.live.log_workload import Counts, LogWorkload
 from jepsen_like.live.monitor import PROCESS, Monitor
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan
+from jepsen_like.live.proxy import Pair, Traffic
 from jepsen_like.live.stage import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.subject import Subject, is_caught_up
 from jepsen_like.live.verdict import Verdict
@@ -118,7 +119,7 @@ class Run:
         self._tell = tell
         self._skipped = skipped or {}
         self._rng = random.Random(f"faults-{plan.seed}")
-        meta = {"workload": "log", "seed": plan.seed, "subject": plan.subject, "repeat": plan.command,
+        meta = {"workload": WORKLOAD, "seed": plan.seed, "subject": plan.subject, "repeat": plan.command,
                 "scenario": plan.scenario.name if plan.scenario else None}  # fmt: skip
         self._history = HistoryWriter(folder / "history.jsonl", meta)
         self._load = LogWorkload(subject, self._history, rate=plan.rate, in_flight_max=subject.load.in_flight_max)
@@ -203,21 +204,27 @@ class Run:
             self._reasons.append(f"the cluster did not heal within {HEAL_S:.0f} s after the last fault: {states}")
             return False
         before = subject.fabric.traffic()
-        progress = self._load.wait_acks(PROGRESS_ACKS, PROGRESS_S)
-        after = subject.fabric.traffic()
-        if not progress:
+        if not self._load.wait_acks(PROGRESS_ACKS, PROGRESS_S):
             self._reasons.append(f"healed, but not {PROGRESS_ACKS} sends were acknowledged in {PROGRESS_S:.0f} s")
             return False
-        leader = self._stage.leader()
-        silent = [
-            f"{a}->{b}"
-            for (a, b), traffic in after.items()
-            if leader in (a, b) and traffic.passed_bytes == before[a, b].passed_bytes
-        ]
-        if silent:
+        if silent := self._silent_edges(before):
             self._reasons.append(f"edges still silent after the heal: {', '.join(silent)}")
         self._tell(f"{self._elapsed:6.1f} s   healed: one leader, every node up, sends acknowledged")
-        return not silent
+        return True
+
+    def _silent_edges(self, before: dict[Pair, Traffic]) -> list[str]:
+        """Edges from and to the leader that carry nothing for so long that they must be broken."""
+        deadline = time.monotonic() + PROGRESS_S
+        while True:
+            now, leader = self._subject.fabric.traffic(), self._stage.leader()
+            silent = [
+                f"{a}->{b}"
+                for (a, b), traffic in now.items()
+                if leader in (a, b) and traffic.passed_bytes == before[a, b].passed_bytes
+            ]
+            if not silent or time.monotonic() > deadline:
+                return silent
+            time.sleep(0.1)
 
     def _finish_load(self, whole: bool) -> None:
         left = self._load.stop()
@@ -236,7 +243,7 @@ class Run:
 
     def _outcome(self) -> Outcome:
         seconds = self._elapsed
-        judgement = judge(self._folder, self._history, len(self._subject.node_ids))
+        judgement = judge(self._history.ops, len(self._subject.node_ids))
         verdict = self._verdict(judgement)
         story = explain(self._history.ops, self._subject.evidence()) if verdict is Verdict.INVALID else []
         return Outcome(
