@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cluster.client.client import AsyncClient
 from cluster.client.connection import Connection, Reply, dial
@@ -56,6 +56,28 @@ class ClientHost:
             await work()
 
         return self.process.run(self.loop.create_task, run())
+
+
+class Retries:
+    """How often a client asked a second time. `count` grows by one for each attempt after a call's first.
+
+    An attempt that was given up may still be carried out, seconds later: what was asked twice may happen twice.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.count = 0
+        view: Any = client.view
+        call, attempt = view.call, view._attempt
+
+        async def counted_call(*args: Any, **options: Any) -> Any:
+            self.count -= 1
+            return await call(*args, **options)
+
+        async def counted_attempt(*args: Any) -> Any:
+            self.count += 1
+            return await attempt(*args)
+
+        view.call, view._attempt = counted_call, counted_attempt
 
 
 def body_of(message_id: str, padding: int) -> bytes:

@@ -127,6 +127,7 @@ class DigestKV:
         self._store.close()
 
 
-def lost_rows(kv: DigestKV, rng: random.Random) -> DigestKV:
-    """What is left of the database after a power cut."""
-    return kv.crash(rng.randint(0, kv.unsynced))
+def lost_rows(kv: DigestKV, rng: random.Random) -> tuple[DigestKV, int]:
+    """What is left of the database after a power cut, and how many of the unsynced batches are among it."""
+    kept = rng.randint(0, kv.unsynced)
+    return kv.crash(kept), kept

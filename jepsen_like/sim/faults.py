@@ -48,6 +48,8 @@ def plan(options: Options) -> tuple[Fault, ...]:
     while at < options.fault_phase_s:
         found.append((at, rng.choices(kinds, weights)[0]))
         at += rng.expovariate(1 / options.fault_every_s)
+    # Few enough faults may all be of one kind, and a trigger may wait in vain: these two always take effect.
+    found += [(rng.uniform(1.0, options.fault_phase_s), kind) for kind in ("slow-link", "reset")]
     faults = []
     for number, (at_s, kind) in enumerate(sorted(found)):
         lasts = round(rng.uniform(*LASTS_S[kind]), 3) if kind in LASTS_S else 0.0

@@ -11,6 +11,7 @@ from cluster.client.pull import PullStatus
 from jepsen_like.checker_log import check_log
 from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, Foreign, id_of
 from jepsen_like.sim.machine import BROKER_PORT
+from jepsen_like.sim.readers import REGISTER_GROUP
 from raftlog.errors import InvariantViolationError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Judge:
         async def create(client: AsyncClient) -> None:
             for topic in (TOPIC, FOREIGN_TOPIC):
                 await client.admin.create_topic(topic, queues=self._world.options.queues)
+            await client.admin.create_group(REGISTER_GROUP)
 
         self._run(create, "the topics are not created")
 

@@ -103,6 +103,8 @@ class Machine:
         self.node: Node | None = None
         self.process: Process | None = None
         self.processes: list[Process] = []
+        self.applied_lost = False
+        """The last crash took rows that had been applied."""
         self.held = 0
         """How many faults want this machine down; it starts when none does."""
         self.config = config_of(node_id, options)
@@ -178,7 +180,9 @@ class Machine:
         if power:
             self.network.links.down.add(self.host)
             self.fs.crash(self.rng.randrange(1 << 30))
-            self.kv = lost_rows(self.kv, self.rng)
+            unsynced = self.kv.unsynced
+            self.kv, kept = lost_rows(self.kv, self.rng)
+            self.applied_lost = kept < unsynced
         else:
             self.fs.restart()
             self.kv = self.kv.crash(self.kv.unsynced)

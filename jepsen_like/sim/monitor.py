@@ -14,7 +14,7 @@ from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
 from raftlog.errors import InvariantViolationError
 from raftlog.messages import RequestVoteReply
-from raftlog.types import EMPTY_TAIL, Entry, EntryId, LogTail, NodeId, Role
+from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryId, LogTail, NodeId, Role
 
 FULL_EVERY = 50
 """Driver turns of the group between two checks of every member's whole state."""
@@ -134,6 +134,7 @@ class Monitor:
             return
         self._turns[machine.node_id] = turns
         raft = machine.node.raw.raft
+        self.sometimes["request forwarded"] += machine.node.forwarder.bytes_held > 0
         try:
             self._check(machine.node_id, raft)
         except InvariantViolationError as error:
@@ -166,8 +167,8 @@ class Monitor:
 
     def check_all(self) -> None:
         """Every running member's whole state. Raises InvariantViolationError."""
-        for machine in self.machines.values():
-            if machine.node is not None and machine.node_id in self._turns:
+        for machine in self._process.values():
+            if machine.node is not None:
                 check_state(machine.node.raw.raft)
 
     # --- Watcher -----------------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ class Monitor:
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
         self._process[machine.process] = machine
-        self._count_recovery(node)
+        self._count_recovery(machine, node)
         self.log(f"node {node_id} starts: last index {log.tail.index}, applied {node.state.applied.index}")
         self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
         self.same_sums(machine)
@@ -199,9 +200,11 @@ class Monitor:
                 self.report("durability", what)
                 return
 
-    def _count_recovery(self, node: Any) -> None:
-        report = node._parts.directory.log.report
+    def _count_recovery(self, machine: Machine, node: Any) -> None:
         count = self.sometimes
+        report = node._parts.directory.log.report
+        count["database lost applied rows"] += machine.applied_lost
+        machine.applied_lost = False
         count["torn tail cut"] += report.torn_bytes_cut > 0
         count["entries replayed at a start"] += report.entries - 1 > node.state.applied.index
         count["restart with nothing above the sync mark"] += not report.clean and not report.torn_bytes_cut
@@ -223,8 +226,9 @@ class Monitor:
         disk = self._disks[node_id]
         self._writing.pop(node_id, None)
         for job in batch:
-            if job.entries and disk.write(job.entries):
-                self.sometimes["suffix truncated"] += 1
+            if job.entries:
+                self.sometimes["suffix truncated"] += disk.write(job.entries)
+                self.sometimes["segment rolled"] += any(entry.flags & FLAG_ROLL for entry in job.entries)
         last = done.last or EntryId(0, 0)
         self._note(f"disk {node_id} {last.term} {last.index}")
 
@@ -258,7 +262,7 @@ class Monitor:
         self._note(f"end {machine.node_id} {how}")
         if "fdatasync" in how:
             self.sometimes["fdatasync failed"] += 1
-        if "No space" in how or "ENOSPC" in how or "full" in how:
+        if how.startswith("failed") and machine.fs.space_left < 1 << 30:
             self.sometimes["disk full"] += 1
         others = [one for one in self.machines.values() if one is not machine and not one.up]
         if how == "power" and 2 * (len(others) + 1) > len(self.machines):

@@ -8,13 +8,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from cluster.client.client import AsyncClient
+from cluster.client.connection import Connection, dial
 from cluster.client.errors import NotFound, RaftMQError, Unknown
 from cluster.client.message import Message
-from jepsen_like.sim.clients import TOPIC, ClientHost, id_of
+from cluster.remoting.codes import RequestCode, ResponseCode
+from jepsen_like.sim.clients import TOPIC, ClientHost, Retries, id_of
+from jepsen_like.sim.machine import BROKER_PORT
+from jepsen_like.sim.options import stream
 from jepsen_like.sim.recorder import Recorder
 
 GROUP = "readers"
 REGISTER_GROUP = "register"
+_REGISTER = {"consumerGroup": REGISTER_GROUP, "topic": TOPIC, "queueId": "0", "setZeroIfNotFound": "false"}
 Report = Callable[[str, str], None]
 """(checker, what)"""
 
@@ -31,7 +36,9 @@ class GroupReader:
         """(queue, offset) -> message id."""
         self.ids: set[str] = set()
         self._floor: dict[int, int] = defaultdict(int)
-        """Queue -> what was surely committed: no later member may begin below."""
+        """Queue -> what was surely committed: no later member may begin below,"""
+        self._doubtful: set[tuple[int, int]] = set()
+        """unless it begins at one of these (queue, offset): commits that may still land."""
         self._next: dict[int, int] = {}
 
     def start(self) -> None:
@@ -40,6 +47,7 @@ class GroupReader:
 
     async def _work(self) -> None:
         client = self.host.client()
+        self._retries = Retries(client)
         while not self.stopped:
             try:
                 await self._session(client)
@@ -66,29 +74,35 @@ class GroupReader:
             await self._leave(consumer.close, consumer.positions() if commits else {}, commits)
 
     async def _commit(self, commit: Callable[[], object], positions: dict[int, int]) -> None:
-        op = self.recorder.invoke("commit", positions)
+        op, retries = self.recorder.invoke("commit", positions), self._retries.count
         try:
             await commit()  # type: ignore[misc]
         except (RaftMQError, OSError) as error:
+            self._doubtful.update(positions.items())
             self.recorder.end(op, "info", str(error)[:100])
             raise
         self.recorder.end(op, "ok", positions)
+        self._committed(positions, retries)
+
+    def _committed(self, positions: dict[int, int], retries: int) -> None:
+        if self._retries.count != retries:
+            self._doubtful.update(positions.items())
         for queue, offset in positions.items():
             self._floor[queue] = offset
 
     async def _leave(self, close: Callable[..., object], positions: dict[int, int], commits: bool) -> None:
-        """A last commit of unknown outcome may also land later, and moves the group back: the floor is gone."""
+        retries = self._retries.count
         try:
             await close(commit=commits)  # type: ignore[misc]
-            for queue, offset in positions.items():
-                self._floor[queue] = offset
         except (RaftMQError, OSError):
-            self._floor.clear()
+            self._doubtful.update(positions.items())
+        else:
+            self._committed(positions, retries)
 
     def _take(self, message: Message) -> None:
         queue, offset, message_id = message.queue_id, message.queue_offset, id_of(message.body)
         due = self._next.get(queue)
-        if due is None and offset < self._floor[queue]:
+        if due is None and offset < self._floor[queue] and (queue, offset) not in self._doubtful:
             self._report("consumer", f"queue {queue} begins at {offset}, {self._floor[queue]} was committed")
         if due is not None and offset != due:
             self._report("consumer", f"queue {queue}: offset {offset} where {due} was due")
@@ -102,7 +116,10 @@ class GroupReader:
 
 
 class OffsetRegister:
-    """One writer of one committed offset, always forward, and reads in between: what is read may never be older."""
+    """One writer of one committed offset, always forward, and a reader that asks any node: nothing old may be read.
+
+    The reader keeps asking a node that was cut off from the others, as a client does that does not know better.
+    """
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         self.host, self.recorder, self._report = host, recorder, report
@@ -111,27 +128,60 @@ class OffsetRegister:
         self.done = 0
         self.acked = 0
         self.tried = 0
+        self._doubtful: set[int] = set()
+        """Asked for more than once, or without an answer: may land late, and be read after newer ones."""
 
     def start(self) -> None:
         """Begins; `stopped` ends it."""
         self.host.spawn(self._work)
+        self.host.spawn(self._ask_around)
 
     async def _work(self) -> None:
         client = self.host.client()
+        self._retries = Retries(client)
         while not self.stopped:
-            await (self._write(client) if self.rng.random() < 0.6 else self._read(client))
-            await asyncio.sleep(self.rng.uniform(0.05, 0.3))
+            await (self._write(client) if self.rng.random() < 0.7 else self._read(client))
+            await asyncio.sleep(self.rng.uniform(0.02, 0.2))
         self.done = 1
+
+    async def _ask_around(self) -> None:
+        rng, connection = stream(self.host.options.seed, "ask around"), None
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(0.03, 0.12))
+            try:
+                if connection is None or connection.closed or rng.random() < 0.05:
+                    address = f"{rng.choice(self.host.nodes)}:{BROKER_PORT}"
+                    connection = await dial(self.host.environment, Connection(address))
+            except OSError:
+                connection = None
+                continue
+            self.host.spawn(partial(self._ask, connection, self.acked))
+
+    async def _ask(self, connection: Connection, low: int) -> None:
+        """One of many on their way: what was asked late of a stopped leader is answered when it goes on."""
+        try:
+            reply = await connection.call(RequestCode.QUERY_CONSUMER_OFFSET, _REGISTER, timeout_s=3.0)
+        except OSError:
+            return
+        if reply.code == ResponseCode.SUCCESS:
+            self._judge(low, int(reply.ext["offset"]))
+
+    def _judge(self, low: int, found: int) -> None:
+        if not low <= found <= self.tried and found not in self._doubtful:
+            self._report("register", f"offset {found} was read; {low} was acknowledged before, {self.tried} is newest")
 
     async def _write(self, client: AsyncClient) -> None:
         self.tried += 1
-        op = self.recorder.invoke("offset-write", self.tried)
+        op, retries = self.recorder.invoke("offset-write", self.tried), self._retries.count
         try:
             await client.admin.commit(REGISTER_GROUP, TOPIC, 0, self.tried)
         except (RaftMQError, OSError) as error:
+            self._doubtful.add(self.tried)
             unknown = isinstance(error, (Unknown, OSError))
             self.recorder.end(op, "info" if unknown else "fail", str(error)[:100])
             return
+        if self._retries.count != retries:
+            self._doubtful.add(self.tried)
         self.acked = self.tried
         self.recorder.end(op, "ok", self.tried)
 
@@ -144,8 +194,7 @@ class OffsetRegister:
             self.recorder.end(op, "fail", str(error)[:100])
             return
         self.recorder.end(op, "ok", found)
-        if not low <= found <= self.tried:
-            self._report("register", f"offset {found} was read; {low} was acknowledged before, {self.tried} is newest")
+        self._judge(low, found)
 
 
 class Catalogue:
@@ -159,7 +208,7 @@ class Catalogue:
         self.stopped = False
         self.done = 0
         self.exists: dict[str, bool | None] = dict.fromkeys(self.NAMES, False)
-        """None: an operation of unknown outcome was the last, or may still land."""
+        """None: something was asked for twice, and may still land."""
 
     def start(self) -> None:
         """Begins; `stopped` ends it."""
@@ -167,6 +216,7 @@ class Catalogue:
 
     async def _work(self) -> None:
         client = self.host.client()
+        self._retries = Retries(client)
         while not self.stopped:
             await self._change(client, self.rng.choice(self.NAMES))
             await asyncio.sleep(self.rng.uniform(0.1, 0.5))
@@ -182,7 +232,7 @@ class Catalogue:
             "create-group": partial(admin.create_group, name),
             "delete-group": partial(admin.delete_group, name),
         }
-        op = self.recorder.invoke(f, name)
+        op, retries = self.recorder.invoke(f, name), self._retries.count
         try:
             await calls[f]()
         except NotFound as error:
@@ -190,9 +240,9 @@ class Catalogue:
         except (RaftMQError, OSError) as error:
             unknown = isinstance(error, (Unknown, OSError))
             self.recorder.end(op, "info" if unknown else "fail", str(error)[:100])
-            if unknown:
-                self.exists[name] = None
         else:
             self.recorder.end(op, "ok", name)
             if self.exists[name] is not None:
                 self.exists[name] = creates
+        if self._retries.count != retries:
+            self.exists[name] = None
