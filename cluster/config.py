@@ -44,6 +44,8 @@ class ClusterSection(_Section, frozen=True, kw_only=True):
 
     name: Text = "DefaultCluster"
     broker_name: Text = "raftmq"
+    producer_aliases: bool = True
+    """Whether routes give producers a broker name per node too, to which they turn when a send fails."""
     id: Uuid = ""
 
 

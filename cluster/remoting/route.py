@@ -1,9 +1,10 @@
 """The name server half: where topics are, which topics there are (codes 105, 106, 101, 206, 216, 219, 224, 304, 351).
 
 Every node answers from its own applied state; only before it calls a topic unknown does it ask the group (ReadIndex),
-so a topic is visible everywhere as soon as the request that made it was answered. The whole Raft group is one broker
-name: id 0 is the leader, every other node has its own id, addresses are those of the listener that was asked.
-JSON is compact and in key order: the Go client splits it as text.
+so a topic is visible everywhere as soon as the request that made it was answered. Readers see the whole Raft group as
+one broker name: id 0 is the leader, every other node has its own id, addresses are those of the listener that was
+asked. Producers see one more name per node, since they repeat a failed send only at another name
+(docs/adr/0010-broker-names.md). JSON is compact and in key order: the Go client splits it as text.
 """
 
 from __future__ import annotations
@@ -85,6 +86,22 @@ class Routes:
             "enableActingMaster": False,
         }
 
+    def _aliases(self, listener: str) -> list[dict[str, Any]]:
+        """A BrokerData object for each node, its address under id 0; none where there is no other node to turn to."""
+        cluster = self._services.config.cluster
+        addresses = self._services.broker_addresses(listener)
+        if not cluster.producer_aliases or len(addresses) < 2:
+            return []
+        return [
+            {
+                "brokerAddrs": {"0": addresses[node]},
+                "brokerName": f"{cluster.broker_name}-{node}",
+                "cluster": cluster.name,
+                "enableActingMaster": False,
+            }
+            for node in sorted(addresses)
+        ]
+
     def _route(self, request: Request) -> None:
         topic = text(request, "topic")
         self._answer_about(request, topic, lambda: self._route_body(topic, request.connection.listener))
@@ -116,7 +133,13 @@ class Routes:
         queues = self._queue_data(topic)
         if queues is None:
             return None
-        return _encode({"brokerDatas": [self.broker_data(listener)], "filterServerTable": {}, "queueDatas": [queues]})
+        aliases = self._aliases(listener) if queues["perm"] & PERM_WRITE else []
+        body = {
+            "brokerDatas": [self.broker_data(listener), *aliases],
+            "filterServerTable": {},
+            "queueDatas": _split_by_name(topic, queues, [alias["brokerName"] for alias in aliases]),
+        }
+        return _encode(body)
 
     def _topic_config_body(self, topic: str) -> bytes | None:
         config = self._services.state.topics.get(topic)
@@ -192,6 +215,21 @@ def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_f
         "topicSysFlag": sys_flag,
         "writeQueueNums": write_queues,
     }
+
+
+def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> list[dict[str, Any]]:
+    """The group's queues for readers, then the same ones for writers under each alias; unchanged without aliases.
+
+    Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue
+    `hash % queues` under each of them, so a key keeps its queue whoever leads and whatever the number of nodes.
+    """
+    if not aliases:
+        return [queues]
+    perm = queues["perm"]
+    # Clients take the queue count of a topic yet to be made from the read queues of this one.
+    read_queues = queues["readQueueNums"] if topic == AUTO_CREATE_TOPIC else 0
+    alias = {**queues, "perm": perm & ~PERM_READ, "readQueueNums": read_queues}
+    return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
 
 
 def _reply_topics(request: Request, topics: list[str]) -> None:

@@ -18,7 +18,28 @@ BROKER = (
 )
 
 
+ALIASES = b"".join(
+    b',{"brokerAddrs":{"0":"10.0.0.%d:10911"},"brokerName":"raftmq-%d","cluster":"DefaultCluster",'
+    b'"enableActingMaster":false}' % (node, node)
+    for node in (1, 2, 3)
+)
+
+
 def test_route_bytes(node: Any) -> None:
+    node.create_topic("T", queues=3)
+    queues = b"".join(
+        b',{"brokerName":"raftmq-%d","perm":2,"readQueueNums":0,"topicSysFlag":0,"writeQueueNums":3}' % node
+        for node in (1, 2, 3)
+    )
+    assert node.ask(105, topic="T").answer == (
+        0, None, {},
+        b'{"brokerDatas":[' + BROKER + ALIASES + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq",'
+        b'"perm":4,"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}' + queues + b"]}",
+    )  # fmt: skip
+
+
+def test_route_bytes_without_aliases(node_with: Any) -> None:
+    node = node_with(**{"cluster.producer_aliases": False})
     node.create_topic("T", queues=3)
     assert node.ask(105, topic="T").answer == (
         0, None, {},
@@ -27,12 +48,38 @@ def test_route_bytes(node: Any) -> None:
     )  # fmt: skip
 
 
+def test_a_topic_without_write_permission_has_no_aliases(node: Any) -> None:
+    node.create_topic("T", perm=4)
+    route = json.loads(node.ask(105, topic="T").answer.body)
+    assert [(q["brokerName"], q["perm"]) for q in route["queueDatas"]] == [("raftmq", 4)]
+    assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq"]
+
+
+def test_a_hash_selects_the_same_queue_whoever_leads(node: Any) -> None:
+    """What Java does: names in order, every write queue of each, `hash % length` picks."""
+    node.create_topic("T", queues=5)
+
+    def queue_of(key: int) -> int:
+        route = json.loads(node.ask(105, topic="T").answer.body)["queueDatas"]
+        writable = [q for q in sorted(route, key=lambda q: q["brokerName"]) if q["perm"] & 2]
+        listed = [queue for q in writable for queue in range(q["writeQueueNums"])]
+        return listed[key % len(listed)]
+
+    for leader in (1, 2, 3):
+        node.leader = NodeId(leader)
+        assert [queue_of(key) for key in range(40)] == [key % 5 for key in range(40)]
+
+
 def test_addresses_follow_leader_and_listener(node: Any, connect: Any) -> None:
     node.create_topic("T")
 
     def addresses(listener: str = "broker") -> dict[str, str]:
         body = node.ask(105, topic="T", connection=connect(listener)).answer.body
-        return json.loads(body)["brokerDatas"][0]["brokerAddrs"]
+        group, *aliases = json.loads(body)["brokerDatas"]
+        known = set(group["brokerAddrs"].values())
+        assert [len(alias["brokerAddrs"]) for alias in aliases] == [1, 1, 1]
+        assert {alias["brokerAddrs"]["0"] for alias in aliases} == known, "aliases do not move with the leader"
+        return group["brokerAddrs"]
 
     node.leader = NOBODY
     assert addresses() == {"1": "10.0.0.1:10911", "2": "10.0.0.2:10911", "3": "10.0.0.3:10911"}
@@ -67,6 +114,9 @@ def test_without_leader_known_topics_are_answered_and_unknown_ones_never_17(node
 
 def test_the_auto_create_topic_is_routed_with_inherit(node_with: Any) -> None:
     queues = json.loads(node_with().ask(105, topic="TBW102").answer.body)["queueDatas"]
+    assert [(q["perm"], q["readQueueNums"], q["writeQueueNums"]) for q in queues] == [(5, 8, 8), *[(3, 8, 8)] * 3]
+    alone = node_with(**{"cluster.producer_aliases": False})
+    queues = json.loads(alone.ask(105, topic="TBW102").answer.body)["queueDatas"]
     assert [(q["perm"], q["readQueueNums"], q["writeQueueNums"]) for q in queues] == [(7, 8, 8)]
     closed = node_with(**{"topics.auto_create": False})
     assert closed.ask(105, topic="TBW102").answer.code == 17
