@@ -71,12 +71,12 @@ def faults_of(operations: Operations) -> list[Fault]:
     with values_of(operations.of(FAULT)) as watched:
         for operation in watched:
             value, lifted = operation.invoked.value, operation.completed
+            told = lifted.value if lifted is not None and lifted.value else value
+            detail = str(told.get("detail", value.get("detail", "")))
             nodes = tuple(int(node) for node in value["nodes"])
             end = lifted.time_ns if lifted is not None and lifted.type == "ok" else None
             start = operation.invoked
-            faults.append(
-                Fault(str(value["kind"]), nodes, str(value.get("detail", "")), start.time_ns, end, start.index)
-            )
+            faults.append(Fault(str(value["kind"]), nodes, detail, start.time_ns, end, start.index))
     return faults
 
 

@@ -23,6 +23,19 @@ WITNESSES_PER_KIND = 20
 """Anomalies kept with their witness; the rest of a kind is only counted. A lost disk loses a million messages."""
 
 
+GRAVEST = (
+    *("lost-write", "lost-on-node", "nonlinearizable", "digest-divergence", "aborted-read", "phantom", "future-read"),
+    *("duplicate", "misplaced", "offset-regress", "offset-stale", "offset-phantom", "commit-beyond-read"),
+    *("realtime-order", "producer-order", "stale-read", "unseen", "no-recovery"),
+)
+"""Kinds that tend to be the cause, in the order they are told; one lost message shifts thousands of offsets."""
+
+
+def gravity(kind: str) -> int:
+    """Place in that order; all other kinds come after it."""
+    return GRAVEST.index(kind) if kind in GRAVEST else len(GRAVEST)
+
+
 class Anomaly(NamedTuple):
     """One proof that a promise was broken."""
 
@@ -108,8 +121,9 @@ class Verdict(NamedTuple):
 
     @property
     def anomalies(self) -> list[Anomaly]:
-        """Every kept anomaly that counts against the system, in the order of the checkers."""
-        return [a for result in self.results for a in result.anomalies if a.kind not in result.allowed]
+        """Every kept anomaly that counts against the system, the gravest kinds first."""
+        found = [a for result in self.results for a in result.anomalies if a.kind not in result.allowed]
+        return sorted(found, key=lambda anomaly: gravity(anomaly.kind))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -160,20 +174,32 @@ class Verdict(NamedTuple):
             lines.append(f"  {result.checker:<16} {result.outcome:<8} {_pairs(result.stats)}")
             lines += [f"    unknown: {why}" for why in result.unknowns[:shown]]
             printed: Counter[str] = Counter()
-            for anomaly in result.anomalies:
+            for anomaly in sorted(result.anomalies, key=lambda anomaly: gravity(anomaly.kind)):
                 printed[anomaly.kind] += 1
                 if printed[anomaly.kind] == 1:
                     grace = " (allowed)" if anomaly.kind in result.allowed else ""
                     lines.append(f"    {anomaly.kind}: {result.counts[anomaly.kind]:,}{grace}")
                 if printed[anomaly.kind] <= shown:
                     lines.append(f"      {anomaly.what}")
-                    lines += [f"        {describe(ops[index])}" for index in anomaly.ops if index < len(ops)]
+                    lines += [
+                        f"        {describe(ops[index], anomaly.subject)}" for index in anomaly.ops if index < len(ops)
+                    ]
         return "\n".join(lines)
 
 
-def describe(op: Op, width: int = 160) -> str:
+def brief(value: Any, about: str = "", around: int = 2) -> str:
+    """A step's value as JSON; of a long answer only the rows around the message it is `about`."""
+    if isinstance(value, dict) and isinstance(rows := value.get("messages"), list) and len(rows) > 2 * around + 2:
+        middle = next((i for i, row in enumerate(rows) if isinstance(row, list) and row[-1:] == [about]), around)
+        start = max(0, min(middle - around, len(rows) - 2 * around - 1))
+        some = rows[start : start + 2 * around + 1]
+        value = {**value, "messages": ["…", *some, "…", f"{len(rows):,} in all"]}
+    return msgspec.json.encode(value).decode()
+
+
+def describe(op: Op, about: str = "", width: int = 240) -> str:
     """One step on one line: index, seconds, process, type, what, value."""
-    value = msgspec.json.encode(op.value).decode()
+    value = brief(op.value, about)
     line = f"{op.index:>8} {op.time_ns / 1e9:>12.6f}s  process {op.process:<8} {op.type:<6} {op.f} {value}"
     return line if len(line) <= width else line[: width - 1] + "…"
 
