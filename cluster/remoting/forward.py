@@ -262,11 +262,16 @@ class Forwarder:
             if held is not None and held.sent_to == peer:
                 held.sent_to = NOBODY  # tried again on the next timer or leader change
             return
-        held = self._drop(forward_id)
-        if held is None or held.path.closed:
+        reply = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
+        held = self._held.get(forward_id)
+        if held is None:
+            return
+        if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
+            return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
+        self._drop(forward_id)
+        if held.path.closed:
             return
         if held.identity is not None:
-            reply = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
             if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
                 self._remember(held)
             else:

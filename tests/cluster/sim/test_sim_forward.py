@@ -9,6 +9,7 @@ import pytest
 from sim_cluster import SimCluster, codes, send_frame
 from sim_node import SimNode
 
+from cluster.peer.wire import Kind
 from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
 
 
@@ -151,3 +152,18 @@ def test_held_bytes_are_bounded() -> None:
         assert one.replies[1][0][1].startswith("300")
         sim.loop.run_until(lambda: not lonely.forwarder.bytes_held, 5)
         assert (one.inflight_bytes, two.inflight_bytes) == (0, 0)
+
+
+def test_a_refusal_of_a_former_leader_is_no_answer(sim: SimCluster) -> None:
+    """It was deposed and says that its own attempt is lost; the next leader has the request in hand and stores it."""
+    through, leader = follower_of(sim), sim.leader()
+    other = next(node for node in sim.running if node not in (through, leader))
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    (forward_id,) = through.forwarder._held
+    refusal = encode_frame(14, 1, 1, remark="the entry was lost with its leader; nothing was stored")
+    through.forwarder.on_frame(other.node_id, Kind.FORWARD_REPLY, [forward_id, True], refusal)
+    assert not path.replies
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) == [0]
+    assert everywhere(sim) == [b"a"]
