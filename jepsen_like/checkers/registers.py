@@ -127,7 +127,10 @@ def _report(key: str, calls: list[Call], stuck: Call, findings: Findings) -> Non
 
 
 def _say(call: Call) -> str:
+    def plain(value: Hashable) -> str:
+        return value.decode() if isinstance(value, bytes) else repr(value)
+
     name = "delete" if call.f == "put" and call.argument is None else call.f
-    asked = "" if name in ("get", "delete") else f" {call.argument!r}"
-    answered = " -> ?" if call.is_open else "" if call.f == "put" else f" -> {call.result!r}"
+    asked = "" if name in ("get", "delete") else f" {plain(call.argument)}"
+    answered = " -> ?" if call.is_open else "" if call.f == "put" else f" -> {plain(call.result)}"
     return name + asked + answered

@@ -116,6 +116,10 @@ class Witnesses:
             yield f"node {dump.node}", held
 
 
+def _cell(found: str | None, expected: str | None) -> str:
+    return escape(found) if found is not None else "" if expected is None else "missing"
+
+
 def _window_row(offset: int, middle: int, columns: Mapping[str, Mapping[int, str]]) -> str:
     """A cell that differs from the first one that is known in its row is marked."""
     expected = next((held[offset] for held in columns.values() if offset in held), None)
@@ -123,5 +127,5 @@ def _window_row(offset: int, middle: int, columns: Mapping[str, Mapping[int, str
     for held in columns.values():
         found = held.get(offset)
         class_ = ' class="odd"' if found != expected else ""
-        cells.append(f"<td{class_}>{escape(found) if found is not None else '-'}")
+        cells.append(f"<td{class_}>{_cell(found, expected)}")
     return f"<tr{' class=here' if offset == middle else ''}><td>{offset}{''.join(cells)}"
