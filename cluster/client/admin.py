@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
@@ -72,10 +73,15 @@ class GroupOffset(NamedTuple):
 
 
 class AsyncAdmin(Offsets):
-    """Asked again until answered or out of time; every call here may be carried out twice without harm."""
+    """Asked again until answered or out of time; every call here may be carried out twice without harm.
 
-    def __init__(self, view: ClusterView, timeout_s: float = 10.0) -> None:
-        super().__init__(view, timeout_s)
+    Nobody listening is told sooner than nobody answering: after 3 s in which every server refuses connections.
+    """
+
+    def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float = 3.0) -> None:
+        super().__init__(view, timeout_s, refused_s)
+        self._route = functools.partial(view.route, timeout_s=timeout_s, refused_s=refused_s, fresh=True)
+        self._members = functools.partial(view.members, timeout_s, refused_s)
 
     async def create_topic(
         self, name: str, queues: int = 8, attributes: Mapping[str, str] | None = None, *, perm: int = _PERM_READ_WRITE
@@ -91,7 +97,7 @@ class AsyncAdmin(Offsets):
 
     async def delete_topic(self, name: str) -> None:
         """Deletes the topic with its queues. Raises NotFound."""
-        await self._view.route(name, timeout_s=self._timeout_s, fresh=True)
+        await self._route(name)
         await self._write(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, f"delete topic {name}")
         self._view.forget_route(name)
 
@@ -126,9 +132,7 @@ class AsyncAdmin(Offsets):
         """Client ids of the connected members; empty if there are none."""
         what = f"members of group {group}"
         ext = {"consumerGroup": group}
-        reply = await self._view.call(
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, what=what, timeout_s=self._timeout_s, accept=(0, 1)
-        )
+        reply = await self._call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, what=what, accept=(0, 1))
         return sorted(_decode(reply, _Members, what).consumerIdList) if reply.code == 0 else []
 
     async def create_group(self, group: str) -> None:
@@ -151,7 +155,7 @@ class AsyncAdmin(Offsets):
 
     async def offsets(self, group: str, topic: str) -> list[GroupOffset]:
         """Where the group is in each queue. Raises NotFound for no such topic."""
-        route = await self._view.route(topic, timeout_s=self._timeout_s, fresh=True)
+        route = await self._route(topic)
         found = []
         for queue_id in range(route.read_queues):
             queue = await self._queue(topic, queue_id)
@@ -161,25 +165,23 @@ class AsyncAdmin(Offsets):
 
     async def members(self) -> dict[str, str]:
         """broker id -> "host:port"; "0" is the leader."""
-        return await self._view.members(self._timeout_s)
+        return await self._members()
 
     async def view_message(self, topic: str, position: int) -> Message:
         """The message whose first byte is at `position` in the commit log. Raises NotFound."""
         what = f"message at position {position}"
         ext = {"topic": topic, "offset": str(position)}
-        reply = await self._view.call(
-            RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, timeout_s=self._timeout_s, accept=(0, 1)
-        )
+        reply = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
         found = decode_messages(reply.body) if reply.code == 0 else []
         if not found:
             raise NotFound(f"{what}: {reply.remark or 'there is none'}", code=reply.code)
         return found[0]
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
-        return await self._view.call(code, ext, what=what, timeout_s=self._timeout_s)
+        return await self._call(code, ext, what=what)
 
     async def _write(self, code: int, ext: dict[str, str], what: str, body: bytes = b"") -> None:
-        await self._view.call(code, ext, body, what=what, timeout_s=self._timeout_s, writes=True)
+        await self._call(code, ext, body, what=what, writes=True)
 
 
 class _Members(msgspec.Struct):

@@ -178,11 +178,17 @@ async def dial(environment: Environment, connection: Connection) -> Connection:
 
 
 class Links:
-    """Connections by address, one each, dialled when first asked for."""
+    """Connections by address, one each, dialled when first asked for. `on_lost(address)` runs when one has ended."""
 
-    def __init__(self, environment: Environment, on_request: Callable[[Header], None] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        on_request: Callable[[Header], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
         self._environment = environment
         self._on_request = on_request
+        self._on_lost = on_lost
         self._open: dict[str, Connection] = {}
         self._dialling: dict[str, asyncio.Task[Connection]] = {}
 
@@ -200,11 +206,16 @@ class Links:
 
     async def _dial(self, address: str) -> Connection:
         try:
-            connection = await dial(self._environment, Connection(address, on_request=self._on_request))
+            new = Connection(address, on_request=self._on_request, on_lost=self._lost)
+            connection = await dial(self._environment, new)
             self._open[address] = connection
             return connection
         finally:
             self._dialling.pop(address, None)
+
+    def _lost(self, connection: Connection) -> None:
+        if self._on_lost is not None:
+            self._on_lost(connection.address)
 
     def drop(self, address: str) -> None:
         """Ends the connection to `address`: its calls fail now, the next `get` dials anew."""

@@ -29,7 +29,8 @@ _COMPRESSION_MASK = 0x7
 _ZLIB = (0, 3)
 MAX_PROPERTIES_BYTES = 32767
 MAX_BODY_BYTES = 15 << 20
-"""What fits a 16 MiB frame with its header. The server's own limit is lower (4 MiB unless configured)."""
+"""What fits a 16 MiB frame with its header, whatever the server is configured to: more ends the connection. The
+server's own limit for a message and for a batch is 4 MiB unless configured; its refusal (13) names it."""
 MAX_INFLATED_BYTES = 64 << 20
 """Cap on a compressed body once inflated: a small message must not fill the reader's memory."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 
 from cluster.client.errors import Failed
 from cluster.client.view import ClusterView
@@ -13,11 +14,14 @@ Start = str | int | datetime.datetime
 
 
 class Offsets:
-    """Each call is linearizable: the server confirms its leadership before it answers."""
+    """Each call is linearizable: the server confirms its leadership before it answers.
 
-    def __init__(self, view: ClusterView, timeout_s: float = 10.0) -> None:
+    A call is repeated for `timeout_s`, or until every server has refused connections for `refused_s`.
+    """
+
+    def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None) -> None:
         self._view = view
-        self._timeout_s = timeout_s
+        self._call = functools.partial(view.call, timeout_s=timeout_s, refused_s=refused_s)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset the next message will get. Raises NotFound for no such topic or queue."""
@@ -40,28 +44,26 @@ class Offsets:
     async def _number(self, code: int, topic: str, queue_id: int, field: str, **more: str) -> int:
         what = f"{RequestCode(code).name.lower()} of {topic} queue {queue_id}"
         ext = {"topic": topic, "queueId": str(queue_id), **more}
-        reply = await self._view.call(code, ext, what=what, timeout_s=self._timeout_s)
+        reply = await self._call(code, ext, what=what)
         return _int(reply.ext, field, what)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """The group's committed offset; None if it has none."""
         what = f"committed offset of {group} on {topic} queue {queue_id}"
-        reply = await self._view.call(
+        reply = await self._call(
             RequestCode.QUERY_CONSUMER_OFFSET,
             {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"},
             what=what,
-            timeout_s=self._timeout_s,
             accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
         )
         return _int(reply.ext, "offset", what) if reply.code == ResponseCode.SUCCESS else None
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stores it on a majority before returning. Backwards is allowed. Raises Unknown if nobody answered."""
-        await self._view.call(
+        await self._call(
             RequestCode.UPDATE_CONSUMER_OFFSET,
             {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)},
             what=f"commit of {group} on {topic} queue {queue_id}",
-            timeout_s=self._timeout_s,
             writes=True,
         )
 

@@ -11,21 +11,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from cluster.client.connection import Links, Reply
+from cluster.client.connection import Connection, Links, Reply
 from cluster.client.environment import Environment
 from cluster.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
+from cluster.client.route import BrokerData, Route, RouteBody, read_route
 from cluster.remoting.codec import CodecError
 from cluster.remoting.codes import RequestCode, ResponseCode
 
 _T = TypeVar("_T")
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
-PERM_READ = 4
-PERM_WRITE = 2
 ROUTE_LIFE_S = 30.0
 _ASK_TIMEOUT_S = 0.5
 _BACKOFF_START_S = 0.02
@@ -36,40 +35,12 @@ _STAND_IN_S = 5.0
 """How long a node that only passes requests on is kept before the leader is looked for again."""
 
 
-class BrokerData(msgspec.Struct):
-    """One broker name of a route; address by broker id, "0" is the leader."""
-
-    brokerName: str  # the protocol's names, here and below
-    brokerAddrs: dict[str, str] = {}
-
-
-class QueueData(msgspec.Struct):
-    """Queues of a topic at one broker name."""
-
-    brokerName: str
-    readQueueNums: int
-    writeQueueNums: int
-    perm: int
-
-
-class _RouteBody(msgspec.Struct):
-    brokerDatas: list[BrokerData] = []
-    queueDatas: list[QueueData] = []
-
-
 class _MembersBody(msgspec.Struct):
-    brokerAddrTable: dict[str, BrokerData] = {}
+    brokerAddrTable: dict[str, BrokerData] = {}  # the protocol's name
 
 
-class Route(NamedTuple):
-    """Queues of a topic; `exists` is False while it would be made by the first message."""
-
-    topic: str
-    broker_name: str
-    read_queues: int
-    write_queues: int
-    fetched_at: float
-    exists: bool
+class _AllRefuseError(Exception):
+    """No server accepts a connection."""
 
 
 class Backoff:
@@ -93,18 +64,22 @@ class Backoff:
 
 
 class ClusterView:
-    """Shared by everything of one client. Invariant: `leader` is an address that answered when it was set."""
+    """Shared by everything of one client. Invariant: `leader` answered when it was set, on a connection of `links` that
+    has not ended since: what comes back on the same port may be a follower that lags.
+    """
 
     def __init__(self, environment: Environment, servers: Iterable[str]) -> None:
         self.environment = environment
         self.servers = tuple(servers)
         self.brokers: tuple[str, ...] = ()
         self.leader: str | None = None
-        self.links = Links(environment)
+        self.links = Links(environment, on_lost=self.suspect)
         self.jitter = random.Random(environment.entropy(8))
         self._routes: dict[str, Route] = {}
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
+        self._refusing: dict[str, float] = {}
+        """Servers that could not be connected to when last tried -> since when, within the present search."""
 
     def close(self) -> None:
         """Ends connections and the search."""
@@ -128,10 +103,12 @@ class ClusterView:
             return await asyncio.shield(self._search)
         finally:
             self._searching -= 1
-            if not self._searching:
+            if not self._searching and self._search is not None:
                 self._search.cancel()
+                self._search = None  # who asks before the cancelled task has ended must not wait for it
 
     async def _run_search(self) -> str:
+        self._refusing.clear()
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers)]
         try:
             done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
@@ -165,7 +142,7 @@ class ClusterView:
     async def _ask_who_leads(self, server: str) -> tuple[str | None, tuple[str, ...]] | None:
         """(leader or None, the other brokers) as `server` sees it; None if it does not answer sensibly."""
         try:
-            link = await self.links.get(server)
+            link = await self._link_of(server)
             reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
             if reply.code != ResponseCode.SUCCESS:
                 return None
@@ -182,9 +159,43 @@ class ClusterView:
             self.brokers = tuple(dict.fromkeys((*((leader,) if leader else ()), *others, *self.brokers)))[:32]
         return leader, others
 
-    async def members(self, timeout_s: float) -> dict[str, str]:
+    async def _link_of(self, server: str) -> Connection:
+        try:
+            link = await self.links.get(server)
+        except TimeoutError:
+            self._refusing.pop(server, None)  # silence says nothing: a stopped node is silent, and comes back
+            raise
+        except OSError:
+            self._refusing.setdefault(server, asyncio.get_running_loop().time())
+            raise
+        self._refusing.pop(server, None)
+        return link
+
+    def _all_refuse_for(self, patience_s: float) -> bool:
+        """True once every known server has refused connections for so long."""
+        if not self._refusing.keys() >= {*self.servers, *self.brokers}:
+            return False
+        return asyncio.get_running_loop().time() - max(self._refusing.values()) >= patience_s
+
+    async def _find_leader_unless_refused(self, patience_s: float | None) -> str:
+        """The leader's address. Raises _AllRefuseError once every server has refused for `patience_s` (None: never)."""
+        if self.leader is not None or patience_s is None:
+            return await self.find_leader()
+        finding = asyncio.create_task(self.find_leader())
+        try:
+            while not finding.done():
+                await asyncio.wait((finding,), timeout=_BACKOFF_MAX_S)
+                if not finding.done() and self._all_refuse_for(patience_s):
+                    raise _AllRefuseError
+            return finding.result()
+        finally:
+            finding.cancel()
+
+    async def members(self, timeout_s: float, refused_s: float | None = None) -> dict[str, str]:
         """broker id -> "host:port" as the leader sees it; "0" is the leader."""
-        reply = await self.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", timeout_s=timeout_s)
+        reply = await self.call(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", timeout_s=timeout_s, refused_s=refused_s
+        )
         table = _decode(reply, _MembersBody, "cluster info").brokerAddrTable
         return {k: v for data in table.values() for k, v in data.brokerAddrs.items()}
 
@@ -199,15 +210,21 @@ class ClusterView:
         attempt_s: float = 3.0,
         writes: bool = False,
         accept: tuple[int, ...] = (0,),
+        refused_s: float | None = None,
     ) -> Reply:
         """One request to the leader, asked again until `timeout_s` is over. Only for what may be carried out twice.
 
+        With `refused_s` the call ends earlier if every server refuses connections for so long.
         Raises RaftMQError; for `writes` Unknown when an attempt without an answer may have been carried out.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         backoff, maybe, last = Backoff(self.jitter), False, None
         while True:
-            attempt = await self._attempt(code, ext, body, deadline, attempt_s)
+            try:
+                attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s)
+            except _AllRefuseError:
+                text = f"{what}: every server has refused connections for {refused_s:g} s"
+                raise self._gave_up(text, maybe, None) from None
             if isinstance(attempt, Reply):
                 if attempt.code in accept:
                     return attempt
@@ -220,17 +237,17 @@ class ClusterView:
                 maybe = maybe or (writes and attempt)
             pause = backoff.next_s()
             if asyncio.get_running_loop().time() + pause >= deadline:
-                raise self._out_of_time(what, timeout_s, maybe, last)
+                raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last)
             await asyncio.sleep(pause)
 
     async def _attempt(
-        self, code: int, ext: dict[str, str], body: bytes, deadline: float, attempt_s: float
+        self, code: int, ext: dict[str, str], body: bytes, deadline: float, attempt_s: float, refused_s: float | None
     ) -> Reply | bool:
-        """A reply, or whether the request may have reached a server."""
+        """A reply, or whether the request may have reached a server. Raises _AllRefuseError."""
         sent, leader = False, None
         try:
             async with asyncio.timeout_at(deadline):
-                leader = await self.find_leader()
+                leader = await self._find_leader_unless_refused(refused_s)
                 link = await self.links.get(leader)
             left = deadline - asyncio.get_running_loop().time()
             sent = True
@@ -247,13 +264,20 @@ class ClusterView:
             self.suspect(leader)
         return reply
 
-    def _out_of_time(self, what: str, timeout_s: float, maybe: bool, last: RaftMQError | None) -> RaftMQError:
-        text = f"{what}: no answer within {timeout_s:g} s"
+    def _gave_up(self, text: str, maybe: bool, last: RaftMQError | None) -> RaftMQError:
         if maybe:
             return Unknown(f"{text}; an attempt may have been carried out")
-        return last or Unreachable(f"{text} from {', '.join(self.servers)}", retryable=True)
+        return last or Unreachable(f"{text} ({', '.join(self.servers)})", retryable=True)
 
-    async def route(self, topic: str, *, timeout_s: float, auto_create: bool = False, fresh: bool = False) -> Route:
+    async def route(
+        self,
+        topic: str,
+        *,
+        timeout_s: float,
+        refused_s: float | None = None,
+        auto_create: bool = False,
+        fresh: bool = False,
+    ) -> Route:
         """The topic's queues, at most 30 s old (or `fresh`). `auto_create`: for a missing topic the route that its
         first message would make. Raises NotFound, Failed, Unreachable.
         """
@@ -262,11 +286,11 @@ class ClusterView:
         if known is not None and known.exists and not fresh and now - known.fetched_at < ROUTE_LIFE_S:
             return known
         try:
-            route = await self._fetch_route(topic, topic, timeout_s, True)
+            route = await self._fetch_route(topic, topic, timeout_s, refused_s, True)
         except NotFound:
             if not auto_create:
                 raise
-            route = await self._fetch_route(AUTO_CREATE_TOPIC, topic, timeout_s, False)
+            route = await self._fetch_route(AUTO_CREATE_TOPIC, topic, timeout_s, refused_s, False)
             queues = min(AUTO_CREATE_QUEUES, route.write_queues)
             route = route._replace(read_queues=queues, write_queues=queues)
         self._routes[topic] = route
@@ -280,17 +304,18 @@ class ClusterView:
         """The topic changed: the next `route` asks."""
         self._routes.pop(topic, None)
 
-    async def _fetch_route(self, asked: str, topic: str, timeout_s: float, exists: bool) -> Route:
+    async def _fetch_route(
+        self, asked: str, topic: str, timeout_s: float, refused_s: float | None, exists: bool
+    ) -> Route:
         what = f"route of topic {topic}"
         ext = {"topic": asked, "acceptStandardJsonOnly": "true"}
-        reply = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, what=what, timeout_s=timeout_s)
-        queues = _decode(reply, _RouteBody, what).queueDatas
-        if not queues:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        reply = await self.call(code, ext, what=what, timeout_s=timeout_s, refused_s=refused_s)
+        queues = _decode(reply, RouteBody, what).queueDatas
+        route = read_route(topic, queues, asyncio.get_running_loop().time(), exists)
+        if route is None:
             raise Failed(f"{what}: the answer names no queues", retryable=True)
-        first = queues[0]
-        read = first.readQueueNums if first.perm & PERM_READ else 0
-        write = first.writeQueueNums if first.perm & PERM_WRITE else 0
-        return Route(topic, first.brokerName, read, write, asyncio.get_running_loop().time(), exists)
+        return route
 
 
 def _decode(reply: Reply, kind: type[_T], what: str) -> _T:
