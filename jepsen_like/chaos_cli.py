@@ -140,3 +140,21 @@ def list_command(as_json: bool) -> None:
     click.echo("faults")
     for nemesis in NEMESES.values():
         click.echo(f"  {nemesis.name:<20} {nemesis.does}")
+
+
+@chaos.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def doctor_command(as_json: bool) -> int:
+    """Try which faults this machine supports. Exit code 1 if one of them does not work here."""
+    from cluster.commands.common import ended_like_ctrl_c
+    from jepsen_like.live.doctor import examine
+
+    with ended_like_ctrl_c():
+        findings = examine(Path.cwd(), lambda text: click.echo(text, err=True))
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "findings": [finding._asdict() for finding in findings]}))
+    else:
+        for finding in findings:
+            mark = "yes" if finding.works else "no"
+            click.echo(f"{mark:<4} {finding.name:<22} {finding.told}    [{finding.faults}]")
+    return 0 if all(finding.works or not finding.needed for finding in findings) else 1

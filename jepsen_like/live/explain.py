@@ -5,7 +5,7 @@ Reads the same steps that the checkers read, so everything it says can be looked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from jepsen_like.history import Op
@@ -59,10 +59,13 @@ def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
     start = ops[0].time_ns
     invoked = next(op for op in ops if op.f == "send" and op.type == "invoke" and op.value["id"] == loss.message_id)
     place = f"{loss.topic}/{loss.queue_id} at offset {loss.queue_offset}"
-    told = [f"{_at(invoked, start)} a client sends {loss.message_id}"]
-    told += _surroundings(ops, invoked, start)
-    told.append(f"{_at(loss.acked, start)} it is acknowledged: it stands in {place}")
-    told += _afterwards(ops, loss, start)
+    steps = [
+        (invoked, f"a client sends {loss.message_id}"),
+        (loss.acked, f"it is acknowledged: it stands in {place}"),
+        *_before(ops, invoked),
+        *_after(ops, loss),
+    ]
+    told = [f"{_at(op, start)} {text}" for op, text in sorted(steps, key=lambda step: step[0].index)]
     told.append(f"in the end it is missing on node {', '.join(map(str, loss.missing_on))} of {nodes}")
     told += [f"node {node} holds {what} at that offset" for node, what in _holders(ops, loss).items()]
     told += evidence
@@ -70,34 +73,28 @@ def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
     return [f"{number}. {line}" for number, line in enumerate(told, 1)]
 
 
-def _surroundings(ops: Sequence[Op], invoked: Op, start: int) -> list[str]:
+def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
     """Who led, and what was broken shortly before."""
-    told = []
     leader = None
     for op in ops[: invoked.index]:
         if op.f == "leader" and op.type == "ok":
             leader = op
         if op.f == "fault" and op.type == "ok" and op.time_ns > invoked.time_ns - _FAULTS_BEFORE_NS:
-            told.append(f"{_at(op, start)} (shortly before) {op.value['kind']}: {op.value.get('detail', '')}")
+            yield op, f"a fault has ended, {op.value['kind']}: {op.value.get('detail', '')}"
     if leader is not None:
-        told.insert(0, f"{_at(leader, start)} node {leader.value['node']} leads term {leader.value['term']}")
-    return told
+        yield leader, f"node {leader.value['node']} leads term {leader.value['term']}"
 
 
-def _afterwards(ops: Sequence[Op], loss: Loss, start: int) -> list[str]:
+def _after(ops: Sequence[Op], loss: Loss) -> Iterator[tuple[Op, str]]:
     """The fault under way at the acknowledgement, the next leader, and the first sign that the log went back."""
-    told: list[str] = []
-    fault = next((op for op in ops[loss.acked.index :] if op.f == "fault" and op.type == "ok"), None)
-    if fault is not None:
-        told.append(f"{_at(fault, start)} a fault ends: {fault.value['kind']}: {fault.value.get('detail', '')}")
-    leader = next((op for op in ops[loss.acked.index :] if op.f == "leader" and op.type == "ok"), None)
-    if leader is not None:
-        told.append(f"{_at(leader, start)} node {leader.value['node']} leads term {leader.value['term']}")
-    for op in ops[loss.acked.index + 1 :]:
-        if op.f == "send" and op.type == "ok" and _place(op) == (loss.topic, loss.queue_id, loss.queue_offset):
-            told.append(f"{_at(op, start)} {op.value['id']} is acknowledged at the very same offset: the log went back")
-            break
-    return told
+    later = ops[loss.acked.index + 1 :]
+    if fault := next((op for op in later if op.f == "fault" and op.type == "ok"), None):
+        yield fault, f"a fault has ended, {fault.value['kind']}: {fault.value.get('detail', '')}"
+    if leader := next((op for op in later if op.f == "leader" and op.type == "ok"), None):
+        yield leader, f"node {leader.value['node']} leads term {leader.value['term']}"
+    place = (loss.topic, loss.queue_id, loss.queue_offset)
+    if other := next((op for op in later if op.f == "send" and op.type == "ok" and _place(op) == place), None):
+        yield other, f"{other.value['id']} is acknowledged at the very same offset: the log went back"
 
 
 def _place(op: Op) -> tuple[str, int, int]:

@@ -312,7 +312,7 @@ class Fabric:
         self._on_loop(act)
 
     def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
-        """These edges (default: all) whole and fast again; `reset` ends connections that were cut, and what they held."""
+        """These edges (default: all) are whole again; `reset` drops connections that were cut, with what they held."""
         chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
 
         def act() -> None:

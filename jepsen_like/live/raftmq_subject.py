@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cluster.client import SendResult
 
 TOPIC = "chaos"
+GROUP = "chaos-consumers"
 QUEUES = 4
 SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
@@ -125,6 +126,7 @@ class RaftMQSubject:
 
         with connect(self.servers) as mq:
             mq.admin.create_topic(TOPIC, queues=QUEUES)
+            mq.admin.create_group(GROUP)
 
     def stop(self) -> None:
         """See Subject."""

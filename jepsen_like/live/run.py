@@ -17,6 +17,8 @@ from jepsen_like.live.log_workload import Counts, LogWorkload
 from jepsen_like.live.monitor import PROCESS, Monitor
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan
 from jepsen_like.live.proxy import Pair, Traffic
+from jepsen_like.live.raftmq_subject import RaftMQSubject
+from jepsen_like.live.side_workload import SideWorkload
 from jepsen_like.live.stage import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.subject import Subject, is_caught_up
 from jepsen_like.live.verdict import Verdict
@@ -123,6 +125,9 @@ class Run:
                 "scenario": plan.scenario.name if plan.scenario else None}  # fmt: skip
         self._history = HistoryWriter(folder / "history.jsonl", meta)
         self._load = LogWorkload(subject, self._history, rate=plan.rate, in_flight_max=subject.load.in_flight_max)
+        self._side: SideWorkload | None = None
+        if isinstance(subject, RaftMQSubject):
+            self._side = SideWorkload(subject, self._history, plan.seed)
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks)
         self._monitor = Monitor(subject, self._history)
         self._played: list[Played] = []
@@ -137,6 +142,8 @@ class Run:
             self._began = time.monotonic()
             self._monitor.start()
             self._load.start()
+            if self._side is not None:
+                self._side.start()
             self._phase("quiet")
             self._stage.sleep(min(QUIET_S, self._plan.time_s / 4))
             self._phase("faults")
@@ -146,6 +153,8 @@ class Run:
             if whole:
                 self._read_back()
         finally:
+            if self._side is not None:
+                self._side.stop()
             self._load.stop()
             self._monitor.close()
             self._subject.stop()
@@ -227,6 +236,8 @@ class Run:
             time.sleep(0.1)
 
     def _finish_load(self, whole: bool) -> None:
+        if self._side is not None:
+            self._side.stop()
         left = self._load.stop()
         if left and whole:
             self._reasons.append(f"{left} sends never had an outcome although the cluster is whole")

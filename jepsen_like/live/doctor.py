@@ -1,0 +1,108 @@
+"""Which faults this machine supports. Each line is tried, not guessed; what is missing is skipped in runs, with this
+reason.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.local_errors import LocalError
+from jepsen_like.live.owned import Owned
+from jepsen_like.live.power import ShimError
+from jepsen_like.live.processes import Processes
+from jepsen_like.live.proxy import Fabric
+from jepsen_like.live.session import FREE_BYTES_MIN, owning
+from jepsen_like.live.shim import prepare
+
+_NAMESPACES = "ip link add jl-a type veth peer name jl-b && nft add table inet jl && nft delete table inet jl"
+
+
+class Finding(NamedTuple):
+    """One kind of fault on this machine."""
+
+    name: str
+    works: bool
+    told: str
+    faults: str
+    needed: bool = True
+    """False: an optional tier that no fault of `raftmq chaos` uses yet."""
+
+
+def examine(folder: Path, tell: Callable[[str], None]) -> list[Finding]:
+    """Tries everything, in a temporary directory under `folder`."""
+    with owning(folder, tell) as owned:
+        place = Path(tempfile.mkdtemp(prefix="raftmq-chaos-doctor-", dir=folder))
+        owned.add_directory(place)
+        try:
+            return [_space(place), _signals(place, owned), _proxies(), _shim(place, owned), _pysyncobj(), *_optional()]
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _space(place: Path) -> Finding:
+    free = shutil.disk_usage(place).free
+    return Finding("disk space", free >= FREE_BYTES_MIN, f"{free / (1 << 30):.1f} GiB free, 2 are needed", "every run")
+
+
+def _signals(place: Path, owned: Owned) -> Finding:
+    processes = Processes(owned)
+    processes.start(1, ["sleep", "60"], place / "sleep.log", dict(os.environ))
+    try:
+        works = processes.pause(1)
+        processes.resume(1)
+        works = processes.kill(1) and works
+    finally:
+        processes.stop_all()
+    return Finding("signals", works, "SIGKILL, SIGSTOP and SIGCONT on own processes", "kill, pause, rolling restart")
+
+
+def _proxies() -> Finding:
+    try:
+        fabric = Fabric({1: 1, 2: 2})
+    except OSError as error:
+        return Finding("proxies", False, str(error), "partitions, slow network")
+    fabric.close()
+    return Finding("proxies", True, "a TCP proxy on each directed edge", "partitions, slow network")
+
+
+def _shim(place: Path, owned: Owned) -> Finding:
+    faults = "power loss, clock skew"
+    try:
+        prepare(place / "shim", owned)
+    except (ShimError, LocalError, OSError) as error:
+        return Finding("disk shim", False, str(error), faults)
+    return Finding("disk shim", True, "an unsynced write of a real node vanished, a synced one stayed", faults)
+
+
+def _pysyncobj() -> Finding:
+    try:
+        import pysyncobj
+    except ImportError:
+        return Finding("pysyncobj", False, "not installed: pip install pysyncobj==0.3.17", "--subject pysyncobj")
+    return Finding("pysyncobj", True, f"version {pysyncobj.__version__}", "--subject pysyncobj")
+
+
+def _optional() -> list[Finding]:
+    """Tiers that need more rights; listed so that nobody takes their absence for a pass."""
+    namespaces = _tried(["unshare", "-Urnm", "sh", "-c", _NAMESPACES])
+    loop = os.geteuid() == 0 and bool(shutil.which("mkfs.ext4")) and Path("/dev/loop-control").exists()
+    return [
+        Finding("network namespaces", namespaces is None, namespaces or "veth and nftables without root",
+                "loss, duplication, bandwidth (not used yet)", needed=False),
+        Finding("ext4 on a loop device", loop, "root, mkfs.ext4, /dev/loop-control" if loop else "needs root and ext4",
+                "a real file system's power failure (not used yet)", needed=False),
+    ]  # fmt: skip
+
+
+def _tried(command: list[str]) -> str | None:
+    """None if it worked, else why not."""
+    if shutil.which(command[0]) is None:
+        return f"there is no {command[0]}"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it failed"])[-1]

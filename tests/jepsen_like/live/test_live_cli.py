@@ -1,0 +1,127 @@
+"""`raftmq chaos`: what is refused, what is unsupported, and the exit codes that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.cli import run
+from cluster.local_errors import LocalError
+from jepsen_like.live.owned import FOLDER_VARIABLE
+from jepsen_like.live.plan import Deck, choose
+from jepsen_like.live.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
+from jepsen_like.live.session import check_space, run_folder
+from jepsen_like.live.subject import Capability
+from jepsen_like.live.verdict import Verdict
+
+WAITING = ("report-000", "report-001", "report-002", "report-004-surge", "bitflip-minority", "membership-churn")
+
+
+def test_exit_codes_are_fixed() -> None:
+    assert {verdict: verdict.exit_code for verdict in Verdict} == {
+        Verdict.VALID: 0,
+        Verdict.INVALID: 1,
+        Verdict.UNKNOWN: 3,
+        Verdict.UNSUPPORTED: 6,
+    }
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_scenario_that_waits_for_a_feature_is_unsupported(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", "--scenario", name, "--json"]) == 6
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "unsupported"
+    assert SCENARIOS[name].waits_for in told["reasons"][0]
+
+
+def test_what_a_subject_cannot_do_is_unsupported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", "--scenario", "power-loss", "--subject", "pysyncobj"]) == 6
+    assert "cannot be played on pysyncobj" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["--scenario", "kil-leader"], "kill-leader"),
+        (["--nemesis", "kill-leader,slow-netwerk"], "slow-network"),
+        (["--subject", "raftmg"], "raftmq"),
+    ],
+)
+def test_an_unknown_name_names_the_nearest(
+    arguments: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["chaos", "run", *arguments]) == 2
+    assert nearest in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_scenario_and_nemesis_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", "--scenario", "pause", "--nemesis", "kill-one"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_list_names_everything_and_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "list", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    waits = {scenario["name"]: scenario["waits_for"] for scenario in told["scenarios"]}
+    assert {name for name, feature in waits.items() if feature} == set(WAITING)
+    assert {nemesis["name"] for nemesis in told["nemeses"]} == set(NEMESES)
+    assert run(["chaos", "list"]) == 0
+    assert "[waits for membership change]" in capsys.readouterr().out
+
+
+def test_every_scenario_names_faults_that_there_are() -> None:
+    for scenario in SCENARIOS.values():
+        assert set(scenario.nemeses) <= NEMESES.keys()
+        assert scenario_named(scenario.name) is scenario
+        assert not (scenario.nemeses and scenario.waits_for)
+
+
+def test_a_full_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("x")
+    assert run(["chaos", "run", "--out", str(tmp_path), "--time", "1"]) == 5
+    assert "is not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    with pytest.raises(LocalError):
+        run_folder(tmp_path / "mine", 1)
+
+
+def test_too_little_disk_is_refused(tmp_path: Path) -> None:
+    check_space(tmp_path, 2 << 30)
+    with pytest.raises(LocalError, match=r"only 2\.00 GiB are free") as caught:
+        check_space(tmp_path / "not" / "there", (2 << 30) - 1)
+    assert caught.value.exit_code == 5
+
+
+def test_what_cannot_be_played_is_skipped_with_the_reason() -> None:
+    asked = tuple(nemeses_named("power-loss-one, kill-one,kill-one"))
+    assert [nemesis.name for nemesis in asked] == ["power-loss-one", "kill-one"]
+    choice = choose(frozenset(), {Capability.POWER: "there is no gcc"}, asked)
+    assert [nemesis.name for nemesis in choice.nemeses] == ["kill-one"]
+    assert choice.skipped == {"power-loss-one": "there is no gcc"}
+    with pytest.raises(LocalError, match="none of these faults"):
+        choose(frozenset(), {}, tuple(nemeses_named("power-loss-one")))
+    every = choose(frozenset(Capability), {}, None)
+    assert {nemesis.name for nemesis in every.nemeses} == set(NEMESES)
+    assert choose(frozenset(), {}, ()).nemeses == ()
+
+
+def test_each_fault_comes_before_any_comes_again() -> None:
+    import random
+
+    deck = Deck(tuple(NEMESES.values()), random.Random(1))
+    dealt = [deck.deal() for _ in range(2 * len(NEMESES))]
+    first, second = dealt[: len(NEMESES)], dealt[len(NEMESES) :]
+    assert set(first) == set(second) == set(NEMESES.values())
+    assert first != second
+    again = Deck(tuple(NEMESES.values()), random.Random(1))
+    assert [again.deal() for _ in range(len(NEMESES))] == first, "the seed draws the order"
+    assert Deck((), random.Random(1)).deal() is None
+
+
+def test_the_state_folder_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jepsen_like.live.owned import state_folder
+
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "s"))
+    assert state_folder() == tmp_path / "s"

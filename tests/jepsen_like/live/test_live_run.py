@@ -1,0 +1,69 @@
+"""The harness over real processes: a short run with a kill and a partition, and one that is killed itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jepsen_like.history import read_history
+from jepsen_like.live.owned import FOLDER_VARIABLE
+
+pytestmark = pytest.mark.live
+
+
+def chaos(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {FOLDER_VARIABLE: str(folder / "state")}
+    command = [sys.executable, "-m", "cluster.cli", "chaos", "run", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())]
+
+
+def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
+    child = chaos(tmp_path, "--nemesis", "kill-leader,isolate-leader", "--time", "6", "--seed", "11", "--rate", "500",
+                  "--out", "run", "--json")  # fmt: skip
+    out, err = child.communicate(timeout=100)
+    assert child.returncode == 0, out + err
+    told = json.loads(out)
+    assert (told["verdict"], told["seed"], told["reasons"]) == ("valid", 11, [])
+    assert told["acked"] > 100
+    assert told["rows_read"] == 3 * (told["acked"] + told["checks"]["checkers"][0]["stats"]["unknown_stored"])
+    assert told["leader_changes"] >= 1
+    assert sum(fault["with_effect"] for fault in told["faults"].values()) >= 1
+    history = read_history(tmp_path / "run" / "history.jsonl")
+    assert history.complete
+    assert {"send", "read", "poll", "fault", "leader", "phase"} <= {op.f for op in history.ops}
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["history.jsonl", "verdict.json"]
+    assert not processes_in(tmp_path)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_the_next_start_cleans_up_after_a_run_that_was_killed(tmp_path: Path) -> None:
+    child = chaos(tmp_path, "--scenario", "quiet", "--time", "60", "--out", "dead")
+    deadline = time.monotonic() + 60
+    while len(processes_in(tmp_path / "dead")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=20)
+    left = processes_in(tmp_path / "dead")
+    assert len(left) == 3, "the nodes outlive the run that was killed"
+    (tmp_path / "dead" / "mine").write_text("x")
+    following = chaos(tmp_path, "--scenario", "quiet", "--time", "1", "--rate", "200", "--out", "next")
+    out, err = following.communicate(timeout=100)
+    assert following.returncode == 0, out + err
+    assert "ended 3 of its nodes" in out
+    assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not (tmp_path / "dead" / "nodes").exists()
+    assert (tmp_path / "dead" / "mine").exists(), "only what the dead run listed is removed"
