@@ -1,0 +1,118 @@
+"""Whole runs: a few seeds without violation, the same seed the same run, and broken code found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from cluster.raft_driver import RaftDriver
+from cluster.remoting.send import SendHandler
+from jepsen_like.sim.campaign import Summary, run_range, shrink
+from jepsen_like.sim.faults import plan
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.world import Verdict, run_seed
+from raftlog.core.raw_node import Ready
+from raftlog.storage.memory_fs import MemoryFile
+
+FIRST, SEEDS = 7000, 6
+SHORT = 7003
+HASH_OF = "from jepsen_like.sim.world import run_seed; v = run_seed({}); print(v.hash, v.events, v.acked)"
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return run_range(FIRST, SEEDS)
+
+
+def test_a_few_seeds_find_nothing_and_count(summary: Summary) -> None:
+    assert not summary.failing, [verdict.violations for verdict in summary.failing]
+    assert not summary.shortfalls()
+    assert sorted(summary.verdicts) == list(range(FIRST, FIRST + SEEDS))
+
+
+def test_the_summary_says_what_was_run(summary: Summary) -> None:
+    row = summary.as_dict()
+    assert json.loads(json.dumps(row)) == row
+    assert row["share_counting"] == 1.0
+    assert f"seeds {FIRST}-{FIRST + SEEDS - 1}" in summary.line()
+    assert summary.sometimes["crash between append and ack"] >= SEEDS
+
+
+def test_the_same_seed_is_the_same_run_whatever_the_hash_seed(summary: Summary) -> None:
+    """Also after other runs in the same interpreter, and in interpreters that order their sets otherwise."""
+    here = summary.verdicts[SHORT]
+    for hash_seed in ("0", "1", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", HASH_OF.format(SHORT)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [here.hash, str(here.events), str(here.acked)]
+        assert not done.stderr
+
+
+def test_another_seed_is_another_run(summary: Summary) -> None:
+    assert len({verdict.hash for verdict in summary.verdicts.values()}) == SEEDS
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------------------
+
+
+def ack_before_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """etcd#14370: what depends on the disk leaves before the disk has answered."""
+    handle = RaftDriver._handle
+
+    def hasty(driver: RaftDriver, ready: Ready) -> None:
+        if ready.messages_after_persist:
+            driver._release(list(ready.messages_after_persist))
+            ready = ready._replace(messages_after_persist=[])
+        handle(driver, ready)
+
+    patch.setattr(RaftDriver, "_handle", hasty)
+
+
+def forget_identities(patch: pytest.MonkeyPatch) -> None:
+    """A retry is taken for a new message."""
+    patch.setattr(SendHandler, "_known", lambda handler, send: False)
+
+
+def sync_nothing(patch: pytest.MonkeyPatch) -> None:
+    """fdatasync returns at once: a power cut takes what was acknowledged."""
+    patch.setattr(MemoryFile, "fdatasync", lambda file: file._check())
+
+
+@pytest.mark.parametrize(
+    ("breaks", "checkers"),
+    [
+        (ack_before_the_disk, {"invariant"}),
+        (forget_identities, {"log", "foreign"}),
+        (sync_nothing, {"node", "durability"}),
+    ],
+)  # fmt: skip
+def test_broken_code_is_found(
+    breaks: Callable[[pytest.MonkeyPatch], None], checkers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    found: list[Verdict] = []
+    for seed in range(FIRST, FIRST + 10):
+        found.append(run_seed(seed))
+        if found[-1].violations:
+            break
+    assert found[-1].violations, f"nothing found in {len(found)} seeds"
+    assert found[-1].violations[0].checker in checkers, found[-1].violations
+
+
+def test_shrinking_keeps_the_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acks before the disk show without any fault, so that nearly the whole plan can go."""
+    ack_before_the_disk(monkeypatch)
+    faults = shrink(FIRST, runs_max=12)
+    assert len(faults) < len(plan(draw(FIRST))) / 2
+    assert run_seed(FIRST, faults=faults).violations[0].checker == "invariant"
+
+
+def test_a_good_seed_cannot_be_shrunk() -> None:
+    with pytest.raises(ValueError, match="no violation"):
+        shrink(SHORT, runs_max=1)
