@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from typing import NamedTuple
 
 from cluster.client.loop_thread import LoopThread
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
+from jepsen_like.live.stage import Counts
 from jepsen_like.live.subject import LogClient, Placed, SendFailed, Subject
 
 TICK_S = 0.01
 _SETTLE_S = 45.0
-
-
-class Counts(NamedTuple):
-    """Sends so far, by outcome, and those still open."""
-
-    acked: int
-    failed: int
-    unknown: int
-    in_flight: int
 
 
 class LogWorkload:
@@ -33,7 +23,7 @@ class LogWorkload:
     ) -> None:
         """`rate` is sends per second over all writers."""
         self.factor = 1.0
-        """Multiplies the rate and what may be in flight; set by the traffic nemesis."""
+        """See Load."""
         self._subject = subject
         self._history = history
         self._rate = rate
@@ -41,8 +31,6 @@ class LogWorkload:
         self._writers = writers
         self._slots = Slots()
         self._acked = self._failed = self._unknown = 0
-        self.ack_times_ns: deque[int] = deque(maxlen=1)
-        """When the last send was acknowledged."""
         self._stopping = False
         self._thread = LoopThread()
         self._clients: list[LogClient] = []
@@ -118,10 +106,9 @@ class LogWorkload:
         reusable = True
         if error is None:
             placed = done.result()
-            op = self._history.ok(
+            self._history.ok(
                 invoked, invoked.value | {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
             )
-            self.ack_times_ns.append(op.time_ns)
             self._acked += 1
         elif isinstance(error, SendFailed):
             self._history.fail(invoked, invoked.value | {"error": str(error)})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import cast
 
-from jepsen_like.live.stage import Effect, Nemesis, Stage
+from jepsen_like.live.stage import Effect, HasFailpoints, Nemesis, Stage
 from jepsen_like.live.subject import Capability
 
 _FAILPOINTS = frozenset({Capability.FAILPOINTS})
@@ -14,7 +14,7 @@ _POLL_S = 0.1
 
 def _failpoint(stage: Stage, node: int, point: str, action: str, hold_s: float) -> Effect:
     """The point acts for `hold_s`. Felt if it was hit, or if the node stopped itself because of it."""
-    subject: Any = stage.subject
+    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
     subject.set_failpoint(node, point, action)
     hits = _watch(stage, node, point, hold_s)
     stopped = not stage.subject.is_running(node)
@@ -28,7 +28,7 @@ def _failpoint(stage: Stage, node: int, point: str, action: str, hold_s: float) 
 
 
 def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
-    subject: Any = stage.subject
+    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
     hits = 0
     deadline = time.monotonic() + hold_s
     while time.monotonic() < deadline and stage.subject.is_running(node):
@@ -61,7 +61,7 @@ def failing_disk(stage: Stage, hold_s: float) -> Effect:
     if stage.rng.random() < 0.7:
         return _failpoint(stage, stage.some(), "append.fdatasync", "error:EIO", hold_s)
     node = stage.followers()[0]  # a follower votes when the leader is killed, and must write that down
-    subject: Any = stage.subject
+    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
     subject.set_failpoint(node, "hardstate.fdatasync", "error:EIO")
     stage.strike([stage.leader()])
     effect = _failpoint(stage, node, "hardstate.fdatasync", "error:EIO", hold_s)
@@ -86,7 +86,7 @@ def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
 
 def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
     """Makes syncs late, so that the blow falls between an append and its sync, where it hurts."""
-    subject: Any = stage.subject
+    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
     for node in nodes:
         if stage.subject.is_running(node):
             subject.set_failpoint(node, "append.fdatasync", "delay:300ms")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
-from jepsen_like.live.stage import Effect, Nemesis, Stage
+from jepsen_like.live.stage import Effect, Nemesis, Stage, Transfers
 from jepsen_like.live.subject import Capability
 
 _REJOIN_S = 30.0
@@ -73,6 +74,7 @@ def rolling_restart(stage: Stage, hold_s: float) -> Effect:
 
 def ping_pong(stage: Stage, hold_s: float) -> Effect:
     """Leadership is handed round and round."""
+    subject = cast(Transfers, stage.subject)  # it has the capability, or the fault is not dealt
     moved = asked = 0
     deadline = time.monotonic() + hold_s
     while time.monotonic() < deadline or not asked:
@@ -80,7 +82,7 @@ def ping_pong(stage: Stage, hold_s: float) -> Effect:
         to = stage.rng.choice([node for node in stage.subject.node_ids if node != leader])
         asked += 1
         try:
-            moved += stage.subject.transfer(leader, to)  # type: ignore[attr-defined]
+            moved += subject.transfer(leader, to)
         except OSError:
             continue  # it lost the lead meanwhile, or was too busy to answer
         stage.sleep(stage.rng.uniform(0.1, 0.5))

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.explain import explain
 from jepsen_like.live.judge import WORKLOAD, Judgement, judge
-from jepsen_like.live.log_workload import Counts, LogWorkload
+from jepsen_like.live.log_workload import LogWorkload
 from jepsen_like.live.monitor import PROCESS, Monitor
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan
 from jepsen_like.live.proxy import Pair, Traffic
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.side_workload import SideWorkload
-from jepsen_like.live.stage import Effect, Nemesis, PowerCut, SkewsClocks, Stage
+from jepsen_like.live.stage import Counts, Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.subject import Subject, is_caught_up
 from jepsen_like.live.verdict import Verdict
 

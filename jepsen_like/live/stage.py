@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from jepsen_like.live.subject import Capability, Subject, is_healthy, leader_of
 
@@ -18,14 +18,44 @@ class Effect(NamedTuple):
     numbers: dict[str, float] = {}  # noqa: RUF012 - never changed
 
 
+class Counts(NamedTuple):
+    """Sends so far, by outcome, and those still open."""
+
+    acked: int
+    failed: int
+    unknown: int
+    in_flight: int
+
+
 class Load(Protocol):
     """The part of the workload that a nemesis may look at or change."""
 
     factor: float
+    """Multiplies the rate of sends and how many may be under way."""
 
     @property
-    def counts(self) -> Any:
-        """acked, failed, unknown, in_flight."""
+    def counts(self) -> Counts:
+        """So far; any thread."""
+
+
+class HasFailpoints(Protocol):
+    """A subject with Capability.FAILPOINTS."""
+
+    def set_failpoint(self, node: int, point: str, action: str) -> None:
+        """Raises OSError if the node does not answer."""
+
+    def failpoint_hits(self, node: int) -> dict[str, int]:
+        """Point -> how often an action took hold there. Raises OSError."""
+
+    def failpoint_waiting(self, node: int) -> dict[str, int]:
+        """Point -> operations held there now. Raises OSError."""
+
+
+class Transfers(Protocol):
+    """A subject with Capability.TRANSFER."""
+
+    def transfer(self, leader: int, to: int) -> bool:
+        """Asks for a change of leader; True if `to` leads. Raises OSError for no answer."""
 
 
 class PowerCut(Protocol):
@@ -82,7 +112,7 @@ class Stage:
         leader = self.leader()
         return self.shuffled(node for node in self.subject.node_ids if node != leader)
 
-    def shuffled(self, nodes: Any) -> list[int]:
+    def shuffled(self, nodes: Iterable[int]) -> list[int]:
         """In an order drawn by the seed."""
         order = list(nodes)
         self.rng.shuffle(order)
