@@ -43,6 +43,9 @@ SYSTEM_TOPICS = frozenset(
 )
 """Names that tools hide from lists of user topics."""
 
+REPEATS_AT_THE_SAME_NAME = frozenset({"CPP"})
+"""Languages of clients that get no aliases: they need none, and C++ cannot send while it connects to another node."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,11 +89,11 @@ class Routes:
             "enableActingMaster": False,
         }
 
-    def _aliases(self, listener: str) -> list[dict[str, Any]]:
-        """A BrokerData object for each node, its address under id 0; none where there is no other node to turn to."""
+    def _aliases(self, listener: str, language: str) -> list[dict[str, Any]]:
+        """A BrokerData object for each node, its address under id 0; none where they would not help."""
         cluster = self._services.config.cluster
         addresses = self._services.broker_addresses(listener)
-        if not cluster.producer_aliases or len(addresses) < 2:
+        if not cluster.producer_aliases or len(addresses) < 2 or language in REPEATS_AT_THE_SAME_NAME:
             return []
         return [
             {
@@ -104,7 +107,7 @@ class Routes:
 
     def _route(self, request: Request) -> None:
         topic = text(request, "topic")
-        self._answer_about(request, topic, lambda: self._route_body(topic, request.connection.listener))
+        self._answer_about(request, topic, lambda: self._route_body(topic, request))
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -129,11 +132,12 @@ class Routes:
 
         self._services.read_index(confirmed)
 
-    def _route_body(self, topic: str, listener: str) -> bytes | None:
+    def _route_body(self, topic: str, request: Request) -> bytes | None:
         queues = self._queue_data(topic)
         if queues is None:
             return None
-        aliases = self._aliases(listener) if queues["perm"] & PERM_WRITE else []
+        listener = request.connection.listener
+        aliases = self._aliases(listener, request.language) if queues["perm"] & PERM_WRITE else []
         body = {
             "brokerDatas": [self.broker_data(listener), *aliases],
             "filterServerTable": {},

@@ -53,7 +53,7 @@ def send_foreign(start: Start, kind: str, topic: str, *arguments: str) -> list[d
     )
     client.wait("done")
     sent = client.lines("send")
-    assert [line for line in sent if "error" in line] == []
+    assert [line for line in sent if "error" in line] == [], client.story()
     assert len(sent) == MESSAGES
     return sent
 

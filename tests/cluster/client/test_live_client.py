@@ -72,6 +72,11 @@ def test_refusals(live_cluster: Any) -> None:
             mq.send(topic, b"x", queue_id=99)
         with pytest.raises(Refused):
             mq.send(topic, bytes(5 << 20))
+        with pytest.raises(Refused, match=r"limits\.message_bytes_max") as caught:
+            mq.send_batch(topic, [bytes(1 << 20)] * 5)
+        assert len(caught.value.message_ids) == 5
+        with pytest.raises(Refused, match=r"limits\.batch_messages_max"):
+            mq.send_batch(topic, [b""] * 5000)
         with pytest.raises(Refused):
             mq.send("SCHEDULE_TOPIC_XXXX", b"x", queue_id=0)
         with pytest.raises(NotFound), mq.consumer("g", fresh("nowhere")):

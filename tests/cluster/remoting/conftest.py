@@ -232,11 +232,13 @@ class FakeNode:
         return stored
 
     def ask(
-        self, code: int, body: bytes = b"", connection: FakeConnection | None = None, oneway: bool = False, **ext: Any
-    ) -> FakeRequest:
+        self, code: int, body: bytes = b"", connection: FakeConnection | None = None, oneway: bool = False,
+        language: str = "JAVA", **ext: Any,
+    ) -> FakeRequest:  # fmt: skip
         """Hands a request to its handler; ext values become text."""
         fields = {name: str(value) for name, value in ext.items() if value is not None}
         request = FakeRequest(connection or FakeConnection(), code, fields, body, oneway)
+        request.language = language
         self.table[code](request)
         return request
 

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.forward import SENDS
 from cluster.remoting.router import LEADER_ONLY
@@ -38,10 +40,11 @@ def test_route_bytes(node: Any) -> None:
     )  # fmt: skip
 
 
-def test_route_bytes_without_aliases(node_with: Any) -> None:
-    node = node_with(**{"cluster.producer_aliases": False})
+@pytest.mark.parametrize(("on", "language"), [(False, "JAVA"), (True, "CPP")])
+def test_route_bytes_without_aliases(node_with: Any, on: bool, language: str) -> None:
+    node = node_with(**{"cluster.producer_aliases": on})
     node.create_topic("T", queues=3)
-    assert node.ask(105, topic="T").answer == (
+    assert node.ask(105, topic="T", language=language).answer == (
         0, None, {},
         b'{"brokerDatas":[' + BROKER + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq","perm":6,'
         b'"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}]}',
