@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jepsen_like.check_cli import check_command
+
 if TYPE_CHECKING:
     from jepsen_like.live.run import Outcome
     from jepsen_like.live.session import Wish
@@ -19,6 +21,9 @@ TIME_S = 60.0
 @click.group()
 def chaos() -> None:
     """Run a real cluster under faults and judge what it promised."""
+
+
+chaos.add_command(check_command)
 
 
 @chaos.command("run")

@@ -152,6 +152,11 @@ def read_history(path: Path, *, allow_cut: bool = False) -> History:
     Raises HistoryError with the line for a foreign, newer, cut or edited file and for steps that cannot be:
     a completion without an invocation, a process that invokes twice, a clock that runs backwards.
     """
+    return read_operations(path, allow_cut=allow_cut)[0]
+
+
+def read_operations(path: Path, *, allow_cut: bool = False) -> tuple[History, list[Operation]]:
+    """The same, with the steps already paired up."""
     with path.open("rb") as file:
         return _Reader(str(path), allow_cut).read(file)
 
@@ -162,15 +167,15 @@ class _Reader:
         self.allow_cut = allow_cut
         self.crc = 0
 
-    def read(self, lines: Iterator[bytes]) -> History:
+    def read(self, lines: Iterator[bytes]) -> tuple[History, list[Operation]]:
         first = next(lines, b"")
         if not first.endswith(b"\n"):
             raise self._error(1, "not a history: no first line" if first else "the file is empty")
         meta = self._head(first[:-1])
         ops: list[Op] = []
         complete = self._ops(lines, ops)
-        pair_up(ops, lambda op, why: self._error(op.index + 2, why))
-        return History(meta, ops, complete)
+        operations = pair_up(ops, lambda op, why: self._error(op.index + 2, why))
+        return History(meta, ops, complete), operations
 
     def _head(self, line: bytes) -> dict[str, Any]:
         try:
@@ -191,17 +196,18 @@ class _Reader:
         number = 1
         for number, line in enumerate(lines, 2):
             body = line[:-_CRC_TAIL] + b"}"
-            crc = zlib.crc32(body, crc)
-            if line[-_CRC_TAIL:] != b',"crc":"%08x"}\n' % crc or body.startswith(b'{"end":'):
-                return self._last(number, line, lines, len(ops))
+            chained = zlib.crc32(body, crc)
             try:
-                op = decode(body)
-            except msgspec.MsgspecError as error:
-                raise self._error(number, f"not a step of a history: {error}") from None
+                op = decode(body) if line[-_CRC_TAIL:] == b',"crc":"%08x"}\n' % chained else None
+            except msgspec.MsgspecError:
+                op = None
+            if op is None:
+                self.crc = crc
+                return self._last(number, line, lines, len(ops))
             if op.index != number - 2:
                 raise self._error(number, f"index {op.index} where {number - 2} belongs")
             ops.append(op)
-            self.crc = crc
+            crc = chained
         if not self.allow_cut:
             raise self._error(number, "the file is cut after this line: the closing line is missing")
         return False

@@ -12,7 +12,7 @@ from jepsen_like.checkers.messages import Messages
 from jepsen_like.checkers.steps import NOTES, VOCABULARY, MalformedStep, Operations
 from jepsen_like.checkers.verdict import Result, Verdict
 from jepsen_like.checkers.workload import Workload, workload_named
-from jepsen_like.history import HistoryError, Op, pair_up, read_history
+from jepsen_like.history import HistoryError, Op, Operation, pair_up, read_operations
 
 _NOT_CLIENTS = NOTES | {"read", "digest"}
 
@@ -26,8 +26,7 @@ def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
         workload = workload_named(workload)
     with _no_collections():
         try:
-            operations = Operations(pair_up(history, lambda op, why: MalformedStep(op.index, why)))
-            return Verdict(workload.name, _results(operations, workload), tuple(_doubts(operations, workload)))
+            return _judge(pair_up(history, lambda op, why: MalformedStep(op.index, why)), workload)
         except MalformedStep as error:
             return Verdict(workload.name, (), (str(error),))
 
@@ -39,16 +38,25 @@ def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verd
     """
     with _no_collections():
         try:
-            history = read_history(path)
+            history, operations = read_operations(path)
         except HistoryError as error:
             name = workload if isinstance(workload, str) else workload.name if workload else "?"
             return Verdict(name, (), (f"line {error.line}: {error.why}",)), []
         if workload is None:
-            workload = history.meta.get("workload", "log")
+            workload = str(history.meta.get("workload", "log"))
         try:
-            return check(history.ops, workload), history.ops
+            known = workload_named(workload) if isinstance(workload, str) else workload
         except ValueError as error:
             return Verdict(str(workload), (), (f"line 1: {error}",)), history.ops
+        return _judge(operations, known), history.ops
+
+
+def _judge(paired: list[Operation], workload: Workload) -> Verdict:
+    operations = Operations(paired)
+    try:
+        return Verdict(workload.name, _results(operations, workload), tuple(_doubts(operations, workload)))
+    except MalformedStep as error:
+        return Verdict(workload.name, (), (str(error),))
 
 
 def _results(operations: Operations, workload: Workload) -> tuple[Result, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from jepsen_like.check_cli import main
 from jepsen_like.checkers import WORKLOADS, Workload, check, check_file, workload_named
-from jepsen_like.checkers.cli import main
 from jepsen_like.checkers.script import Script
 from jepsen_like.history import HistoryWriter, Op
 
@@ -194,6 +194,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     found = json.loads(run(main, ["check", "--json", str(bad)]).output)
     assert found["verdict"] == "invalid"
     assert found["anomalies"] == {"lost-write": 1}
+    told = run(main, ["check", "--report", str(tmp_path / "r.html"), str(bad)])
+    assert "lost-write" in (tmp_path / "r.html").read_text()
     assert run(main, ["check", "--workload", "lug", str(good)]).exit_code == 2
 
 

@@ -1,0 +1,44 @@
+"""`raftmq chaos check`, also `python -m jepsen_like.checkers check`: judges a recorded history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def main() -> None:
+    """Judge recorded histories."""
+
+
+@main.command("check")
+@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--workload", metavar="NAME", help="Judge by this workload, not by the one the file names.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--shown", default=3, show_default=True, metavar="N", help="Anomalies of each kind to show in full.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the HTML page of the run, too.")
+@click.pass_context
+def check_command(
+    context: click.Context, history: Path, workload: str | None, as_json: bool, shown: int, report: Path | None
+) -> None:
+    """Judge HISTORY, a file of JSON lines. Exit code: 0 valid, 1 invalid, 3 unknown (2: wrong command).
+
+    A foreign, cut or edited file is unknown, and the line where that shows is named.
+    """
+    import json
+
+    from jepsen_like.checkers import check_file, workload_named
+    from jepsen_like.report import RunInfo, machine_facts, write_report
+
+    if workload is not None:
+        try:
+            workload_named(workload)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    verdict, ops = check_file(history, workload)
+    if report is not None:
+        run = RunInfo(history.name, f"raftmq chaos check {history}", machine=machine_facts())
+        write_report(report, run, ops, verdict)
+    click.echo(json.dumps(verdict.to_json()) if as_json else verdict.text(ops, shown))
+    context.exit(verdict.exit_code)
