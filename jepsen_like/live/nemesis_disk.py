@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+from collections.abc import Callable
 from typing import cast
 
 from jepsen_like.live.stage import Effect, HasFailpoints, Nemesis, Stage
@@ -12,31 +13,38 @@ _FAILPOINTS = frozenset({Capability.FAILPOINTS})
 _POLL_S = 0.1
 
 
-def _failpoint(stage: Stage, node: int, point: str, action: str, hold_s: float) -> Effect:
-    """The point acts for `hold_s`. Felt if it was hit, or if the node stopped itself because of it."""
+def _failpoint(
+    stage: Stage, node: int, point: str, action: str, hold_s: float, then: Callable[[], object] = lambda: None
+) -> Effect:
+    """The point acts for `hold_s`, `then` happens at its beginning. Felt if it was hit, or if the node stopped itself
+    because of it.
+    """
     subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
+    before = subject.failpoint_hits(node)[point]
     subject.set_failpoint(node, point, action)
-    hits = _watch(stage, node, point, hold_s)
+    then()
+    hits = _watch(stage, node, point, hold_s) - before
     stopped = not stage.subject.is_running(node)
     if not stopped:
         try:
             subject.set_failpoint(node, point, "off")
         except OSError:
             stopped = True  # the node ends itself because of the fault
-    told = f"{point} {action} on node {node} for {hold_s:.1f} s: hit {hits} times{', the node stopped' * stopped}"
-    return Effect(hits > 0 or stopped, told, {"hits": hits, "stopped": float(stopped)})
+    told = f"{point} {action} on node {node} for {hold_s:.1f} s: hit {max(0, hits)} times"
+    return Effect(hits > 0 or stopped, told + ", the node stopped" * stopped, {"hits": hits, "stopped": float(stopped)})
 
 
 def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
-    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
+    """The highest number of hits seen until the time is over or the node is gone; one that is held now counts too."""
+    subject = cast(HasFailpoints, stage.subject)
     hits = 0
-    deadline = time.monotonic() + hold_s
-    while time.monotonic() < deadline and stage.subject.is_running(node):
-        stage.sleep(min(_POLL_S, hold_s))
-        try:
+    deadline = stage.clock() + hold_s
+    while stage.subject.is_running(node):
+        with contextlib.suppress(OSError):  # busy or gone; is_running tells
             hits = max(hits, subject.failpoint_hits(node)[point] + subject.failpoint_waiting(node)[point])
-        except OSError:
-            continue  # busy or gone; is_running tells
+        if stage.clock() >= deadline:
+            break
+        stage.sleep(min(_POLL_S, hold_s))
     return hits
 
 
@@ -61,10 +69,8 @@ def failing_disk(stage: Stage, hold_s: float) -> Effect:
     if stage.rng.random() < 0.7:
         return _failpoint(stage, stage.some(), "append.fdatasync", "error:EIO", hold_s)
     node = stage.followers()[0]  # a follower votes when the leader is killed, and must write that down
-    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
-    subject.set_failpoint(node, "hardstate.fdatasync", "error:EIO")
-    stage.strike([stage.leader()])
-    effect = _failpoint(stage, node, "hardstate.fdatasync", "error:EIO", hold_s)
+    leader = stage.leader()
+    effect = _failpoint(stage, node, "hardstate.fdatasync", "error:EIO", hold_s, lambda: stage.strike([leader]))
     return effect._replace(told=f"{effect.told}; the leader was killed to make it vote")
 
 

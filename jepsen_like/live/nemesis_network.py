@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from jepsen_like.live.proxy import Pair
@@ -61,8 +60,8 @@ def isolate_leader(stage: Stage, hold_s: float) -> Effect:
 def flapping_leader(stage: Stage, hold_s: float) -> Effect:
     """Whoever leads is cut off again and again, a little longer or shorter than an election takes."""
     said = heard = flaps = 0.0
-    deadline = time.monotonic() + max(hold_s, 2.0)
-    while time.monotonic() < deadline:
+    deadline = stage.clock() + max(hold_s, 2.0)
+    while stage.clock() < deadline:
         effect = isolate_leader(stage, stage.rng.uniform(0.3, 1.6))
         said += effect.numbers["said_bytes"]
         heard += effect.numbers["heard_bytes"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import cast
 
 from jepsen_like.live.stage import Effect, Nemesis, Stage, Transfers
@@ -76,8 +75,8 @@ def ping_pong(stage: Stage, hold_s: float) -> Effect:
     """Leadership is handed round and round."""
     subject = cast(Transfers, stage.subject)  # it has the capability, or the fault is not dealt
     moved = asked = 0
-    deadline = time.monotonic() + hold_s
-    while time.monotonic() < deadline or not asked:
+    deadline = stage.clock() + hold_s
+    while stage.clock() < deadline or not asked:
         leader = stage.leader()
         to = stage.rng.choice([node for node in stage.subject.node_ids if node != leader])
         asked += 1
@@ -102,9 +101,9 @@ def traffic(stage: Stage, hold_s: float) -> Effect:
 
 
 def _acked_per_s(stage: Stage, seconds: float) -> float:
-    before, begun = stage.load.counts.acked, time.monotonic()
+    before, begun = stage.load.counts.acked, stage.clock()
     stage.sleep(seconds)
-    return float((stage.load.counts.acked - before) / (time.monotonic() - begun))
+    return float((stage.load.counts.acked - before) / (stage.clock() - begun))
 
 
 def _names(nodes: list[int]) -> str:

@@ -87,6 +87,7 @@ class Stage:
         power: PowerCut | None = None,
         clocks: SkewsClocks | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.subject = subject
         self.load = load
@@ -94,6 +95,8 @@ class Stage:
         self.power = power
         self.clocks = clocks
         self.sleep = sleep
+        self.clock = clock
+        """Seconds; moves on with `sleep`."""
         self.power_failures = 0
         """Nodes that lost power so far."""
         self.kills = 0
