@@ -20,6 +20,7 @@ from cluster.commands.common import (
 
 if TYPE_CHECKING:
     from cluster.local import LocalCluster
+    from cluster.local_layout import NodeRecord
     from cluster.local_status import ClusterView
 
 _WATCH_S = 0.3
@@ -90,14 +91,29 @@ def _watch(cluster: LocalCluster) -> None:
     from cluster.local_process import is_running
 
     out = console(stderr=True)
-    reported: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int | None]] = set()
     while True:
         nodes = cluster.nodes
         if all(node.pid is None for node in nodes):
             out.print("all nodes were stopped by another command")
             return
-        for node in nodes:
-            if node.pid is not None and not is_running(node) and (node.id, node.pid) not in reported:
+        ended = [node for node in nodes if node.pid is not None and not is_running(node)]
+        for node in _still_recorded(cluster, ended):
+            if (node.id, node.pid) not in reported:
                 reported.add((node.id, node.pid))
                 out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq restart {node.id}")
         time.sleep(_WATCH_S)
+
+
+def _still_recorded(cluster: LocalCluster, ended: list[NodeRecord]) -> list[NodeRecord]:
+    """Those that no other command is stopping right now: it holds the lock, and then records that they are gone."""
+    from cluster.local_errors import LocalError
+    from cluster.local_layout import locked
+
+    if not ended:
+        return []
+    try:
+        with locked(cluster.data):
+            return [node for node in ended if node in cluster.nodes]
+    except LocalError:
+        return []
