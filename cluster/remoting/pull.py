@@ -75,6 +75,8 @@ class Pull:
         self.slot = 0
 
 
+TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
+"""How long a node that does not lead waits for a topic that it has not seen."""
 _OUTCOMES: dict[int, str] = {
     ResponseCode.SUCCESS: "found",
     ResponseCode.PULL_RETRY_IMMEDIATELY: "found",
@@ -101,16 +103,28 @@ class Pulls:
     # --- a request comes in ---
 
     def _pull(self, request: Request) -> None:
+        self._start(request, tries=0)
+
+    def _start(self, request: Request, tries: int) -> None:
         group, name = text(request, "consumerGroup"), text(request, "topic")
         topic = self._services.state.topics.get(name)
         if topic is None:
-            raise no_topic(name)
+            self._unknown_topic(request, name, tries)
+            return
         queue_id, flags = integer(request, "queueId"), integer(request, "sysFlag")
         self._check_readable(group, topic, queue_id)
         pull = Pull(request, topic, queue_id, self._tags(request, group, name, flags), flags)
         if flags & FLAG_COMMIT_OFFSET:
             self._commit(request, group, pull)
         self._settle(pull)
+
+    def _unknown_topic(self, request: Request, name: str, tries: int) -> None:
+        """Only the leader knows that there is no such topic: elsewhere it may be on its way, and is waited for."""
+        if self._services.writes_open() or tries == TOPIC_TRIES:
+            raise no_topic(name)
+        if not request.connection.closed:
+            again = refusing(lambda request: self._start(request, tries + 1))
+            self._services.call_later(TOPIC_RETRY_MS, lambda: again(request))
 
     def _check_readable(self, group: str, topic: TopicConfig, queue_id: int) -> None:
         if not topic.perm & PERM_READ:

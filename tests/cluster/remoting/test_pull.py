@@ -354,3 +354,18 @@ def test_bounds_are_named(node_with: Any, connect: Any) -> None:
         11, connection=one, consumerGroup="g", topic="T", queueId=0, queueOffset=1, maxMsgNums=32, sysFlag=6,
         commitOffset=0, suspendTimeoutMillis=1000, subVersion=0,
     ).replies, "there is room again"  # fmt: skip
+
+
+def test_a_follower_waits_for_a_topic_that_may_be_on_its_way(node: Any, pull: Any) -> None:
+    node.leader = 1
+    early = pull(0, topic="late", suspendTimeoutMillis=0)
+    node.advance(200)
+    assert not early.replies
+    node.create_topic("late")
+    node.advance(100)
+    assert early.answer.code == 19
+    never = pull(0, topic="never")
+    node.advance(900)
+    assert not never.replies
+    node.advance(200)
+    assert never.answer.code == 17
