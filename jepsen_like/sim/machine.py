@@ -103,6 +103,8 @@ class Machine:
         self.node: Node | None = None
         self.process: Process | None = None
         self.processes: list[Process] = []
+        self.nodes: list[Node] = []
+        """Every node that ever started here."""
         self.applied_lost = False
         """The last crash took rows that had been applied."""
         self.held = 0
@@ -135,6 +137,7 @@ class Machine:
         )  # fmt: skip
         try:
             self.node = process.run(Node, self.config, environment)
+            self.nodes.append(self.node)
         except Exception as error:  # noqa: BLE001 - whatever it is, a node that does not start is a finding
             process.alive = False
             self.watcher.broken(f"node {self.node_id} does not start", error)
