@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jepsen_like.checkers.compose import check
+from jepsen_like.checkers.verdict import Verdict
 from jepsen_like.checkers.workload import WORKLOADS
 from jepsen_like.history import Op
 
@@ -18,11 +19,8 @@ class Judgement(NamedTuple):
 
     broken: list[str]
     doubts: list[str]
-    details: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """What every checker found."""
-        return self.details
+    checked: Verdict
+    """What every checker found."""
 
 
 def judge(ops: Sequence[Op], replicas: int) -> Judgement:
@@ -35,4 +33,4 @@ def judge(ops: Sequence[Op], replicas: int) -> Judgement:
         f"{count:,} {kind}: {'; '.join(first.get(kind, [])[:SHOWN])}{'; …' * (count > SHOWN)}"
         for kind, count in verdict.counts.items()
     ]
-    return Judgement(broken, verdict.doubts, verdict.to_json())
+    return Judgement(broken, verdict.doubts, verdict)

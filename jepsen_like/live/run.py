@@ -6,11 +6,11 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jepsen_like.history import HistoryWriter
+from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.explain import explain
 from jepsen_like.live.judge import WORKLOAD, Judgement, judge
 from jepsen_like.live.log_workload import LogWorkload
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
     kills: int
     power_failures: int
     rows_read: int
-    judgement: Judgement | None
+    judgement: Judgement
     skipped: dict[str, str]
     seconds: float
     story: list[str]
@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
             "faults": dict(faults),
             "skipped": self.skipped,
             "story": self.story,
-            "checks": self.judgement.to_json() if self.judgement else None,
+            "checks": self.judgement.checked.to_json(),
         }
 
 
@@ -160,6 +160,11 @@ class Run:
             self._subject.stop()
             self._history.close()
         return self._outcome()
+
+    @property
+    def ops(self) -> Sequence[Op]:
+        """Every step so far."""
+        return self._history.ops
 
     def _phase(self, name: str) -> None:
         note = self._history.invoke(PROCESS + 2, "phase", {"name": name})
@@ -282,6 +287,21 @@ class Run:
         return Verdict.UNKNOWN if self._reasons else Verdict.VALID
 
 
-def write_outcome(path: Path, outcome: Outcome, plan: Plan) -> None:
-    """verdict.json."""
-    path.write_text(json.dumps(outcome.to_json(plan), indent=2) + "\n", encoding="utf-8")
+def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op]) -> None:
+    """verdict.json and report.html."""
+    from jepsen_like.report import RunInfo, machine_facts, write_report
+
+    told = outcome.to_json(plan)
+    (folder / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    facts = {name: value for name, value in told.items() if isinstance(value, str | int | float) and name != "schema"}
+    facts |= {f"fault {name}": f"played {n['played']}, felt {n['with_effect']}" for name, n in told["faults"].items()}
+    facts |= {f"skipped {name}": why for name, why in outcome.skipped.items()}
+    what = plan.scenario.name if plan.scenario is not None else "mix of faults"
+    run = RunInfo(
+        f"chaos {plan.subject}, {what}, seed {plan.seed}: {outcome.verdict.value}",
+        plan.command,
+        facts=facts,
+        machine=machine_facts(),
+        explanation="\n\n".join([*outcome.reasons, "\n".join(outcome.story)]),
+    )
+    write_report(folder / "report.html", run, ops, outcome.judgement.checked)

@@ -101,10 +101,11 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():
                 tell(f"skipped {name}: {why}")
-            outcome = Run(plan, subject, folder, tell, tools=tools, skipped=choice.skipped).execute()
+            run = Run(plan, subject, folder, tell, tools=tools, skipped=choice.skipped)
+            outcome = run.execute()
         finally:
             subject.stop()
-        write_outcome(folder / "verdict.json", outcome, plan)
+        write_outcome(folder, outcome, plan, run.ops)
         shutil.rmtree(folder / SHIM, ignore_errors=True)
         if outcome.verdict is Verdict.VALID:
             shutil.rmtree(nodes, ignore_errors=True)

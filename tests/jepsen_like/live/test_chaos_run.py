@@ -45,7 +45,8 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
     history = read_history(tmp_path / "run" / "history.jsonl")
     assert history.complete
     assert {"send", "read", "poll", "fault", "leader", "phase"} <= {op.f for op in history.ops}
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["history.jsonl", "verdict.json"]
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["history.jsonl", "report.html", "verdict.json"]
     assert not processes_in(tmp_path)
     assert list((tmp_path / "state").iterdir()) == []
 
