@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -133,10 +134,13 @@ def failover_times(pauses: list[Outage], faults: list[Fault]) -> dict[str, dict[
 
 
 def _spread(ordered: list[int]) -> dict[str, int]:
-    def at(share: float) -> int:
-        return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6)
+    p50, p99, longest = (round(quantile(ordered, share) / 1e6) for share in (0.5, 0.99, 1.0))
+    return {"count": len(ordered), "p50": p50, "p99": p99, "max": longest}
 
-    return {"count": len(ordered), "p50": at(0.5), "p99": at(0.99), "max": round(ordered[-1] / 1e6)}
+
+def quantile(ordered: list[int], share: float) -> int:
+    """The nearest rank: the smallest value that at least this share of the values does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _recovered(attempts: list[Operation], faults: list[Fault], findings: Findings) -> None:

@@ -124,7 +124,9 @@ def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]
         seen = "acknowledged at" if send.outcome == "ok" else "seen by a reader at"
         for node in missing:
             what = f"{send.message_id!r} was {seen} {place(queue, offset)} and is not on node {node}"
-            steps = (send.completed if send.completed >= 0 else send.invoked, *(copy.op for copy in found[:1]))
+            steps = [_last_word(send), *(copy.op for copy in found[:1])]
+            if findings.keeps("lost-on-node"):
+                steps += [dump.passed_at(offset) for dump in messages.dumps[queue] if dump.node == node]
             findings.add("lost-on-node", what, steps, node=node, subject=send.message_id)
     _lost_writes(messages, everywhere, findings)
 
@@ -151,8 +153,13 @@ def _lost_writes(messages: Messages, lost: list[Send], findings: Findings) -> No
         name = "" if send.producer is None else f" of producer {send.producer!r}"
         seen = "acknowledged at" if send.outcome == "ok" else "seen by a reader at"
         what = f"{send.message_id!r} was {seen} {place(*send.place)} and is on no replica ({part}{name})"
-        step = send.completed if send.completed >= 0 else send.invoked
-        findings.add("lost-write", what, (step,), subject=send.message_id)
+        queue, offset = send.place
+        passed = [messages.dumps[queue][0].passed_at(offset)] if findings.keeps("lost-write") else []
+        findings.add("lost-write", what, (_last_word(send), *passed), subject=send.message_id)
+
+
+def _last_word(send: Send) -> int:
+    return send.completed if send.completed >= 0 else send.invoked
 
 
 def _surviving(messages: Messages, lost: set[str]) -> dict[str | None, list[int]]:

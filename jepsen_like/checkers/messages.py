@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -57,14 +57,19 @@ class Dump:
         self.offsets: list[int] = []
         self.breaks: list[tuple[int, int]] = []
         """(position, expected offset) wherever an offset is not one above the offset before."""
+        self.fell_back = False
+        """Whether any offset is lower than the one before it."""
         self.ended = False
         self.next_offset: int | None = None
+        self.last_op = -1
+        """Index of the last answer."""
         self._starts: list[int] = []
         self._ops: list[int] = []
 
     def extend(self, asked: int, messages: list[tuple[int, str]], ended: bool, op: int) -> None:
         """Appends one answer."""
         self.ended |= ended
+        self.last_op = op
         expected = asked if self.next_offset is None else self.next_offset
         if not messages:
             self.next_offset = expected
@@ -77,6 +82,7 @@ class Dump:
             for i, offset in enumerate(offsets):
                 if offset != expected:
                     self.breaks.append((position + i, expected))
+                    self.fell_back |= offset < expected
                 expected = offset + 1
         self.offsets += offsets
         self.ids += [message_id for _, message_id in messages]
@@ -85,6 +91,13 @@ class Dump:
     def op_at(self, position: int) -> int:
         """Index of the step that returned this row."""
         return self._ops[bisect_right(self._starts, position) - 1]
+
+    def passed_at(self, offset: int) -> int:
+        """Index of the answer that went past this offset; the last one if none did, or if offsets fell back."""
+        if self.fell_back:
+            return self.last_op
+        position = bisect_left(self.offsets, offset)
+        return self.last_op if position == len(self.offsets) else self.op_at(position)
 
     @property
     def first_op(self) -> int:

@@ -64,9 +64,14 @@ class Findings:
 
     def add(self, kind: str, what: str, ops: Iterable[int], *, node: int | None = None, subject: str = "") -> None:
         """Counts one anomaly and keeps it if its kind has not been seen too often."""
+        is_kept = self.keeps(kind)
         self.counts[kind] += 1
-        if self._limit is None or self.counts[kind] <= self._limit:
+        if is_kept:
             self.kept.append(Anomaly(kind, what, tuple(ops), node, subject))
+
+    def keeps(self, kind: str) -> bool:
+        """Whether the next anomaly of this kind would be kept: a witness that is costly to find is worth it then."""
+        return self._limit is None or self.counts[kind] < self._limit
 
     def doubt(self, why: str) -> None:
         """Something could not be decided; without an anomaly the verdict is then unknown."""
@@ -188,12 +193,15 @@ class Verdict(NamedTuple):
 
 
 def brief(value: Any, about: str = "", around: int = 2) -> str:
-    """A step's value as JSON; of a long answer only the rows around the message it is `about`."""
+    """A step's value as JSON; of a long answer only the rows around the message it is `about`, or its ends."""
     if isinstance(value, dict) and isinstance(rows := value.get("messages"), list) and len(rows) > 2 * around + 2:
-        middle = next((i for i, row in enumerate(rows) if isinstance(row, list) and row[-1:] == [about]), around)
-        start = max(0, min(middle - around, len(rows) - 2 * around - 1))
-        some = rows[start : start + 2 * around + 1]
-        value = {**value, "messages": ["…", *some, "…", f"{len(rows):,} in all"]}
+        middle = next((i for i, row in enumerate(rows) if isinstance(row, list) and row[-1:] == [about]), None)
+        if middle is None:
+            some = [*rows[:around], "…", *rows[-around:]]
+        else:
+            start = max(0, min(middle - around, len(rows) - 2 * around - 1))
+            some = ["…", *rows[start : start + 2 * around + 1], "…"]
+        value = {**value, "messages": [*some, f"{len(rows):,} in all"]}
     return msgspec.json.encode(value).decode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from jepsen_like.checkers.availability import quantile
 from jepsen_like.history import Operation
 
 BINS = 240
@@ -55,4 +56,4 @@ def series_of(operations: list[Operation], start_ns: int, end_ns: int) -> Series
 
 
 def _quantile(ordered: list[int], share: float) -> float | None:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6 if ordered else None
+    return quantile(ordered, share) / 1e6 if ordered else None

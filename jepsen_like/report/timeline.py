@@ -11,7 +11,7 @@ from jepsen_like.history import Operation
 from jepsen_like.report.series import Series, series_of
 from jepsen_like.report.svg import Panel, Scale, decades, drawing, linear, logarithmic, mark, ticks
 
-WIDTH, LEFT, RIGHT = 1120.0, 110.0, 1100.0
+WIDTH, LEFT, RIGHT = 1120.0, 150.0, 1100.0
 LANE, PLOT, GAP = 20.0, 150.0, 44.0
 SHORTEST_OUTAGE_NS = 300_000_000
 
@@ -152,11 +152,11 @@ class Timeline(NamedTuple):
 
 
 def _legend(panel: Panel, entries: list[tuple[str, str]]) -> Iterator[str]:
-    x = panel.right - 80 * len(entries)
+    x = panel.right - 90 * len(entries)
     for text, class_ in entries:
         yield mark("line", x1=x, x2=x + 18, y1=panel.top - 12, y2=panel.top - 12, class_=f"line {class_}")
         yield mark("text", text, x=x + 23, y=panel.top - 8, class_="tick")
-        x += 80
+        x += 90
 
 
 def _milliseconds(value: float) -> str:

@@ -102,12 +102,19 @@ class Witnesses:
         )
 
     def _acknowledged(self, queue: Queue, offsets: range) -> dict[int, str]:
-        return {send.offset: send.message_id for send in self._messages.acked.get(queue, ()) if send.offset in offsets}
+        """More than one id if an offset was given away twice."""
+        told: dict[int, str] = {}
+        for send in self._messages.acked.get(queue, ()):
+            if send.offset in offsets:
+                told[send.offset] = (
+                    f"{told[send.offset]}, {send.message_id}" if send.offset in told else send.message_id
+                )
+        return told
 
     def _held(self, queue: Queue, offsets: range) -> Iterator[tuple[str, dict[int, str]]]:
         for dump in self._messages.dumps.get(queue, ()):
             held: dict[int, str] = {}
-            if dump.breaks:
+            if dump.fell_back:
                 held = {o: i for o, i in zip(dump.offsets, dump.ids, strict=True) if o in offsets}
             else:
                 start = bisect_left(dump.offsets, offsets.start)
