@@ -43,8 +43,8 @@ SYSTEM_TOPICS = frozenset(
 )
 """Names that tools hide from lists of user topics."""
 
-REPEATS_AT_THE_SAME_NAME = frozenset({"CPP"})
-"""Languages of clients that get no aliases: they need none, and C++ cannot send while it connects to another node."""
+V4_0_0 = 212
+"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -89,11 +89,11 @@ class Routes:
             "enableActingMaster": False,
         }
 
-    def _aliases(self, listener: str, language: str) -> list[dict[str, Any]]:
+    def _aliases(self, request: Request) -> list[dict[str, Any]]:
         """A BrokerData object for each node, its address under id 0; none where they would not help."""
         cluster = self._services.config.cluster
-        addresses = self._services.broker_addresses(listener)
-        if not cluster.producer_aliases or len(addresses) < 2 or language in REPEATS_AT_THE_SAME_NAME:
+        addresses = self._services.broker_addresses(request.connection.listener)
+        if not cluster.producer_aliases or len(addresses) < 2 or not _repeats_safely(request):
             return []
         return [
             {
@@ -136,10 +136,9 @@ class Routes:
         queues = self._queue_data(topic)
         if queues is None:
             return None
-        listener = request.connection.listener
-        aliases = self._aliases(listener, request.language) if queues["perm"] & PERM_WRITE else []
+        aliases = self._aliases(request) if queues["perm"] & PERM_WRITE else []
         body = {
-            "brokerDatas": [self.broker_data(listener), *aliases],
+            "brokerDatas": [self.broker_data(request.connection.listener), *aliases],
             "filterServerTable": {},
             "queueDatas": _split_by_name(topic, queues, [alias["brokerName"] for alias in aliases]),
         }
@@ -219,6 +218,15 @@ def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_f
         "topicSysFlag": sys_flag,
         "writeQueueNums": write_queues,
     }
+
+
+def _repeats_safely(request: Request) -> bool:
+    """False for clients that several names make worse (docs/adr/0010-broker-names.md).
+
+    C++ fails sends while it connects to another node. Node.js (ali-ons), which calls itself a Java client of version
+    121, compresses a message anew for each repetition and marks it as compressed once: nobody can read it then.
+    """
+    return request.language != "CPP" and request.version >= V4_0_0
 
 
 def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> list[dict[str, Any]]:

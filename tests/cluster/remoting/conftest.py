@@ -233,12 +233,12 @@ class FakeNode:
 
     def ask(
         self, code: int, body: bytes = b"", connection: FakeConnection | None = None, oneway: bool = False,
-        language: str = "JAVA", **ext: Any,
+        language: str = "JAVA", version: int = 401, **ext: Any,
     ) -> FakeRequest:  # fmt: skip
         """Hands a request to its handler; ext values become text."""
         fields = {name: str(value) for name, value in ext.items() if value is not None}
         request = FakeRequest(connection or FakeConnection(), code, fields, body, oneway)
-        request.language = language
+        request.language, request.version = language, version
         self.table[code](request)
         return request
 

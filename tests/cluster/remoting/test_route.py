@@ -40,15 +40,24 @@ def test_route_bytes(node: Any) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("on", "language"), [(False, "JAVA"), (True, "CPP")])
-def test_route_bytes_without_aliases(node_with: Any, on: bool, language: str) -> None:
+@pytest.mark.parametrize(
+    ("on", "language", "version"), [(False, "JAVA", 479), (True, "CPP", 401), (True, "CPP", 63), (True, "JAVA", 121)]
+)
+def test_route_bytes_without_aliases(node_with: Any, on: bool, language: str, version: int) -> None:
     node = node_with(**{"cluster.producer_aliases": on})
     node.create_topic("T", queues=3)
-    assert node.ask(105, topic="T", language=language).answer == (
+    assert node.ask(105, topic="T", language=language, version=version).answer == (
         0, None, {},
         b'{"brokerDatas":[' + BROKER + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq","perm":6,'
         b'"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}]}',
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("language", "version"), [("JAVA", 212), ("JAVA", 479), ("GO", 317), ("DOTNET", 401)])
+def test_who_gets_aliases(node: Any, language: str, version: int) -> None:
+    node.create_topic("T")
+    route = json.loads(node.ask(105, topic="T", language=language, version=version).answer.body)
+    assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq", "raftmq-1", "raftmq-2", "raftmq-3"]
 
 
 def test_a_topic_without_write_permission_has_no_aliases(node: Any) -> None:
