@@ -72,6 +72,10 @@ class LogWorkload:
             await client.close()
         return left
 
+    def abort(self) -> None:
+        """Ends at once, whatever is under way; nothing to do after `stop`."""
+        self._thread.close()
+
     def wait_acks(self, more: int, timeout_s: float) -> bool:
         """Waits until `more` sends were acknowledged from now on: the cluster makes progress."""
         wanted = self._acked + more

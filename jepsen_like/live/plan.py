@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.local_errors import ExitCode, LocalError
@@ -73,10 +74,12 @@ def choose(
 
 
 class Deck:
-    """Deals faults in an order drawn by the seed, all of them before any comes again: each is played equally often."""
+    """Deals faults in an order drawn by the seed, all of them before any comes again: each is played equally often,
+    but for those of the `emphasis`.
+    """
 
-    def __init__(self, nemeses: tuple[Nemesis, ...], rng: random.Random) -> None:
-        self._nemeses = nemeses
+    def __init__(self, nemeses: tuple[Nemesis, ...], rng: random.Random, emphasis: Mapping[str, int]) -> None:
+        self._nemeses = [each for each in nemeses for _ in range(emphasis.get(each.name, 1))]
         self._rng = rng
         self._left: list[Nemesis] = []
 

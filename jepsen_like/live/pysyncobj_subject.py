@@ -15,7 +15,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +65,8 @@ class PySyncObjSubject:
     topic = TOPIC
     queues = 1
     load = LoadPlan(6000, 1500)
+    emphasis: Mapping[str, int] = {"stutter-kill": 6, "kill-leader": 2}
+    """Its followers drop what they have acknowledged when a batch comes twice: blows at that moment tell most."""
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, data: Path, processes: Processes, *, count: int = 3, seed: int = 0) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class RaftMQSubject:
     topic = TOPIC
     queues = QUEUES
     load = LoadPlan(2000, 512)
+    emphasis: Mapping[str, int] = {}
 
     def __init__(
         self,

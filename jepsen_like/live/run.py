@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cluster.client.errors import RaftMQError
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.explain import explain
 from jepsen_like.live.judge import WORKLOAD, Judgement, judge
@@ -154,8 +155,8 @@ class Run:
                 self._read_back()
         finally:
             if self._side is not None:
-                self._side.stop()
-            self._load.stop()
+                self._side.abort()
+            self._load.abort()
             self._monitor.close()
             self._subject.stop()
             self._history.close()
@@ -175,7 +176,7 @@ class Run:
         return time.monotonic() - self._began
 
     def _inflict(self) -> None:
-        deck = Deck(self._plan.nemeses, self._rng)
+        deck = Deck(self._plan.nemeses, self._rng, self._subject.emphasis)
         while self._elapsed < self._plan.time_s:
             nemesis = deck.deal()
             if nemesis is None:
@@ -255,7 +256,10 @@ class Run:
                 self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
                 return
             time.sleep(0.1)
-        self._rows = self._subject.read_all(self._history)
+        try:
+            self._rows = self._subject.read_all(self._history)
+        except (OSError, RaftMQError) as error:
+            self._reasons.append(f"the replicas could not be read to their end: {error}")
 
     def _outcome(self) -> Outcome:
         seconds = self._elapsed

@@ -77,6 +77,10 @@ class SideWorkload:
         finally:
             self._thread.close()
 
+    def abort(self) -> None:
+        """Ends at once, whatever is under way; nothing to do after `stop`."""
+        self._thread.close()
+
     async def _stop(self) -> None:
         self._stopping = True
         await asyncio.gather(*self._tasks)

@@ -7,7 +7,7 @@ nemesis that needs it is refused or skipped with the reason, never counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -81,6 +81,8 @@ class Subject(Protocol):
     queues: int
     fabric: Fabric
     load: LoadPlan
+    emphasis: Mapping[str, int]
+    """Fault -> how often it comes in each round of the random mix; others once."""
 
     @property
     def node_ids(self) -> list[int]:

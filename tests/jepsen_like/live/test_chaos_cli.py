@@ -110,14 +110,16 @@ def test_what_cannot_be_played_is_skipped_with_the_reason() -> None:
 def test_each_fault_comes_before_any_comes_again() -> None:
     import random
 
-    deck = Deck(tuple(NEMESES.values()), random.Random(1))
+    deck = Deck(tuple(NEMESES.values()), random.Random(1), {})
     dealt = [deck.deal() for _ in range(2 * len(NEMESES))]
     first, second = dealt[: len(NEMESES)], dealt[len(NEMESES) :]
     assert set(first) == set(second) == set(NEMESES.values())
     assert first != second
-    again = Deck(tuple(NEMESES.values()), random.Random(1))
+    again = Deck(tuple(NEMESES.values()), random.Random(1), {})
     assert [again.deal() for _ in range(len(NEMESES))] == first, "the seed draws the order"
-    assert Deck((), random.Random(1)).deal() is None
+    heavy = Deck(tuple(nemeses_named("kill-one,kill-all")), random.Random(1), {"kill-all": 3})
+    assert sorted(each.name for _ in range(4) if (each := heavy.deal())) == ["kill-all"] * 3 + ["kill-one"]
+    assert Deck((), random.Random(1), {}).deal() is None
 
 
 def test_the_state_folder_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,3 +68,28 @@ def test_the_next_start_cleans_up_after_a_run_that_was_killed(tmp_path: Path) ->
     assert not [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert not (tmp_path / "dead" / "nodes").exists()
     assert (tmp_path / "dead" / "mine").exists(), "only what the dead run listed is removed"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1100)
+def test_pysyncobj_loses_what_it_acknowledged(tmp_path: Path) -> None:
+    """Kill -9 alone is enough; the output tells one of the losses step by step."""
+    child = chaos(
+        tmp_path, "--subject", "pysyncobj", "--nemesis", "stutter-kill", "--time", "240", "--out", "run", "--json"
+    )
+    out, err = child.communicate(timeout=1000)
+    assert child.returncode == 1, out + err
+    told = json.loads(out)
+    assert told["checks"]["anomalies"]["lost-write"] > 0
+    assert any("it is acknowledged" in step for step in told["story"])
+    assert "lost like this one" in told["story"][-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("scenario", ["power-loss", "part-kill", "pause-kill", "swizzle", "rolling-restart", "slow-disk",
+                                      "full-disk", "failing-disk", "partitions-one-way", "kill-all"])  # fmt: skip
+def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
+    child = chaos(tmp_path, "--scenario", scenario, "--time", "30", "--rate", "1000", "--out", "run", "--json")
+    out, err = child.communicate(timeout=300)
+    assert child.returncode == 0, out + err
