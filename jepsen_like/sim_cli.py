@@ -14,27 +14,12 @@ if TYPE_CHECKING:
     from jepsen_like.sim.world import Verdict
 
 BUGS_MODULE = "jepsen_like.seeded_bugs.cli"
-"""Holds the command `bugs`."""
+"""Holds the command `bugs`; must be quick to import, and must not import this module."""
 SHOWN_MAX = 5
 """Violations printed per seed."""
 
 
-class SimGroup(click.Group):
-    """Loads `bugs` from its own package when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        found = importlib.util.find_spec("jepsen_like.seeded_bugs") and importlib.util.find_spec(BUGS_MODULE)
-        return sorted({*super().list_commands(ctx), *(("bugs",) if found else ())})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "bugs" and "bugs" in self.list_commands(ctx):
-            command = importlib.import_module(BUGS_MODULE).bugs
-            assert isinstance(command, click.Command)
-            return command
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=SimGroup)
+@click.group()
 def sim() -> None:
     """Run whole clusters in simulated time under faults; every run is repeatable by its seed."""
 
@@ -141,3 +126,7 @@ def shrink(seed: int, runs: int) -> int:
         click.echo(f"  {fault.describe()}")
     run_seed(seed, faults=faults, trace=click.echo)
     return 0
+
+
+if importlib.util.find_spec(BUGS_MODULE) is not None:
+    sim.add_command(importlib.import_module(BUGS_MODULE).bugs)
