@@ -17,6 +17,8 @@ from raftlog.errors import InvariantViolationError
 from raftlog.messages import Message
 from raftlog.types import NOBODY, Entry, LogTail, NodeId, Role, SoftState
 
+_READYS_MAX = 5_000
+
 
 class Surroundings(Protocol):
     """Who moves messages, time and clients."""
@@ -118,8 +120,11 @@ class Member:
     def drain(self) -> None:
         """Takes Readys until there is none."""
         raw = self.raw
-        while raw.has_ready():
+        for _ in range(_READYS_MAX):
+            if not raw.has_ready():
+                return
             self._take(raw.ready())
+        raise Violation("event-budget", f"node {self.id}: one event, more than {_READYS_MAX} Readys")
 
     def _take(self, ready: Ready) -> None:
         surroundings = self.surroundings

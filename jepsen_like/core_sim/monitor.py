@@ -91,8 +91,9 @@ class Monitor:
                 f"node {member.id} applies {entries[0].index} after {member.machine.applied_index}",
             )
         last = entries[-1]
-        if last.index > member.disk.tail.index:
-            raise Violation("apply-durable", f"node {member.id} applies {last.id}, disk ends {member.disk.tail.id}")
+        disk = member.disk
+        if last.index > disk.tail.index or disk.entries[last.index].header_crc != last.header_crc:
+            raise Violation("apply-durable", f"node {member.id} applies {last.id}, its disk ends at {disk.tail.id}")
         if last.timestamp_ms > self.sane_clock_ms + LOG_TIME_SLACK_MS:
             raise Violation("log-time", f"{last.id} is stamped {last.timestamp_ms}, clocks say {self.sane_clock_ms}")
         try:

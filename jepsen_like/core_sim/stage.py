@@ -1,0 +1,349 @@
+"""A schedule written by hand: commands, one per line, and the same monitors and checkers as in a random run.
+
+    nodes COUNT [field=value ...]   RaftConfig fields; pre_vote and check_quorum are off unless given (0 or 1)
+    campaign N                      N's election timeout passes
+    tick N [COUNT] | ticks COUNT    ticks of one member, of all in turn (messages and disks at rest in between)
+    propose N [COUNT]               new operations at a leader      again N      the last operation once more
+    read N                          a linearizable read at N        clock N MS   N's wall clock is off by MS from now on
+    transfer N M | closed N M       hand leadership over; N's connection from M breaks
+    sync N [COUNT]                  N's oldest writes reach the disk (all without COUNT), each by its own fdatasync
+    deliver N->M [COUNT]            oldest messages of the link (all without COUNT)      last N->M   the newest
+    drop N->M [COUNT]               loses the oldest (all without COUNT)       repeat N->M  the newest, and keeps it
+    save N->M | late                puts the link's newest message aside; delivers what was put aside
+    cut N->M | cut N | heal         until healed everything sent there is lost; cut N: to and from N
+    crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
+    start N
+    run                             disks and links work until nothing moves
+    settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
+    check                           every invariant of every member, now
+    same                            remembers the highest term for `expect same`
+    expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
+                                    "disruption" (twice), "message-budget" (entries sent in vain, refusals)
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+
+from jepsen_like.core_sim.clients import History
+from jepsen_like.core_sim.disk import SimDisk
+from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.monitor import Monitor
+from jepsen_like.core_sim.network import Link
+from jepsen_like.core_sim.violation import Violation
+from raftlog.core.config import RaftConfig
+from raftlog.errors import ProposalDroppedError
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.types import NOBODY, Entry, EntryType, NodeId, Role, SoftState
+
+_REST_MAX = 2_000
+_SETTLE_TICKS = 300
+_WALL_MS = 1_000_000
+
+
+class ScriptError(ValueError):
+    """A line that cannot be read; the message names it."""
+
+
+class Stage:
+    """Members that move only when told to."""
+
+    def __init__(self, *, black_box: bool = False) -> None:
+        self.seen: Counter[str] = Counter()
+        self.history = History(self.seen)
+        self.black_box = black_box
+        self.members: dict[NodeId, Member] = {}
+        self.disks: dict[NodeId, SimDisk] = {}
+        self.monitor: Monitor | None = None
+        self.links: dict[Link, deque[Message]] = {}
+        self.cuts: set[Link] = set()
+        self.saved: list[Message] = []
+        self.reads: dict[int, int] = {}
+        self.confirmed: dict[NodeId, list[tuple[int, int]]] = {}
+        self.pending: dict[NodeId, dict[int, tuple[int, int]]] = {}
+        self.offsets: dict[NodeId, int] = {}
+        self.operation = 0
+        self.context = 0
+        self.ticks = 0
+        self.term = 0
+        self.wasted = 0
+        """Entries sent to a disk that holds them, and refused messages."""
+
+    def play(self, script: str) -> None:
+        """Runs every line. Raises Violation, or ScriptError for a line it does not understand."""
+        for number, line in enumerate(script.splitlines(), 1):
+            words = line.split("#")[0].split()
+            if words:
+                self._command(number, words)
+
+    def _command(self, number: int, words: list[str]) -> None:
+        command = getattr(self, f"do_{words[0]}", None)
+        if command is None:
+            raise ScriptError(f"line {number}: no command {words[0]!r}")
+        try:
+            command(*words[1:])
+        except (TypeError, KeyError) as error:
+            raise ScriptError(f"line {number}: {' '.join(words)}: {error!r}") from error
+
+    # -- Surroundings
+
+    def send(self, member: Member, message: Message) -> None:
+        """Onto the link, unless it is cut."""
+        link = (message.from_id, message.to_id)
+        if isinstance(message, AppendEntries):
+            self.wasted += sum(entry.index <= self.disks[message.to_id].tail.index for entry in message.entries)
+        elif isinstance(message, AppendEntriesReply):
+            self.wasted += message.rejected
+        if link not in self.cuts:
+            self.links[link].append(message)
+
+    def wrote(self, member: Member) -> None:
+        """The disk waits for `sync`."""
+
+    def applied(self, member: Member, entry: Entry, position: int) -> None:
+        """Answers reads and the operation that waits for this entry."""
+        waiting = self.pending[member.id].pop(entry.index, None)
+        if waiting is not None and waiting[0] == entry.term:
+            self.history.ack(waiting[1], position)
+        self._answer_reads(member, entry.index)
+
+    def read_confirmed(self, member: Member, context: int, index: int) -> None:
+        """Answered once applied so far."""
+        self.confirmed[member.id].append((context, index))
+        self._answer_reads(member, member.machine.applied_index)
+
+    def _answer_reads(self, member: Member, applied: int) -> None:
+        waiting = self.confirmed[member.id]
+        self.confirmed[member.id] = [pair for pair in waiting if pair[1] > applied]
+        for context, index in waiting:
+            if index <= applied:
+                self.history.read(member.id, member.machine.values, self.reads.pop(context))
+
+    def role_changed(self, member: Member, soft: SoftState) -> None:
+        """Who no longer leads answers nobody."""
+        if soft.role is not Role.LEADER:
+            self.pending[member.id].clear()
+
+    # -- commands: the group
+
+    def do_nodes(self, count: str, *options: str) -> None:
+        fields = {"group_id": 1, "pre_vote": 0, "check_quorum": 0}
+        fields |= {name: int(value) for name, value in (option.split("=") for option in options)}
+        voters = tuple(NodeId(node) for node in range(1, int(count) + 1))
+        self.disks = {node: SimDisk() for node in voters}
+        self.monitor = None if self.black_box else Monitor(voters, self.disks, self.seen)
+        self.links = {(a, b): deque() for a in voters for b in voters if a != b}
+        self.offsets = dict.fromkeys(voters, 0)
+        self.pending = {node: {} for node in voters}
+        self.confirmed = {node: [] for node in voters}
+        for node in voters:
+            config = RaftConfig(node, **fields)  # type: ignore[arg-type]
+            self.members[node] = Member(config, voters, self.disks[node], self.monitor, self)
+            self.do_start(str(node))
+
+    def _member(self, node: str) -> Member:
+        return self.members[NodeId(int(node))]
+
+    def _act(self, member: Member, action: str, *arguments: object) -> None:
+        if member.up:
+            now = _WALL_MS + self.ticks
+            member.raw.set_clock(now + self.offsets[member.id], self.ticks)
+            if self.monitor is not None:
+                self.monitor.sane_clock_ms = now
+            member.act(getattr(member.raw, action), *arguments)
+
+    def do_start(self, node: str) -> None:
+        member = self._member(node)
+        if not member.up and not member.halted:
+            member.start(random.Random(f"{node}/{member.starts}"))
+
+    def do_crash(self, node: str, keep: str = "") -> None:
+        member = self._member(node)
+        if keep:
+            for ready in member.disk.writing + member.disk.queued:
+                member.disk.put(ready)
+        member.disk.writing, member.disk.queued = [], []
+        member.machine.durable_index = member.machine.applied_index
+        member.crash(random.Random(0))
+        self.pending[member.id].clear()
+        self.confirmed[member.id].clear()
+        for link, queue in self.links.items():
+            if member.id == link[1]:
+                queue.clear()
+
+    def do_campaign(self, node: str) -> None:
+        self._act(self._member(node), "campaign")
+
+    def do_tick(self, node: str, count: str = "1") -> None:
+        for _ in range(int(count)):
+            self.ticks += 10
+            self._act(self._member(node), "tick")
+
+    def do_ticks(self, count: str) -> None:
+        for _ in range(int(count)):
+            self.ticks += 10
+            for member in self.members.values():
+                self._act(member, "tick")
+            self.do_run()
+
+    def do_clock(self, node: str, offset_ms: str) -> None:
+        self.offsets[NodeId(int(node))] = int(offset_ms)
+
+    def do_transfer(self, node: str, target: str) -> None:
+        self._act(self._member(node), "transfer_leadership", NodeId(int(target)))
+
+    def do_closed(self, node: str, peer: str) -> None:
+        self._act(self._member(node), "peer_closed", NodeId(int(peer)))
+
+    # -- commands: clients
+
+    def do_propose(self, node: str, count: str = "1") -> None:
+        for _ in range(int(count)):
+            self.operation += 1
+            self.do_again(node)
+
+    def do_again(self, node: str) -> None:
+        member = self._member(node)
+        if member.raw.role is Role.LEADER:
+            member.act(self._propose, member)
+
+    def _propose(self, member: Member) -> None:
+        handing_over = member.raw.raft.transferee
+        self.history.invoke(self.operation)
+        payload = self.operation.to_bytes(4, "big")
+        try:
+            entry = member.raw.propose(EntryType.MESSAGES, payload, member.raw.log_time_ms())
+        except ProposalDroppedError:
+            return
+        if handing_over != NOBODY and self.monitor is not None:
+            raise Violation("handover", f"leader {member.id} takes {entry.id} handing over to {handing_over}")
+        self.pending[member.id][entry.index] = (entry.term, self.operation)
+
+    def do_read(self, node: str) -> None:
+        member = self._member(node)
+        if member.up and member.raw.role is Role.LEADER:
+            self.context += 1
+            self.reads[self.context] = self.history.known_length
+            self._act(member, "read_index", self.context)
+
+    # -- commands: disks and links
+
+    def do_sync(self, node: str, count: str = "1000") -> None:
+        member = self._member(node)
+        disk = member.disk
+        for _ in range(int(count)):
+            if member.up and disk.queued:
+                disk.writing = [disk.queued.pop(0)]
+                member.synced(last_only=False)
+
+    def _link(self, link: str) -> Link:
+        a, b = link.split("->")
+        return NodeId(int(a)), NodeId(int(b))
+
+    def _deliver(self, message: Message) -> None:
+        self._act(self.members[message.to_id], "step", message)
+
+    def do_deliver(self, link: str, count: str = "1000") -> None:
+        queue = self.links[self._link(link)]
+        for _ in range(min(int(count), len(queue))):
+            self._deliver(queue.popleft())
+
+    def do_last(self, link: str) -> None:
+        self._deliver(self.links[self._link(link)].pop())
+
+    def do_repeat(self, link: str) -> None:
+        self._deliver(self.links[self._link(link)][-1])
+
+    def do_drop(self, link: str, count: str = "1000") -> None:
+        queue = self.links[self._link(link)]
+        for _ in range(min(int(count), len(queue))):
+            queue.popleft()
+
+    def do_save(self, link: str) -> None:
+        self.saved.append(self.links[self._link(link)].pop())
+
+    def do_late(self) -> None:
+        saved, self.saved = self.saved, []
+        for message in saved:
+            self._deliver(message)
+
+    def do_cut(self, *where: str) -> None:
+        for word in where:
+            links = [self._link(word)] if "->" in word else [link for link in self.links if NodeId(int(word)) in link]
+            self.cuts.update(links)
+            for link in links:
+                self.links[link].clear()
+
+    def do_heal(self) -> None:
+        self.cuts.clear()
+
+    def do_run(self) -> None:
+        for _ in range(_REST_MAX):
+            if not self._move():
+                return
+        raise Violation("event-budget", "the group does not come to rest between two ticks")
+
+    def _move(self) -> bool:
+        moved = False
+        for member in self.members.values():
+            if member.up and member.disk.queued:
+                self.do_sync(str(member.id))
+                moved = True
+        for queue in self.links.values():
+            if queue:
+                self._deliver(queue.popleft())
+                moved = True
+        return moved
+
+    # -- commands: judging
+
+    def do_settle(self) -> None:
+        self.do_heal()
+        for node in self.members:
+            self.do_start(str(node))
+        self.do_run()
+        goal = 0
+        for _ in range(_SETTLE_TICKS):
+            self.do_ticks("1")
+            leaders = [m for m in self.members.values() if m.up and m.raw.role is Role.LEADER]
+            lists = [m.machine.values for m in self.members.values() if m.up]
+            if goal and goal in self.history.acked and all(len(v) == len(lists[0]) and goal in v for v in lists):
+                self._final()
+                return
+            if leaders and goal not in self.history.acked:
+                self.do_propose(str(max(leaders, key=lambda m: m.raw.term).id))
+                goal = self.operation
+        raise Violation("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
+
+    def _final(self) -> None:
+        if self.monitor is not None:
+            self.monitor.full(list(self.members.values()))
+        first, *rest = self.members.values()
+        for member in rest:
+            if member.machine.values != first.machine.values:
+                raise Violation("state-machine-safety", f"nodes {first.id} and {member.id} hold different lists")
+        for member in self.members.values():
+            self.history.check_final(member.id, member.machine.values)
+
+    def do_check(self) -> None:
+        if self.monitor is not None:
+            self.monitor.full(list(self.members.values()))
+
+    def do_same(self) -> None:
+        self.term = max(member.raw.term for member in self.members.values() if member.up)
+
+    def do_expect(self, what: str, argument: str = "") -> None:
+        if what == "same":
+            what, argument = "term", str(self.term)
+        if what == "once" and self.wasted:
+            raise Violation("message-budget", f"{self.wasted} entries or refusals in vain, without any fault")
+        if what == "answered" and self.reads:
+            raise Violation("quiescent-failover", f"reads {sorted(self.reads)} are not answered")
+        if what == "no-leader" and self._member(argument).raw.role is Role.LEADER:
+            raise Violation("stale-leader", f"node {argument} still leads, cut off from everyone")
+        if what == "term" and any(m.raw.term != int(argument) for m in self.members.values() if m.up):
+            terms = {int(node): m.raw.term for node, m in self.members.items() if m.up}
+            raise Violation("disruption", f"terms {terms}, everyone was in {argument} and nothing asked for another")
+        if what not in ("answered", "no-leader", "term", "once"):
+            raise ScriptError(f"expect {what!r}: choose answered, no-leader, term, same or once")

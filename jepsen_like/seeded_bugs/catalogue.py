@@ -1,0 +1,93 @@
+"""The seeded bugs as data: reading them, applying one to a copy of the packages."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import jepsen_like
+
+SOURCE_ROOT = Path(jepsen_like.__file__).resolve().parent.parent
+"""The folder that holds the packages."""
+DATA = Path(__file__).resolve().parent / "data"
+PACKAGES = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
+ENGINES = ("core", "full", "live")
+
+
+class BugError(ValueError):
+    """A bug's file is wrong, or its patch no longer fits the code; the message names file and remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One replacement: `find` occurs exactly once in `file`."""
+
+    file: str
+    """Relative to the folder that holds the packages."""
+    find: str
+    replace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One planted bug."""
+
+    id: str
+    title: str
+    pedigree: str
+    """Where the bug comes from: an issue, a paper's figure, a rule of the paper that it breaks."""
+    engine: str
+    checkers: tuple[str, ...]
+    """Any of these firing means caught; the first is the one expected from the schedule."""
+    witness: str
+    """Function in tests/jepsen_like/seeded_bugs/witnesses.py: holds on the product, fails on the patched copy."""
+    schedule: str
+    """A script that kills it without any luck (core: jepsen_like/core_sim/stage.py)."""
+    edits: tuple[Edit, ...]
+
+
+def load(path: Path) -> Bug:
+    """Reads one file. Raises BugError."""
+    try:
+        fields = tomllib.loads(path.read_text())
+        edits = tuple(Edit(edit["file"], edit["find"], edit["replace"]) for edit in fields["edits"])
+        bug = Bug(
+            path.stem, fields["title"], fields["pedigree"], fields["engine"], tuple(fields["checkers"]),
+            fields["witness"], fields["schedule"], edits,
+        )  # fmt: skip
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise BugError(f"{path}: {error!r}") from error
+    if bug.engine not in ENGINES or not bug.checkers or not edits:
+        raise BugError(f"{path}: engine is one of {ENGINES}, checkers and edits are not empty")
+    return bug
+
+
+def load_all() -> list[Bug]:
+    """Every bug, by id."""
+    return [load(path) for path in sorted(DATA.glob("*.toml"))]
+
+
+def patched(bug: Bug, root: Path = SOURCE_ROOT) -> dict[str, str]:
+    """File -> its text with the bug in it. Raises BugError unless every `find` occurs exactly once."""
+    texts: dict[str, str] = {}
+    for edit in bug.edits:
+        text = texts.get(edit.file) or (root / edit.file).read_text()
+        count = text.count(edit.find)
+        if count != 1:
+            raise BugError(f"{bug.id}: `find` occurs {count} times in {edit.file}, not once\n{edit.find}")
+        if edit.find == edit.replace:
+            raise BugError(f"{bug.id}: the edit of {edit.file} changes nothing")
+        texts[edit.file] = text.replace(edit.find, edit.replace)
+    return texts
+
+
+def make_copy(target: Path, bug: Bug | None) -> None:
+    """Copies the packages to `target`, with `bug` in them (None: as they are)."""
+    for package in PACKAGES:
+        shutil.copytree(
+            SOURCE_ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "static")
+        )
+    for file, text in (patched(bug) if bug else {}).items():
+        (target / file).write_text(text)
