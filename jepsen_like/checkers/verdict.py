@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from cluster.local_errors import ExitCode
+from jepsen_like.checkers.kinds import KINDS, gravity
 from jepsen_like.history import Op
 
 Outcome = Literal["valid", "invalid", "unknown"]
@@ -23,24 +24,11 @@ WITNESSES_PER_KIND = 20
 """Anomalies kept with their witness; the rest of a kind is only counted. A lost disk loses a million messages."""
 
 
-GRAVEST = (
-    *("lost-write", "lost-on-node", "nonlinearizable", "digest-divergence", "aborted-read", "phantom", "future-read"),
-    *("duplicate", "misplaced", "offset-regress", "offset-stale", "offset-phantom", "commit-beyond-read"),
-    *("realtime-order", "producer-order", "stale-read", "unseen", "no-recovery"),
-)
-"""Kinds that tend to be the cause, in the order they are told; one lost message shifts thousands of offsets."""
-
-
-def gravity(kind: str) -> int:
-    """Place in that order; all other kinds come after it."""
-    return GRAVEST.index(kind) if kind in GRAVEST else len(GRAVEST)
-
-
 class Anomaly(NamedTuple):
     """One proof that a promise was broken."""
 
     kind: str
-    """The class of the anomaly, from the table in docs/checkers.md."""
+    """One of KINDS."""
     what: str
     """One sentence that names the place and both sides of the contradiction."""
     ops: tuple[int, ...]
@@ -64,6 +52,7 @@ class Findings:
 
     def add(self, kind: str, what: str, ops: Iterable[int], *, node: int | None = None, subject: str = "") -> None:
         """Counts one anomaly and keeps it if its kind has not been seen too often."""
+        assert kind in KINDS, kind
         is_kept = self.keeps(kind)
         self.counts[kind] += 1
         if is_kept:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from jepsen_like.checkers.kinds import KINDS, gravity
 from jepsen_like.checkers.messages import Messages
 from jepsen_like.checkers.steps import MalformedStep, Operations
-from jepsen_like.checkers.verdict import Anomaly, Result, Verdict, gravity
+from jepsen_like.checkers.verdict import Anomaly, Result, Verdict
 from jepsen_like.history import Op, pair_up
 from jepsen_like.report.run_info import RunInfo
 from jepsen_like.report.style import STYLE
@@ -80,7 +81,7 @@ def _anomalies(verdict: Verdict, witnesses: Witnesses) -> Iterator[str]:
         for kind, found in kinds.items():
             shown = found[:SHOWN_PER_KIND]
             of = f", {len(shown)} of {verdict.counts[kind]:,} shown" if verdict.counts[kind] > len(shown) else ""
-            yield f'<h3 id="{escape(kind)}">{escape(kind)}<span class=quiet>{of}</span></h3>'
+            yield f'<h3 id="{escape(kind)}">{escape(kind)}<span class=quiet>: {KINDS[kind]}{of}</span></h3>'
             yield from (f"<article>{witnesses.html(anomaly)}</article>" for anomaly in shown)
         yield "</section>"
 
