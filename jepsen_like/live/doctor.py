@@ -4,6 +4,7 @@ reason.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -74,18 +75,20 @@ def _proxies() -> Finding:
 def _shim(place: Path, owned: Owned) -> Finding:
     faults = "power loss, clock skew"
     try:
-        prepare(place / "shim", owned)
+        proof = prepare(place / "shim", owned)
     except (ShimError, LocalError, OSError) as error:
         return Finding("disk shim", False, str(error), faults)
+    if proof.suspicion:
+        return Finding("disk shim", False, proof.suspicion, faults)
     return Finding("disk shim", True, "an unsynced write of a real node vanished, a synced one stayed", faults)
 
 
 def _pysyncobj() -> Finding:
     try:
-        import pysyncobj
-    except ImportError:
+        version = importlib.metadata.version("pysyncobj")
+    except importlib.metadata.PackageNotFoundError:
         return Finding("pysyncobj", False, "not installed: pip install pysyncobj==0.3.17", "--subject pysyncobj")
-    return Finding("pysyncobj", True, f"version {pysyncobj.__version__}", "--subject pysyncobj")
+    return Finding("pysyncobj", True, f"version {version}", "--subject pysyncobj")
 
 
 def _optional() -> list[Finding]:

@@ -48,6 +48,8 @@ class Tools(NamedTuple):
 
     power: PowerCut | None = None
     clocks: SkewsClocks | None = None
+    suspicion: str = ""
+    """What went wrong before the run; with it, no run is valid."""
 
 
 class Outcome(NamedTuple):
@@ -132,7 +134,7 @@ class Run:
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks)
         self._monitor = Monitor(subject, self._history)
         self._played: list[Played] = []
-        self._reasons: list[str] = []
+        self._reasons: list[str] = [tools.suspicion] if tools.suspicion else []
         self._began = time.monotonic()
         self._rows = 0
 

@@ -129,15 +129,15 @@ def _build(
     work = folder / SHIM
     owned.add_directory(work)
     try:
-        library = prepare(work, owned)
+        proof = prepare(work, owned)
     except ShimError as error:
         missing = {Capability.POWER: str(error), Capability.CLOCK: str(error)}
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), missing
-    tell("the disk shim holds: an unsynced write of this very node vanished, a synced one stayed")
-    shim = Shim(nodes, work, library)
+    tell(proof.suspicion or "the disk shim holds: an unsynced write of this very node vanished, a synced one stayed")
+    shim = Shim(nodes, work, proof.library)
     more = frozenset({Capability.POWER, Capability.CLOCK})
     subject = RaftMQSubject(nodes, processes, seed=wish.seed, environment=shim.environment, more=more)
-    return subject, Tools(ShimPower(subject, shim), shim), {}
+    return subject, Tools(ShimPower(subject, shim), shim, proof.suspicion), {}
 
 
 def _wants_shim(wish: Wish) -> bool:

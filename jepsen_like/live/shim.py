@@ -1,16 +1,22 @@
 """The shim in a run: one NodeDisk per node, the power cut over them, the clocks, and the proof that it all works.
 
-The proof is made with the very node binary before any power failure counts: a message whose sync is held must vanish
-from the disk, one that was acknowledged must stay, and the node must come up again with exactly the latter.
+The proof comes before any power failure counts. First the node's interpreter writes by itself: what it synced must
+stay, what it did not must vanish; otherwise the shim is of no use here. Then a real node: a message whose sync is held
+must vanish from its log, one that was acknowledged must stay. If that fails, the shim having passed, the node is
+suspect: the run goes on, and cannot end as valid.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.local_errors import LocalError
 from jepsen_like.live.owned import Owned
@@ -70,22 +76,64 @@ class ShimPower:
         }
 
 
-def prepare(folder: Path, owned: Owned) -> Path:
+class Proof(NamedTuple):
+    """A library that works with this interpreter; `suspicion` is what a real node did wrong on it, or empty."""
+
+    library: Path
+    suspicion: str
+
+
+class _SuspectNode(Exception):
+    """The node, not the shim."""
+
+
+def prepare(folder: Path, owned: Owned) -> Proof:
     """Builds the library and proves it. Raises ShimError with the reason if power failures cannot be played here."""
     library = build_shim(folder)
-    place = folder / "proof"
-    owned.add_directory(place)
+    owned.add_directory(folder / "proof")
+    _prove_alone(folder / "proof-alone", library)
     processes = Processes(owned)
+    suspicion = ""
     try:
-        _prove(place, library, processes)
+        _prove_node(folder / "proof", library, processes)
+    except _SuspectNode as error:
+        suspicion = f"in the proof before the run, {error}"
     except (LocalError, OSError) as error:
-        raise ShimError(f"the proof failed: {error}") from error
+        raise ShimError(f"the node does not run on the shim: {error}") from error
     finally:
         processes.stop_all()
-    return library
+    return Proof(library, suspicion)
 
 
-def _prove(place: Path, library: Path, processes: Processes) -> None:
+_ALONE = """
+import os, signal
+f = os.open("a", os.O_RDWR | os.O_CREAT)
+d = os.open(".", os.O_RDONLY)
+os.fsync(d)
+os.pwritev(f, [b"synced"], 0)
+os.fdatasync(f)
+os.pwritev(f, [b"not"], 6)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _prove_alone(place: Path, library: Path) -> None:
+    home = place / "home"
+    home.mkdir(parents=True)
+    disk = NodeDisk(home, place / "shim", library)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _ALONE], cwd=home, env=dict(os.environ) | disk.environment(), capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode != -signal.SIGKILL:
+        raise ShimError(f"the interpreter does not run on the shim: {done.stderr.strip()[-300:]}")
+    disk.fail(random.Random(0), 0.0)
+    left = (home / "a").read_bytes() if (home / "a").exists() else b"nothing"
+    if left != b"synced":
+        raise ShimError(f"after a power failure the file holds {left!r} instead of what was synced")
+
+
+def _prove_node(place: Path, library: Path, processes: Processes) -> None:
     from jepsen_like.live.raftmq_subject import RaftMQSubject
 
     nodes = place / "nodes"
@@ -96,13 +144,13 @@ def _prove(place: Path, library: Path, processes: Processes) -> None:
         asyncio.run(_send_one_and_hold_one(subject))
         before = _log_bytes(nodes)
         if body_of("proof-held") not in before:
-            raise ShimError("the proof failed: the held message was never handed to the operating system")
+            raise _SuspectNode("a message whose sync was held had not been written")
         ShimPower(subject, shim).cut([1], _NoSurvivors())
         after = _log_bytes(nodes)
         if body_of("proof-held") in after:
-            raise ShimError("the proof failed: a write that was never synced survived the power failure")
+            raise _SuspectNode("a write whose sync was held survived the power failure")
         if body_of("proof-acked") not in after:
-            raise ShimError("the proof failed: an acknowledged, synced write is gone after the power failure")
+            raise _SuspectNode("an acknowledged message was gone after the power failure")
         subject.start_node(1)
         subject.wait_healthy(PROOF_S)
         _check_clock(subject, shim)
@@ -124,10 +172,10 @@ async def _send_one_and_hold_one(subject: RaftMQSubject) -> None:
     deadline = loop.time() + PROOF_S
     while not (await loop.run_in_executor(None, subject.failpoint_waiting, 1))["append.fdatasync"]:
         if loop.time() > deadline:
-            raise ShimError("the proof failed: no sync of the log was ever held")
+            raise _SuspectNode("the log was written and no sync of it followed")
         await asyncio.sleep(0.02)
     if held.done():
-        raise ShimError("the proof failed: a message was acknowledged while its sync was held")
+        raise _SuspectNode("a message was acknowledged while its sync was held")
     held.cancel()
 
 
@@ -142,7 +190,7 @@ def _check_clock(subject: RaftMQSubject, shim: Shim) -> None:
     deadline = time.monotonic() + PROOF_S
     while shim.skewed_readings(1) == before:
         if time.monotonic() > deadline:
-            raise ShimError("the proof failed: the node never read the moved clock")
+            raise _SuspectNode("the node never read the moved clock")
         subject.states()
         time.sleep(0.05)
     shim.skew(1, 0)

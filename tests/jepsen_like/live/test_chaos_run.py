@@ -87,8 +87,8 @@ def test_pysyncobj_loses_what_it_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("scenario", ["power-loss", "part-kill", "pause-kill", "swizzle", "rolling-restart", "slow-disk",
-                                      "full-disk", "failing-disk", "partitions-one-way", "kill-all"])  # fmt: skip
+@pytest.mark.parametrize("scenario", ["power-loss", "part-kill", "pause-kill", "swizzle", "rolling-restart",
+                                      "slow-disk", "full-disk", "failing-disk", "kill-all"])  # fmt: skip
 def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
     child = chaos(tmp_path, "--scenario", scenario, "--time", "30", "--rate", "1000", "--out", "run", "--json")
     out, err = child.communicate(timeout=300)
