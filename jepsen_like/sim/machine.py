@@ -266,6 +266,7 @@ def config_of(node_id: int, options: Options) -> Config:
         log=LogSection(idle_mark_ms=options.idle_mark_ms),
         limits=LimitsSection(
             message_bytes_max=4096, batch_bytes_max=options.batch_bytes_max,
+            node_inflight_bytes_max=options.node_inflight_bytes_max,
             batch_messages_max=options.batch_messages_max, batches_inflight_max=options.batches_inflight_max,
         ),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),

@@ -73,6 +73,11 @@ class Nemesis:
             self.monitor.log(f"fault #{fault.number} {fault.kind} ends")
             undo()
 
+    @property
+    def between_append_and_ack(self) -> int:
+        """Crashes when something was on disk, or half on it, and nobody had been told."""
+        return self.applied["crash-before-ack"] + self.applied["torn-write"]
+
     def heal(self) -> None:
         """Takes everything back."""
         self.over = True

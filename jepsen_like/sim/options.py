@@ -35,6 +35,7 @@ class Options(NamedTuple):
     batch_bytes_max: int
     batch_messages_max: int
     batches_inflight_max: int
+    node_inflight_bytes_max: int
     offsets_flush_ms: int
     deadline_ms: int
     leader_wait_ms: int
@@ -92,6 +93,7 @@ def draw(seed: int) -> Options:
         batch_bytes_max=rng.choice((600, 2048, 8192)),
         batch_messages_max=rng.choice((1, 3, 16, 4096)),
         batches_inflight_max=rng.choice((1, 2, 4)),
+        node_inflight_bytes_max=stream(seed, "busy").choice((128 << 20, 128 << 20, 20_000, 3_000)),
         offsets_flush_ms=rng.choice((20, 100)),
         deadline_ms=rng.choice((300, 1000, 3000)),
         leader_wait_ms=rng.choice((200, 1000, 2000)),

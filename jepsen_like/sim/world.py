@@ -29,7 +29,8 @@ PROGRESS_S = 30.0
 FINISH_S = 90.0
 """And within which every client has what it waits for."""
 EXTRA_PHASES = 3
-"""The load goes on without new faults for at most so many fault phases until enough is acknowledged."""
+"""The load goes on without new faults for at most so many fault phases until enough is acknowledged, and the fault
+between an append and its ack has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
 
 
@@ -136,8 +137,11 @@ class World:
         self.nemesis.start()
         self._pass_time(self.options.fault_phase_s)
         end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
-        while self.recorder.acked < self.options.acked_min and self.loop.now < end and not self.monitor.violations:
+        while not self._enough() and self.loop.now < end and not self.monitor.violations:
             self._pass_time(0.25)
+
+    def _enough(self) -> bool:
+        return self.recorder.acked >= self.options.acked_min and self.nemesis.between_append_and_ack > 0
 
     def _heal(self) -> None:
         self.monitor.log("heal")
@@ -231,7 +235,7 @@ class World:
             seed=self.options.seed, violations=tuple(monitor.violations), acked=recorder.acked,
             unknown=sum(count for name, count in recorder.counts.items() if name.endswith(" info")),
             faults=dict(sorted(self.nemesis.applied.items())),
-            between_append_and_ack=self.nemesis.applied["crash-before-ack"] + self.nemesis.applied["torn-write"],
+            between_append_and_ack=self.nemesis.between_append_and_ack,
             leader_changes=max(0, len(monitor.leaders) - 1), events=events, virtual_s=round(now, 3),
             cpu_s=round(cpu_s, 3), hash=digest, sometimes=dict(monitor.sometimes),
         )  # fmt: skip
