@@ -41,6 +41,7 @@ class Summary:
     mid_append: int = 0
     leader_changed: int = 0
     seconds: float = 0.0
+    cpu_s: float = 0.0
     seen: Counter[str] = field(default_factory=Counter)
     violations: list[Verdict] = field(default_factory=list)
     traces: dict[int, str] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Summary:
         self.events += verdict.events
         self.acked += verdict.acked
         self.seen.update(verdict.seen)
+        self.cpu_s += verdict.cpu_s
         self.traces[verdict.seed] = verdict.trace
         if not verdict.valid:
             self.violations.append(verdict)
@@ -90,7 +92,8 @@ class Summary:
         valid = max(self.seeds - len(self.violations), 1)
         return (
             f"core: seeds {self.first_seed}-{self.first_seed + self.seeds - 1} ({self.seeds}), "
-            f"{len(self.violations)} violations, {60 * self.seeds / max(self.seconds, 1e-9):.0f} seeds/min, "
+            f"{len(self.violations)} violations, {60 * self.seeds / max(self.seconds, 1e-9):.0f} seeds/min "
+            f"({60 * self.seeds / max(self.cpu_s, 1e-9):.0f} per CPU minute), "
             f"{self.events / max(self.seeds, 1):.0f} events/seed, {self.acked / max(self.seeds, 1):.0f} acked/seed "
             f"(>= {ACKED_MIN} in {self.enough_acked / valid:.0%}), >= {FAULT_KINDS_MIN} fault kinds in "
             f"{self.enough_faults / valid:.0%}, fault between append and ack in {self.mid_append / valid:.0%}, leader "

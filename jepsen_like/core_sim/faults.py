@@ -87,7 +87,7 @@ class Faults:
         if any(m.disk.holds_unsynced_entries for m in self.world.up()):
             self.world.seen[MID_APPEND] += 1
         self.world.network.cut(links)
-        self.world.at(lasts, self.world.network.mend, links)
+        self.world.at(lasts, self.world.network.mend, links, self.world.network.epoch)
 
     def isolate(self, member: Member, lasts: int) -> None:
         """`member` hears nobody and is heard by nobody."""

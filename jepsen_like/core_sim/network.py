@@ -12,7 +12,7 @@ Link = tuple[NodeId, NodeId]
 class SimNetwork:
     """Decides when a message arrives; it never looks into it."""
 
-    __slots__ = ("cuts", "duplicate", "fifo", "jitter_us", "last", "link_us", "loss", "rng", "slow")
+    __slots__ = ("cuts", "duplicate", "epoch", "fifo", "jitter_us", "last", "link_us", "loss", "rng", "slow")
 
     def __init__(self, rng: random.Random, *, fifo: bool, link_us: int, jitter_us: int) -> None:
         self.rng = rng
@@ -23,6 +23,8 @@ class SimNetwork:
         self.duplicate = 0.0
         self.cuts: dict[Link, int] = {}
         """Directed link -> how many faults cut it now."""
+        self.epoch = 0
+        """Raised by `heal`: what was cut before it needs no mending."""
         self.slow: dict[Link, int] = {}
         """Directed link -> additional delay, microseconds."""
         self.last: dict[Link, int] = {}
@@ -49,8 +51,10 @@ class SimNetwork:
         for link in links:
             self.cuts[link] = self.cuts.get(link, 0) + 1
 
-    def mend(self, links: list[Link]) -> None:
-        """One fault less; links that nobody cuts are open again."""
+    def mend(self, links: list[Link], epoch: int) -> None:
+        """One fault less (it began in `epoch`); links that nobody cuts are open again."""
+        if epoch != self.epoch:
+            return
         for link in links:
             left = self.cuts.get(link, 0) - 1
             if left > 0:
@@ -60,6 +64,7 @@ class SimNetwork:
 
     def heal(self) -> None:
         """Everything open, quick and lossless."""
+        self.epoch += 1
         self.cuts.clear()
         self.slow.clear()
         self.loss = self.duplicate = 0.0

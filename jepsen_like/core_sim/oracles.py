@@ -99,29 +99,78 @@ def quiescent_failover(world: World) -> None:
     leader = world.leader()
     if leader is None:
         raise Violation("no-progress", "no leader after healing")
-    world.tell(f"failover from {leader.id}")
-    world.crash(leader)
-    if not world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US):
+    if world.seed % 2 == 0:
+        world.tell(f"failover from {leader.id}, which crashes")
+        world.crash(leader)
+    else:
+        world.tell(f"failover from {leader.id}, which is cut off")
+        _cut_off(world, leader)
+    others = [member for member in world.members.values() if member is not leader]
+
+    def led() -> bool:
+        return any(member.raw.role is Role.LEADER for member in others if member.up)
+
+    if not world.run_until(led, world.now + _ELECTION_TICKS * TICK_US):
         raise Violation("no-progress", f"no new leader {_ELECTION_TICKS} ticks after node {leader.id} went")
     deadline = world.now + _READ_TICKS * TICK_US
     asked: list[int] = []
 
     def ask(successor: Member) -> None:
-        asked[:] = [world.ask_read(successor)]
+        if successor.up and successor.raw.role is Role.LEADER:
+            asked[:] = [world.ask_read(successor)]
 
     def on_role(member: Member, soft: SoftState) -> None:
         if soft.role is Role.LEADER:
             world.at(0, ask, member)
 
     world.on_role.append(on_role)
-    successor = world.leader()
+    successor = max(
+        (member for member in others if member.up and member.raw.role is Role.LEADER),
+        key=lambda member: member.raw.term,
+        default=None,
+    )
     if successor is not None:
         ask(successor)
     answered = world.run_until(lambda: bool(asked) and asked[0] not in world.reads, deadline)
     world.on_role.remove(on_role)
     if not answered:
         raise Violation("quiescent-failover", f"a read at the new leader is not answered within {_READ_TICKS} ticks")
+    world.network.heal()
     world.start(leader)
+
+
+def _cut_off(world: World, leader: Member) -> None:
+    """Check-quorum: a leader that hears nobody steps down within two election timeouts. Raises "stale-leader"."""
+    world.network.cut(world.links_of([leader.id]))
+    if not world.knobs.raft["check_quorum"]:
+        return
+    ticks = 2 * int(world.knobs.raft["election_ticks"]) + 2
+    term = leader.raw.term
+
+    def stepped_down() -> bool:
+        return leader.raw.role is not Role.LEADER or leader.raw.term != term
+
+    if not world.run_until(stepped_down, world.now + ticks * world.tick_us[leader.id]):
+        raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from everyone")
+
+
+def rejoin(world: World) -> None:
+    """With pre-vote and check-quorum a member that was away for long disturbs nobody. Raises "disruption"."""
+    raft = world.knobs.raft
+    leader = world.leader()
+    if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:
+        return
+    election_us = int(raft["election_ticks"]) * TICK_US
+    away = [node for node in world.members if node != leader.id][:1]
+    term = leader.raw.term
+    world.tell(f"rejoin of {away[0]}")
+    world.network.cut(world.links_of(away))
+    world.run_until(lambda: False, world.now + 4 * election_us)
+    world.network.heal()
+    world.run_until(lambda: False, world.now + 2 * election_us)
+    terms = {int(member.id): member.raw.term for member in world.up()}
+    if set(terms.values()) != {term}:
+        raise Violation("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
 
 
 def final(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ class Verdict:
     fault_kinds: int
     leader_changes: int
     trace: str
+    cpu_s: float
+    """Processor time; the only field that differs from run to run."""
     seen: Counter[str] = field(repr=False)
 
     @property
@@ -42,6 +45,7 @@ def run_seed(
     seed: int, *, black_box: bool = False, lines: list[str] | None = None, knobs: Knobs | None = None
 ) -> Verdict:
     """Runs one seed. `lines` receives the replay, event by event. `black_box`: only what clients see is judged."""
+    started = time.process_time()
     knobs = draw(seed) if knobs is None else knobs
     world = World(seed, knobs, black_box=black_box, keep_trace=lines is not None)
     faults: Faults | None = None
@@ -61,6 +65,8 @@ def run_seed(
         faults.stop()
         oracles.progress(world, goal)
         oracles.quiescent_failover(world)
+        oracles.settle(world)
+        oracles.rejoin(world)
         oracles.final(world)
     except Violation as violation:
         checker, detail = violation.checker, violation.detail
@@ -69,5 +75,5 @@ def run_seed(
     seen = world.seen
     return Verdict(
         seed, checker, detail, world.events, len(world.history.acked), len(faults.kinds) if faults else 0,
-        max(len(world.leader_terms) - 1, 0), world.trace_hash(), seen,
+        max(len(world.leader_terms) - 1, 0), world.trace_hash(), time.process_time() - started, seen,
     )  # fmt: skip
