@@ -217,9 +217,13 @@ class RaftMQSubject:
         return rows
 
     def evidence(self) -> list[str]:
-        """See Subject."""
-        return [f"node {node.id} ended by itself, code {code}" for node in self.nodes
-                for code in self.processes.exits.get(node.id, [])]  # fmt: skip
+        """See Subject: the last words of nodes that ended by themselves."""
+        told = []
+        for node in self.nodes:
+            if codes := self.processes.exits.get(node.id):
+                last = " | ".join(line for line in log_tail(node, 3) if line.strip())
+                told.append(f"node {node.id} ended by itself {len(codes)} times, last with code {codes[-1]}: {last}")
+        return told
 
 
 def _read_queue(mq: Any, node: NodeRecord, queue_id: int, history: HistoryWriter) -> int:

@@ -219,6 +219,7 @@ class Run:
         if took is None:
             states = ", ".join(f"{node}: {state}" for node, state in subject.states().items())
             self._reasons.append(f"the cluster did not heal within {HEAL_S:.0f} s after the last fault: {states}")
+            self._reasons += subject.evidence()
             return False
         before = subject.fabric.traffic()
         if not self._load.wait_acks(PROGRESS_ACKS, PROGRESS_S):
