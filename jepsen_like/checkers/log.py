@@ -14,7 +14,7 @@ from typing import Any
 
 from jepsen_like.checkers.log_detail import judge_dumps
 from jepsen_like.checkers.messages import Dump, Messages, Send
-from jepsen_like.checkers.steps import Operations, Queue, place, values_of
+from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 
@@ -198,7 +198,7 @@ def _stale_reads(operations: Operations, messages: Messages, findings: Findings)
     with values_of(operations.answered("max_offset")) as watched:
         for operation in watched:
             assert operation.completed is not None
-            queue = (operation.invoked.value["topic"], int(operation.invoked.value["queue_id"]))
+            queue = queue_of(operation.invoked.value)
             answered = int(operation.completed.value["offset"])
             if queue not in frontiers:
                 acked = sorted(messages.acked.get(queue, ()), key=attrgetter("completed"))

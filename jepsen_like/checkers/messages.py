@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jepsen_like.checkers.steps import Operations, Queue, values_of
+from jepsen_like.checkers.steps import Operations, Queue, queue_of, values_of
 from jepsen_like.history import Operation, OpType
 
 # gc=False: a million of these would otherwise be walked by every full collection.
@@ -84,8 +84,10 @@ class Dump:
                     self.breaks.append((position + i, expected))
                     self.fell_back |= offset < expected
                 expected = offset + 1
+        ids = [message_id for _, message_id in messages]
+        "".join(ids)  # the cheapest way to refuse an id that is no string
         self.offsets += offsets
-        self.ids += [message_id for _, message_id in messages]
+        self.ids += ids
         self.next_offset = offsets[-1] + 1
 
     def op_at(self, position: int) -> int:
@@ -149,7 +151,10 @@ class Messages:
         invoked, completed = operation
         value = invoked.value
         message_id, topic = value["id"], value["topic"]
-        send = Send(message_id, topic, value.get("producer"), "info", invoked.index, -1)
+        producer = value.get("producer")
+        if not isinstance(message_id, str) or not isinstance(topic, str) or not isinstance(producer, str | None):
+            raise TypeError("id, topic and producer are strings")
+        send = Send(message_id, topic, producer, "info", invoked.index, -1)
         if self.sends.setdefault(message_id, send) is not send:
             raise ValueError(f"message id {message_id!r} was sent before; ids must be unique")
         if completed is None:
@@ -159,7 +164,7 @@ class Messages:
             answer = completed.value
             if answer.get("id", message_id) != message_id:
                 raise ValueError(f"answers {answer['id']!r}, not {message_id!r}")
-            name = (answer.get("topic", topic), int(answer["queue_id"]))
+            name = queue_of(answer if "topic" in answer else {**answer, "topic": topic})
             send.queue = by_name.setdefault(name, name)
             send.offset = int(answer["queue_offset"])
             self.acked[send.queue].append(send)
@@ -167,7 +172,7 @@ class Messages:
     @staticmethod
     def _read(operation: Operation, dumps: dict[tuple[Queue, int], Dump]) -> None:
         value = operation.invoked.value
-        queue, node = (value["topic"], int(value["queue_id"])), int(value["node"])
+        queue, node = queue_of(value), int(value["node"])
         dump = dumps.setdefault((queue, node), Dump(node, queue))
         if operation.completed is not None and operation.completed.type == "ok":
             answer = operation.completed.value

@@ -10,7 +10,7 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import NamedTuple
 
-from jepsen_like.checkers.steps import Operations, Queue, place, values_of
+from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
@@ -56,7 +56,7 @@ def check(operations: Operations, workload: Workload) -> Result:
 def register_of(operation: Operation) -> Register:
     """The group and queue an offset operation is about."""
     value = operation.invoked.value
-    return str(value["group"]), (value["topic"], int(value["queue_id"]))
+    return str(value["group"]), queue_of(value)
 
 
 def _collect(operation: Operation, writes: dict[Register, list[_Write]], fetches: dict[Register, list[_Fetch]]) -> None:
@@ -117,7 +117,8 @@ def _beyond_read(operations: Operations, findings: Findings) -> None:
 
     A group that was never seen polling the queue is not judged: its reading was not recorded.
     """
-    polled = {_reader(o) for o in operations.of("poll")}
+    with values_of(operations.of("poll")) as polls:
+        polled = {_reader(poll) for poll in polls}
     reached: dict[Register, int] = {}
     pending: list[tuple[int, Register, int]] = []
     with values_of(operations.of("poll", "fetch_offset", "reset_offset", "commit_offset")) as watched:
@@ -152,7 +153,7 @@ def _read_up_to(operation: Operation) -> tuple[Register, int] | None:
 
 def _reader(poll: Operation) -> Register:
     value = poll.invoked.value
-    return str(value.get("group", value["consumer"])), (value["topic"], int(value["queue_id"]))
+    return str(value.get("group", value["consumer"])), queue_of(value)
 
 
 def _name(register: Register) -> str:

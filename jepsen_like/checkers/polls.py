@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.log_detail import Copy, judge_origin, judge_place
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import Operations, Queue, place, values_of
+from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
@@ -73,7 +74,7 @@ class _Polls:
     def commit(self, operation: Operation) -> None:
         """An acknowledged commit bounds how far back a rebalance may go; after a reset it may go anywhere."""
         value = operation.invoked.value
-        queue, offset = (value["topic"], int(value["queue_id"])), int(value["offset"])
+        queue, offset = queue_of(value), int(value["offset"])
         group = self.groups[str(value["group"])]
         if operation.invoked.f == "reset_offset":
             if operation.outcome != "fail":
@@ -87,7 +88,7 @@ class _Polls:
         invoked, completed = operation
         assert completed is not None
         value, answer = invoked.value, completed.value
-        consumer, queue = str(value["consumer"]), (value["topic"], int(value["queue_id"]))
+        consumer, queue = str(value["consumer"]), queue_of(value)
         group = self.groups[str(value.get("group", consumer))]
         rows = answer["messages"]
         self.polls += 1
@@ -147,7 +148,10 @@ class _Polls:
 
     def _exists(self, queue: Queue, start: int, end: int) -> _Seen | None:
         holder = self.holder[queue]
-        return next((holder[offset] for offset in range(start, end) if offset in holder), None)
+        between: Iterable[int] = range(start, end)
+        if end - start > len(holder):
+            between = sorted(offset for offset in holder if start <= offset < end)
+        return next((holder[offset] for offset in between if offset in holder), None)
 
     def _row(self, copy: Copy, message_id: str) -> None:
         send = self.messages.sends.get(message_id)
@@ -201,9 +205,10 @@ def _moment(operation: Operation) -> int:
 def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
     """Acknowledged before a group polled the queue to its end, and polled by no member of that group."""
     topics: dict[str, set[str]] = defaultdict(set)
-    for operation in asked:
-        value: dict[str, Any] = operation.invoked.value
-        topics[str(value.get("group", value["consumer"]))].add(value["topic"])
+    with values_of(asked) as watched:
+        for operation in watched:
+            value: dict[str, Any] = operation.invoked.value
+            topics[str(value.get("group", value["consumer"]))].add(str(value["topic"]))
     for name, wanted_topics in topics.items():
         group = polls.groups[name]
         for queue, acked in polls.messages.acked.items():

@@ -31,6 +31,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import length_hint
+from typing import Any
 
 from jepsen_like.history import Operation
 
@@ -95,6 +96,14 @@ def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
         step = operations[position].completed or operations[position].invoked
         what = f"the value has no {error}" if isinstance(error, KeyError) else str(error)
         raise MalformedStep(step.index, f"{step.f} {step.type}: {what}") from error
+
+
+def queue_of(value: dict[str, Any]) -> Queue:
+    """The queue that a value names. Raises KeyError or TypeError."""
+    topic, queue_id = value["topic"], value["queue_id"]
+    if not isinstance(topic, str) or not isinstance(queue_id, int):
+        raise TypeError("topic is a string and queue_id a whole number")
+    return topic, queue_id
 
 
 def place(queue: Queue, offset: int) -> str:

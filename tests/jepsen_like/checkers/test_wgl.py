@@ -178,3 +178,16 @@ def test_out_of_steps_is_no_verdict() -> None:
     answer = search(calls, REGISTER, 2_000)
     assert answer.linearizable is None
     assert answer.steps == 2_001
+
+
+def test_a_search_that_takes_writes_for_reads_fails_the_table() -> None:
+    careless = REGISTER._replace(observes=lambda call: True)
+    assert any(not search(calls, careless, 10_000).linearizable for calls in GOOD.values())
+
+
+def test_a_search_that_ignores_unknown_calls_fails_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jepsen_like.checkers.wgl.Call.is_open", property(lambda call: False))
+    calls = GOOD["an unknown write shows up late"]
+    assert search(calls, REGISTER, 10_000).linearizable is True
+    known_only = [call for call in calls if call.completed != OPEN]
+    assert search(known_only, REGISTER, 10_000).linearizable is False
