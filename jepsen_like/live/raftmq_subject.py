@@ -51,7 +51,7 @@ class RaftMQSubject:
     topic = TOPIC
     queues = QUEUES
     load = LoadPlan(2000, 512)
-    emphasis: Mapping[str, int] = {}
+    emphasis: Mapping[str, int] = {"power-loss-all": 2}
 
     def __init__(
         self,

@@ -105,8 +105,8 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
             outcome = run.execute()
         finally:
             subject.stop()
+            shutil.rmtree(folder / SHIM, ignore_errors=True)
         write_outcome(folder, outcome, plan, run.ops)
-        shutil.rmtree(folder / SHIM, ignore_errors=True)
         if outcome.verdict is Verdict.VALID:
             shutil.rmtree(nodes, ignore_errors=True)
         else:
