@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from jepsen_like.core_sim.stage import ScriptError, Stage
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.seeded_bugs import matrix
-from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, patched
+from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched
 
 BUGS = load_all()
 CORE = [bug for bug in BUGS if bug.engine == "core"]
 REPRESENTATIVE = ["C03", "C04", "C20", "C24", "R02"]
 """One each of commit rule, disk, liveness, lease and read."""
+
+WITNESSES = Path(__file__).with_name("witnesses.py")
+
+
+def witnesses() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("seeded_bug_witnesses", WITNESSES)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("bug", CORE, ids=lambda bug: bug.id)
+def test_the_witness_holds_on_the_product(bug: Bug) -> None:
+    getattr(witnesses(), bug.witness)()
+
+
+def fails_in_copy(bug: Bug, root: Path) -> bool:
+    make_copy(root, bug)
+    done = subprocess.run(
+        [sys.executable, WITNESSES, root, bug.witness], cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", CORE, ids=lambda bug: bug.id)
+def test_the_witness_fails_once_the_bug_is_in(bug: Bug, tmp_path: Path) -> None:
+    assert fails_in_copy(bug, tmp_path)
+
+
+def test_a_witness_fails_once_its_bug_is_in(tmp_path: Path) -> None:
+    bug = next(bug for bug in BUGS if bug.id == "C29")
+    assert fails_in_copy(bug, tmp_path)
 
 
 def test_every_patch_applies_exactly_once() -> None:

@@ -1,0 +1,364 @@
+"""One witness per planted bug: a tiny case that holds on the product and fails once the bug is in.
+
+    python witnesses.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
+
+A witness proves that a mutant is one: that it changes what the code does. It says nothing about who finds it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import raftlog
+from jepsen_like.core_sim.stage import Stage
+from raftlog.core import commit, read_index, replication
+from raftlog.core.progress import Inflights, Progress
+from raftlog.core.quorum import agreed_value, lower_median, majority
+from raftlog.core.raft import Raft
+from raftlog.core.read_queue import ReadQueue
+from raftlog.errors import ProposalDroppedError, RaftLogError
+from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, RequestVote, RequestVoteReply, TimeoutNow
+from raftlog.types import NOBODY, EntryId, EntryType, NodeId, Role
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+LED = "nodes 3\ncampaign 1\nrun\n"
+
+
+def stage(script: str) -> Stage:
+    played = Stage(black_box=True)
+    played.play(script)
+    return played
+
+
+def raft_of(played: Stage, node: NodeId) -> Raft:
+    return played.members[node].raw.raft
+
+
+def progress() -> Progress:
+    return Progress(5, Inflights(10, 1000))
+
+
+def schedule_of(bug_id: str) -> Stage:
+    """The bug's schedule without its end."""
+    from jepsen_like.seeded_bugs.catalogue import load_all
+
+    bug = next(bug for bug in load_all() if bug.id == bug_id)
+    return stage(bug.schedule.replace("settle", ""))
+
+
+def witness_C01() -> None:
+    raw = stage("nodes 3").members[ONE].raw
+    raw.raft.become_follower(5, NOBODY)
+    raw.ready()
+    raw.raft.vote = TWO
+    hard_state = raw.ready().hard_state
+    assert hard_state is not None
+    assert hard_state.vote == TWO
+
+
+def witness_C02() -> None:
+    raw = stage("nodes 3").members[ONE].raw
+    raw.raft.become_follower(5, NOBODY)
+    hard_state = raw.ready().hard_state
+    assert hard_state is not None
+    assert hard_state.term == 5
+
+
+def witness_C03() -> None:
+    raft = raft_of(stage(LED + "propose 1\n"), ONE)
+    raft.term_start_index += 5
+    for peer in raft.members.peers.values():
+        peer.match_index = raft.log.tail.index
+    assert not commit.advance(raft)
+
+
+def witness_C04() -> None:
+    assert not stage(LED + "propose 1\ndeliver 1->2\n").links[TWO, ONE]
+
+
+def witness_C05() -> None:
+    raft = raft_of(stage(LED), TWO)
+    stage_vote(raft, EntryId(0, 0))
+    assert raft.vote == NOBODY
+
+
+def stage_vote(raft: Raft, last: EntryId) -> None:
+    from raftlog.core.step import step
+
+    step(raft, RequestVote(THREE, raft.id, raft.term + 1, last, False, True))
+
+
+def witness_C06() -> None:
+    assert not raft_of(stage(LED), TWO).log.is_up_to_date(EntryId(0, 99))
+
+
+def witness_C07() -> None:
+    played = stage(LED + "cut 1\npropose 1\nsync 1\ncampaign 2\nrun\nheal\ntick 2 2\nrun\ntick 2 2\nrun\n")
+    assert raft_of(played, ONE).log.entry(2).term == 2
+
+
+def witness_C08() -> None:
+    played = stage(LED + "propose 1\nrepeat 1->2\nsave 1->2\npropose 1\ndeliver 1->2\nsync 2\nlate\n")
+    assert raft_of(played, TWO).log.tail.index == 3
+
+
+def witness_C09() -> None:
+    raw = stage(LED).members[TWO].raw
+    raw.step(AppendEntries(ONE, TWO, 1, EntryId(9, 1), 0, ()))
+    raw.step(AppendEntries(ONE, TWO, 1, EntryId(9, 2), 0, ()))
+    raft = raft_of(stage(LED + "cut 1\npropose 1\nsync 1\n"), ONE)
+    raft.become_follower(2, TWO)
+    raft.messages.clear()
+    from raftlog.core.step import step
+
+    step(raft, AppendEntries(TWO, ONE, 2, EntryId(2, 2), 0, ()))
+    (reply,) = raft.messages
+    assert isinstance(reply, AppendEntriesReply)
+    assert reply.rejected
+
+
+def witness_C11() -> None:
+    assert majority(3) == 2
+
+
+def witness_C11b() -> None:
+    assert agreed_value([1, 2, 3]) == 2
+
+
+def witness_C12() -> None:
+    raft = raft_of(stage(LED), TWO)
+    assert raft.vote == ONE
+    raft.become_follower(raft.term, ONE)
+    assert raft.vote == ONE
+
+
+def witness_C13() -> None:
+    played = stage("nodes 3\ncampaign 2\ncampaign 1\nsync 1\ndeliver 1->2\n")
+    assert raft_of(played, TWO).vote == TWO
+
+
+def witness_C14() -> None:
+    raw = stage("nodes 3\ncampaign 1\ncampaign 1\n").members[ONE].raw
+    raw.step(RequestVoteReply(TWO, ONE, 1, True, False, 0))
+    assert TWO not in raw.raft.votes
+
+
+def witness_C14b() -> None:
+    raw = stage("nodes 5\ncampaign 1\n").members[ONE].raw
+    for _ in range(2):
+        raw.step(RequestVoteReply(TWO, ONE, 1, True, False, 0))
+    assert len(raw.raft.votes) == 1
+
+
+def witness_C15() -> None:
+    raw = stage("nodes 3\ncampaign 2\ncampaign 2\n").members[TWO].raw
+    raw.step(AppendEntries(ONE, TWO, 1, EntryId(0, 0), 0, ()))
+    assert raw.leader_id == NOBODY
+
+
+def witness_C16() -> None:
+    raw = stage(LED + "crash 1\nstart 1\ncampaign 1\nrun\n").members[ONE].raw
+    peer = raw.raft.members.peers[TWO]
+    peer.match_index = 0
+    raw.step(AppendEntriesReply(TWO, ONE, 1, False, 1, EntryId(0, -1)))
+    assert peer.match_index == 0
+
+
+def witness_C16b() -> None:
+    raw = stage("nodes 3\ncampaign 2\ncampaign 2\n").members[TWO].raw
+    raw.step(Heartbeat(ONE, TWO, 1, 0, 0))
+    assert raw.raft.messages
+
+
+def witness_C17() -> None:
+    peer = progress()
+    peer.accepted(4)
+    peer.accepted(2)
+    assert peer.match_index == 4
+
+
+def witness_C19() -> None:
+    played = stage("nodes 3\ncampaign 1\nsync 1\ndeliver 1->2\nsync 2\ndeliver 2->1\n")
+    message = played.links[ONE, THREE][-1]
+    assert isinstance(message, AppendEntries)
+    assert len(message.entries) == 1
+
+
+def witness_C20() -> None:
+    assert raft_of(stage(LED), ONE).log.tail.index == 1
+
+
+def witness_C21() -> None:
+    raft = raft_of(stage("nodes 3"), ONE)
+    drawn = set()
+    for _ in range(50):
+        raft.draw_election_timeout()
+        drawn.add(raft.election_timeout)
+    assert len(drawn) > 1
+
+
+def witness_C22() -> None:
+    raw = stage("nodes 3").members[ONE].raw
+    raw.campaign()
+    hard_state = raw.ready().hard_state
+    assert hard_state is not None
+    assert (hard_state.term, hard_state.vote) == (1, ONE)
+
+
+def witness_C23() -> None:
+    assert raft_of(stage("nodes 3 pre_vote=1\ncampaign 1\n"), ONE).role is Role.PRE_CANDIDATE
+
+
+def witness_C23b() -> None:
+    raw = stage("nodes 3 pre_vote=1 check_quorum=1\ncampaign 1\nrun\n").members[TWO].raw
+    raw.step(RequestVote(THREE, TWO, 2, EntryId(9, 9), True, False))
+    assert not raw.raft.messages
+
+
+def witness_C24() -> None:
+    played = stage("nodes 3 check_quorum=1\ncampaign 1\nrun\ncut 1\ntick 1 25\n")
+    assert raft_of(played, ONE).role is Role.FOLLOWER
+
+
+def witness_C24b() -> None:
+    members = raft_of(stage(LED), ONE).members
+    members.active_voters()
+    assert members.active_voters() == 1
+
+
+def witness_C25() -> None:
+    raft = raft_of(stage(LED), ONE)
+    raft.members.peers[TWO].match_index = 0
+    replication.broadcast_heartbeats(raft)
+    beat = next(message for message in raft.messages if message.to_id == TWO)
+    assert isinstance(beat, Heartbeat)
+    assert beat.commit_index == 0
+
+
+def witness_C27() -> None:
+    played = stage(LED + "cut 3\npropose 1\nrun\nheal\ntransfer 1 3\n")
+    assert not any(isinstance(message, TimeoutNow) for message in played.links[ONE, THREE])
+
+
+def witness_C27b() -> None:
+    raw = stage(LED + "cut 3\npropose 1\nrun\ntransfer 1 3\n").members[ONE].raw
+    try:
+        raw.propose(EntryType.MESSAGES, b"x", 0)
+    except ProposalDroppedError:
+        return
+    raise AssertionError("proposed while handing over")
+
+
+def witness_C28() -> None:
+    raw = stage("nodes 5\ncampaign 1\n").members[ONE].raw
+    raw.step(RequestVoteReply(TWO, ONE, 1, True, True, 0))
+    assert TWO not in raw.raft.votes
+
+
+def witness_C29() -> None:
+    played = stage(LED + "propose 1\ndeliver 1->2\nsync 2\ndeliver 2->1\n")
+    assert raft_of(played, ONE).log.commit_index == 1
+
+
+def witness_C30() -> None:
+    assert not raft_of(stage("nodes 3\ncampaign 1\n"), ONE).votes
+
+
+def witness_C30b() -> None:
+    assert not stage("nodes 3\ncampaign 1\n").links[ONE, TWO]
+
+
+def witness_C31() -> None:
+    assert raft_of(schedule_of("C31"), THREE).log.persisted_index == 1
+
+
+def witness_C32() -> None:
+    assert raft_of(schedule_of("C32"), THREE).log.persisted_index == 1
+
+
+def witness_C33() -> None:
+    assert schedule_of("C33").members[ONE].machine.applied_index == 1
+
+
+def witness_C34() -> None:
+    member = stage(LED + "propose 1 3\nrun\n").members[ONE]
+    assert member.up
+    assert member.machine.values == [1, 2, 3]
+
+
+def witness_C37() -> None:
+    peer = progress()
+    peer.become_replicate()
+    peer.sent(7, 10)
+    peer.accepted(7)
+    assert len(peer.inflights) == 0
+
+
+def witness_C38() -> None:
+    played = schedule_of("C38")
+    played.play("ticks 8\n")
+    assert all(member.machine.applied_index >= 1 for member in played.members.values())
+
+
+def witness_C39() -> None:
+    log = raft_of(stage(LED), ONE).log
+    assert log.is_up_to_date(log.tail.id)
+
+
+def witness_C44() -> None:
+    peer = progress()
+    peer.rejected(4, 1)
+    assert peer.next_index == 2
+
+
+def witness_C45() -> None:
+    raw = stage(LED + "tick 2 3\n").members[TWO].raw
+    raw.step(Heartbeat(ONE, TWO, 1, 0, 0))
+    assert raw.raft.election_elapsed == 0
+
+
+def witness_C46() -> None:
+    assert raft_of(stage("nodes 3\ncampaign 1\n"), ONE).term == 1
+
+
+def witness_L01() -> None:
+    assert lower_median([1, 2, 9]) == 2
+
+
+def witness_R01() -> None:
+    assert stage(LED + "cut 1\nread 1\n").reads
+
+
+def witness_R02() -> None:
+    raft = raft_of(stage(LED), ONE)
+    raft.term_start_index = 99
+    raft.reads.waiting.append(1)
+    assert not read_index.is_due(raft)
+
+
+def witness_R03() -> None:
+    raft = raft_of(stage(LED + "cut 1\nread 1\n"), ONE)
+    raft.become_follower(raft.term, NOBODY)
+    assert not raft.reads.rounds
+
+
+def witness_R04() -> None:
+    reads = ReadQueue()
+    reads.start_round(0)
+    reads.start_round(0)
+    assert reads.last_round == 2
+
+
+def main(root: str, name: str) -> int:
+    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
+        sys.exit(f"raftlog comes from {raftlog.__file__}")
+    try:
+        globals()[name]()
+    except (AssertionError, RaftLogError):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
