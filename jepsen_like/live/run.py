@@ -135,6 +135,7 @@ class Run:
         self._monitor = Monitor(subject, self._history)
         self._played: list[Played] = []
         self._reasons: list[str] = [tools.suspicion] if tools.suspicion else []
+        """Doubts: with any of them the run is not valid."""
         self._began = time.monotonic()
         self._rows = 0
 
@@ -267,31 +268,38 @@ class Run:
     def _outcome(self) -> Outcome:
         seconds = self._elapsed
         judgement = judge(self._history.ops, len(self._subject.node_ids))
-        verdict = self._verdict(judgement)
+        verdict, reasons = conclude(
+            self._plan, self._load.counts, self._played, [*self._monitor.two_leaders, *judgement.broken],
+            [*self._reasons, *judgement.doubts],
+        )  # fmt: skip
         story = explain(self._history.ops, self._subject.evidence()) if verdict is Verdict.INVALID else []
         return Outcome(
-            verdict, self._reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
+            verdict, reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
             self._stage.power_failures, self._rows, judgement, self._skipped, seconds, story,
         )  # fmt: skip
 
-    def _verdict(self, judgement: Judgement) -> Verdict:
-        self._reasons += self._monitor.two_leaders + judgement.broken
-        if self._monitor.two_leaders or judgement.broken:
-            return Verdict.INVALID
-        self._reasons += judgement.doubts
-        felt = {each.name for each in self._played if each.effect.happened}
-        for name in sorted({each.name for each in self._played} - felt):
-            self._reasons.append(f"{name} never had a measurable effect")
-        if self._plan.nemeses and not self._played:
-            self._reasons.append("no fault was played: the time was too short")
-        counts = self._load.counts
-        done = counts.acked + counts.failed + counts.unknown
-        if counts.unknown > UNKNOWN_SHARE_MAX * done:
-            self._reasons.append(f"{counts.unknown} of {done} sends are of unknown outcome")
-        for each in self._played:
-            if each.recovered_s is None:
-                self._reasons.append(f"not well again {HEAL_S:.0f} s after {each.name} at {each.at_s:.1f} s")
-        return Verdict.UNKNOWN if self._reasons else Verdict.VALID
+
+def conclude(
+    plan: Plan, counts: Counts, played: Sequence[Played], broken: Sequence[str], doubts: Sequence[str]
+) -> tuple[Verdict, list[str]]:
+    """The verdict and all its reasons. `broken` promises make it invalid, any doubt unknown; only nothing is valid."""
+    reasons = [*broken, *doubts]
+    felt = {each.name for each in played if each.effect.happened}
+    never = sorted({each.name for each in played} - felt)
+    reasons += [f"{name} never had a measurable effect" for name in never]
+    if plan.nemeses and not played:
+        reasons.append("no fault was played: the time was too short")
+    done = counts.acked + counts.failed + counts.unknown
+    if counts.unknown > UNKNOWN_SHARE_MAX * done:
+        reasons.append(f"{counts.unknown} of {done} sends are of unknown outcome")
+    reasons += [
+        f"not well again {HEAL_S:.0f} s after {each.name} at {each.at_s:.1f} s"
+        for each in played
+        if each.recovered_s is None
+    ]
+    if broken:
+        return Verdict.INVALID, reasons
+    return (Verdict.UNKNOWN if reasons else Verdict.VALID), reasons
 
 
 def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op]) -> None:

@@ -16,11 +16,14 @@ from jepsen_like.live.judge import judge
 from jepsen_like.live.monitor import Monitor
 from jepsen_like.live.owned import Owned
 from jepsen_like.live.payload import SIZES, body_of, id_of
+from jepsen_like.live.plan import Plan
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.proxy import Pair, Traffic
+from jepsen_like.live.run import Played, conclude
 from jepsen_like.live.scenarios import NEMESES
-from jepsen_like.live.stage import Counts, Stage
+from jepsen_like.live.stage import Counts, Effect, Stage
 from jepsen_like.live.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
+from jepsen_like.live.verdict import Verdict
 
 
 def state(term: int, leads: bool, leader: int | None = 1, applied: int = 5, committed: int = 5) -> NodeState:
@@ -231,6 +234,34 @@ def test_two_leaders_of_one_term_are_noticed(tmp_path: Path) -> None:
         monitor._seen(3, 5)
         assert monitor.two_leaders == ["node 2 and node 3 both led term 5"]
         assert [op.value["term"] for op in history.ops if op.f == "leader" and op.type == "ok"] == [4, 5]
+
+
+def played(name: str, *, felt: bool = True, recovered_s: float | None = 0.1) -> Played:
+    return Played(name, Effect(felt, "told"), 1.0, 0.5, recovered_s)
+
+
+@pytest.mark.parametrize(
+    ("counts", "faults", "broken", "doubts", "verdict"),
+    [
+        (Counts(98, 5, 2, 0), [played("kill-one")], [], [], Verdict.VALID),
+        (Counts(98, 5, 2, 0), [played("kill-one")], ["1 lost"], [], Verdict.INVALID),
+        (Counts(98, 5, 2, 0), [played("kill-one", recovered_s=None)], ["1 lost"], ["?"], Verdict.INVALID),
+        (Counts(98, 5, 2, 0), [played("kill-one")], [], ["not read to the end"], Verdict.UNKNOWN),
+        (Counts(98, 5, 2, 0), [played("kill-one", felt=False)], [], [], Verdict.UNKNOWN),
+        (Counts(98, 5, 2, 0), [played("kill-one", felt=False), played("kill-one")], [], [], Verdict.VALID),
+        (Counts(98, 5, 2, 0), [played("kill-one", recovered_s=None)], [], [], Verdict.UNKNOWN),
+        (Counts(98, 5, 2, 0), [], [], [], Verdict.UNKNOWN),
+        (Counts(97, 0, 3, 0), [played("kill-one")], [], [], Verdict.UNKNOWN),
+    ],
+)
+def test_the_verdict(
+    counts: Counts, faults: list[Played], broken: list[str], doubts: list[str], verdict: Verdict
+) -> None:
+    plan = Plan("raftmq", None, (NEMESES["kill-one"],), 60.0, 7, 100, True)
+    found, reasons = conclude(plan, counts, faults, broken, doubts)
+    assert found is verdict
+    assert bool(reasons) == (verdict is not Verdict.VALID)
+    assert plan.command == "raftmq chaos run --subject raftmq --time 60 --seed 7 --rate 100 --nemesis kill-one"
 
 
 def test_any_damage_to_a_body_shows() -> None:
