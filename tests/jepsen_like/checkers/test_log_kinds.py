@@ -154,6 +154,14 @@ def test_an_allowed_kind_is_counted_and_does_not_condemn() -> None:
     assert "duplicate: 1 (allowed)" in verdict.text(ops)
 
 
+def test_a_replica_that_holds_another_message_in_its_place_lost_it_even_if_the_read_was_cut_there() -> None:
+    script = Script().unsure("send", topic="t", id="x").send("a", 0)
+    asked = {"node": 1, "topic": "t", "queue_id": 0, "offset": 0}
+    verdict = check(script.did("read", {"messages": [[0, "x"]], "end": False}, **asked).ops, LOG)
+    assert verdict.counts == {"lost-write": 1}
+    assert verdict.doubts
+
+
 def break_it(monkeypatch: pytest.MonkeyPatch, target: str, how: Callable[..., object]) -> None:
     monkeypatch.setattr(f"jepsen_like.checkers.{target}", how)
 
