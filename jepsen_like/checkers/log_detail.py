@@ -105,7 +105,7 @@ def _duplicates(message_id: str, copies: list[Copy], findings: Findings) -> None
 
 
 def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]], findings: Findings) -> None:
-    """Acknowledged, or seen by anyone, and missing where the replica was read to the end or at least up to its place."""
+    """Acknowledged, or seen by anyone, and missing where the replica was read to the end or at least to its place."""
     reached = {
         (dump.node, queue): float("inf") if dump.ended else max(dump.offsets, default=-1)
         for queue in queues
