@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from cluster.client.client import AsyncClient
-from cluster.client.connection import Connection, dial
-from cluster.client.errors import NotFound, RaftMQError, Unknown
+from cluster.client.connection import Connection, Links, dial
+from cluster.client.errors import NotFound, RaftMQError, Unknown, error_of
 from cluster.client.message import Message
 from cluster.remoting.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients import TOPIC, ClientHost, Retries, id_of
@@ -19,6 +19,7 @@ from jepsen_like.sim.recorder import Recorder
 
 GROUP = "readers"
 REGISTER_GROUP = "register"
+IMPATIENT_S = 0.4
 _REGISTER = {"consumerGroup": REGISTER_GROUP, "topic": TOPIC, "queueId": "0", "setZeroIfNotFound": "false"}
 Report = Callable[[str, str], None]
 """(checker, what)"""
@@ -129,7 +130,7 @@ class OffsetRegister:
         self.acked = 0
         self.tried = 0
         self._doubtful: set[int] = set()
-        """Asked for more than once, or without an answer: may land late, and be read after newer ones."""
+        """Not answered as done: may land late, and be read after newer ones."""
 
     def start(self) -> None:
         """Begins; `stopped` ends it."""
@@ -138,16 +139,17 @@ class OffsetRegister:
 
     async def _work(self) -> None:
         client = self.host.client()
-        self._retries = Retries(client)
+        self._links, self._address = Links(self.host.environment), self._any()
         while not self.stopped:
-            await (self._write(client) if self.rng.random() < 0.7 else self._read(client))
-            await asyncio.sleep(self.rng.uniform(0.02, 0.2))
+            await (self._write() if self.rng.random() < 0.8 else self._read(client))
+            await asyncio.sleep(self.rng.uniform(0.02, 0.15))
+        self._links.close()
         self.done = 1
 
     async def _ask_around(self) -> None:
         rng, connection = stream(self.host.options.seed, "ask around"), None
         while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.03, 0.12))
+            await asyncio.sleep(rng.uniform(0.02, 0.08))
             try:
                 if connection is None or connection.closed or rng.random() < 0.05:
                     address = f"{rng.choice(self.host.nodes)}:{BROKER_PORT}"
@@ -170,20 +172,31 @@ class OffsetRegister:
         if not low <= found <= self.tried and found not in self._doubtful:
             self._report("register", f"offset {found} was read; {low} was acknowledged before, {self.tried} is newest")
 
-    async def _write(self, client: AsyncClient) -> None:
+    async def _write(self) -> None:
+        """One attempt through any node. Impatient: a stopped leader must not keep the writer from the next one."""
         self.tried += 1
-        op, retries = self.recorder.invoke("offset-write", self.tried), self._retries.count
+        op = self.recorder.invoke("offset-write", self.tried)
         try:
-            await client.admin.commit(REGISTER_GROUP, TOPIC, 0, self.tried)
-        except (RaftMQError, OSError) as error:
+            link = await self._links.get(self._address)
+            ext = {**_REGISTER, "commitOffset": str(self.tried)}
+            reply = await link.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=IMPATIENT_S)
+        except OSError as error:
             self._doubtful.add(self.tried)
-            unknown = isinstance(error, (Unknown, OSError))
-            self.recorder.end(op, "info" if unknown else "fail", str(error)[:100])
+            self.recorder.end(op, "info", str(error)[:100])
+            self._links.drop(self._address)
+            self._address = self._any()
             return
-        if self._retries.count != retries:
-            self._doubtful.add(self.tried)
-        self.acked = self.tried
-        self.recorder.end(op, "ok", self.tried)
+        if reply.code == ResponseCode.SUCCESS:
+            self.acked = self.tried
+            self.recorder.end(op, "ok", self.tried)
+            return
+        error_kind = error_of(reply.code, reply.remark, "commit")
+        self._doubtful.add(self.tried)
+        self.recorder.end(op, "info" if isinstance(error_kind, Unknown) else "fail", str(error_kind)[:100])
+        self._address = self._any()
+
+    def _any(self) -> str:
+        return f"{self.rng.choice(self.host.nodes)}:{BROKER_PORT}"
 
     async def _read(self, client: AsyncClient) -> None:
         low = self.acked
@@ -240,6 +253,8 @@ class Catalogue:
         except (RaftMQError, OSError) as error:
             unknown = isinstance(error, (Unknown, OSError))
             self.recorder.end(op, "info" if unknown else "fail", str(error)[:100])
+            if unknown:
+                self.exists[name] = None
         else:
             self.recorder.end(op, "ok", name)
             if self.exists[name] is not None:

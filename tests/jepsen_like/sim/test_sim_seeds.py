@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from cluster.node import Node
 from cluster.raft_driver import RaftDriver
 from cluster.remoting.send import SendHandler
 from jepsen_like.sim.campaign import Summary, run_range, shrink
@@ -84,12 +85,18 @@ def sync_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryFile, "fdatasync", lambda file: file._check())
 
 
+def read_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """A leader answers reads although another may have taken its place."""
+    patch.setattr(Node, "read_index", lambda node, done: done(True))
+
+
 @pytest.mark.parametrize(
     ("breaks", "checkers"),
     [
         (ack_before_the_disk, {"invariant"}),
         (forget_identities, {"log", "foreign"}),
         (sync_nothing, {"node", "durability"}),
+        (read_without_asking, {"register"}),
     ],
 )  # fmt: skip
 def test_broken_code_is_found(
