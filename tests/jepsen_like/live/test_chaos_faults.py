@@ -232,6 +232,10 @@ def test_two_leaders_of_one_term_are_noticed(tmp_path: Path) -> None:
         monitor._seen(2, 5)
         assert (monitor.changes, monitor.two_leaders) == (1, [])
         monitor._seen(3, 5)
+        monitor._seen(3, 5)
+        assert monitor.two_leaders == [], "node 2 was seen once, perhaps while it stepped down"
+        monitor._seen(2, 5)
+        monitor._seen(3, 5)
         assert monitor.two_leaders == ["node 2 and node 3 both led term 5"]
         assert [op.value["term"] for op in history.ops if op.f == "leader" and op.type == "ok"] == [4, 5]
 
