@@ -58,7 +58,7 @@ def stutter_kill(stage: Stage, hold_s: float) -> Effect:
     What the leader counted as stored by the hesitating follower must still be there when it leads.
     """
     leader = stage.leader()
-    away, hesitates = (stage.shuffled(node for node in stage.subject.node_ids if node != leader) * 2)[:2]
+    away, hesitates, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
     dead = stage.strike([away])
     stage.sleep(hold_s / 2)
     before = stage.load.counts.acked
@@ -69,8 +69,7 @@ def stutter_kill(stage: Stage, hold_s: float) -> Effect:
     stage.sleep(stage.rng.choice((0.0, 0.02, 0.05, 0.1, 0.2, 0.4)))
     blow()
     acked = stage.load.counts.acked - before
-    dead += stage.strike([leader]) or not stage.subject.is_running(leader)
-    stage.kills += 1
+    dead += stage.count_dead([leader])
     stage.subject.start_node(away)
     stage.sleep(hold_s)
     stage.start_all()

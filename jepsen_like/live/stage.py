@@ -9,6 +9,8 @@ from typing import NamedTuple, Protocol
 
 from jepsen_like.live.subject import Capability, Subject, is_healthy, leader_of
 
+_DYING_S = 10.0
+
 
 class Effect(NamedTuple):
     """What a fault did. `happened` is measured, not assumed: a fault that nobody felt proves nothing."""
@@ -133,15 +135,19 @@ class Stage:
 
     def strike(self, nodes: list[int]) -> int:
         """kill -9 on all of them within microseconds; returns how many were killed."""
-        blows = [self.subject.aim(node) for node in nodes if self.subject.is_running(node)]
-        for blow in blows:
+        struck = [node for node in nodes if self.subject.is_running(node)]
+        for blow in [self.subject.aim(node) for node in struck]:
             blow()
-        deadline = time.monotonic() + 10
-        while any(self.subject.is_running(node) for node in nodes) and time.monotonic() < deadline:
+        return self.count_dead(struck)
+
+    def count_dead(self, struck: list[int]) -> int:
+        """How many of the nodes just struck are gone; waits for them."""
+        deadline = time.monotonic() + _DYING_S
+        while any(self.subject.is_running(node) for node in struck) and time.monotonic() < deadline:
             time.sleep(0.002)
-        dead = sum(not self.subject.is_running(node) for node in nodes)
-        self.kills += min(dead, len(blows))
-        return min(dead, len(blows))
+        dead = sum(not self.subject.is_running(node) for node in struck)
+        self.kills += dead
+        return dead
 
     def start_all(self) -> None:
         """Starts every node that does not run, in random order."""
