@@ -5,12 +5,12 @@ is left is still a proof, about the same operations:
 
 - everything after the first completion that no order explains; calls that were open then become unknown;
 - reads, one by one;
-- a write together with all reads of its value, if no other write has that value and nothing compares.
+- all writes of one value together with all reads of it, if nothing compares.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 
 from jepsen_like.checkers.wgl import OPEN, Call, Model, search
@@ -86,12 +86,7 @@ def _reads(calls: list[Call]) -> list[list[Call]]:
 def _write_units(calls: list[Call]) -> list[list[Call]]:
     if any(call.f not in ("put", "get") for call in calls):
         return []
-    writes = Counter(call.argument for call in calls if call.f == "put")
-    units: dict[Hashable, list[Call]] = {
-        value: [] for value, count in writes.items() if count == 1 and value is not None
-    }
+    units: dict[Hashable, list[Call]] = defaultdict(list)
     for call in calls:
-        value = call.argument if call.f == "put" else call.result
-        if value in units:
-            units[value].append(call)
+        units[call.argument if call.f == "put" else call.result].append(call)
     return list(units.values())

@@ -121,7 +121,7 @@ def test_bad(name: str) -> None:
     assert search(BAD[name], REGISTER, 10_000).linearizable is False
 
 
-def long_history(seed: int, operations: int, *, clients: int, unknown: float) -> list[Call]:
+def long_history(seed: int, operations: int, *, clients: int, unknown: float, values: int = 1_000_000) -> list[Call]:
     """A history of a register that is one: every call takes effect at some moment between its two ends."""
     rng = random.Random(seed)
     state: int | None = None
@@ -131,7 +131,7 @@ def long_history(seed: int, operations: int, *, clients: int, unknown: float) ->
     while len(calls) < operations:
         moment += 1
         if len(under_way) < clients and rng.random() < 0.6:
-            under_way.append((moment, rng.choice(["put", "get"]), rng.randrange(1_000_000)))
+            under_way.append((moment, rng.choice(["put", "get"]), rng.randrange(values)))
         elif under_way:
             begin, f, value = under_way.pop(rng.randrange(len(under_way)))
             if f == "put" and rng.random() < unknown:
@@ -144,6 +144,13 @@ def long_history(seed: int, operations: int, *, clients: int, unknown: float) ->
             else:
                 calls.append(get(begin, moment, state))
     return calls
+
+
+def test_what_a_register_did_is_linearizable_also_if_values_repeat() -> None:
+    """Few values and many clients: most paths of the search meet configurations that others have left before."""
+    for seed_ in range(300):
+        calls = long_history(seed_, 30, clients=7, unknown=0.1, values=3)
+        assert search(calls, REGISTER, 500_000).linearizable is True, seed_
 
 
 @pytest.mark.parametrize("seed_", range(3))
