@@ -92,6 +92,8 @@ class Faults:
     def isolate(self, member: Member, lasts: int) -> None:
         """`member` hears nobody and is heard by nobody."""
         self.cut(self.world.links_of([member.id]), lasts)
+        for _ in range(3):  # a leader that was deposed meanwhile must not answer these reads
+            self.world.at(int(self.rng.random() * lasts), self.world.visit, member, member.starts)
 
     def _isolate(self) -> None:
         self.isolate(self.victim(), self.lasts())

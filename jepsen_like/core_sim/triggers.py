@@ -26,7 +26,6 @@ class Triggers:
         self.rng = random.Random(f"{world.seed}/triggers")
         self.shots = dict.fromkeys((name for name, _ in world.knobs.triggers), _SHOTS)
         self.chance = dict(world.knobs.triggers)
-        self._late: list[Message] = []
         names = self.chance.keys()
         if names & {"crash_after_vote", "late_votes", "crash_after_commit"}:
             world.on_send.append(self._on_send)
@@ -72,7 +71,7 @@ class Triggers:
                 self._bounce_soon(member, 1, 2)
             if self._fires("late_votes"):
                 # The same vote once more, when a later term may be under way.
-                self.world.at(self._soon(30), self.world.post, message, 0)
+                self.world.at(self._soon(30), self._vote_again, message)
         elif (
             isinstance(message, AppendEntries)
             and message.entries
@@ -80,6 +79,13 @@ class Triggers:
             and self._fires("crash_after_commit")
         ):
             self._bounce_soon(member, 0.2, 15)
+
+    def _vote_again(self, message: Message) -> None:
+        candidate = self.world.members[message.to_id]
+        if candidate.up and not candidate.paused and candidate.raw.role is not Role.LEADER:
+            candidate.act(candidate.raw.campaign)
+            if candidate.up:
+                self.world.post(message, 0)
 
     def _on_role(self, member: Member, soft: SoftState) -> None:
         if soft.role is not Role.LEADER:

@@ -252,15 +252,15 @@ class World:
         raft = member.raw.raft
         if soft.role is Role.LEADER:
             self.leader_terms.add(raft.term)
-            self.at(int(self.rng.random() * 3 * TICK_US), self._visit, member, member.starts)
+            self.at(int(self.rng.random() * 3 * TICK_US), self.visit, member, member.starts)
         elif self.pending[member.id] or self.confirmed[member.id]:
             self._forget(member)
             self.seen["leader deposed with proposals"] += 1
         for hook in self.on_role:
             hook(member, soft)
 
-    def _visit(self, member: Member, starts: int) -> None:
-        """A read at a newborn leader, before it has committed anything of its own term, if it comes to that."""
+    def visit(self, member: Member, starts: int) -> None:
+        """A read at whoever still leads: newborn, before its term's first commit, or deposed without knowing it."""
         if member.up and member.starts == starts and member.raw.role is Role.LEADER and not member.paused:
             if member.raw.commit_index < member.raw.term_start_index:
                 self.seen["read before the term's first commit"] += 1
