@@ -16,7 +16,7 @@ from jepsen_like.core_sim.violation import Violation
 from raftlog.types import NodeId
 
 FIRST_SEED = int(os.environ.get("CORE_SIM_FIRST_SEED", "0"))
-SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "120"))
+SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "150"))
 
 
 def test_seeds_are_clean_and_count() -> None:
@@ -27,7 +27,7 @@ def test_seeds_are_clean_and_count() -> None:
 
 
 def test_black_box_seeds_are_clean() -> None:
-    summary = run_range(FIRST_SEED + SEEDS, max(SEEDS // 5, 5), black_box=True)
+    summary = run_range(FIRST_SEED + SEEDS, max(SEEDS // 10, 5), black_box=True)
     assert [(v.seed, v.checker, v.detail) for v in summary.violations] == []
 
 
