@@ -123,7 +123,11 @@ class SendHandler:
         """
         fields = decode_send_header(header)
         try:
-            self._check_limits(path, len(header_bytes) + len(body))
+            try:
+                self._check_limits(path, len(header_bytes) + len(body))
+            except Refused:
+                if not self._held_already(fields, identity):
+                    raise
             self._accept(path, serialize_type, header, header_bytes, fields, body, identity)
         except Refused as refusal:
             self._replies.refuse(path, serialize_type, header, refusal.code, refusal.remark)
@@ -180,6 +184,24 @@ class SendHandler:
         proposals.submit_send(send)
 
     # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _held_already(self, fields: SendHeader, given: Identity | None) -> bool:
+        """True if this send was stored or proposed before: then "busy" would deny what happened or may happen yet."""
+        producer_id, sequence = (given.producer_id, given.sequence) if given is not None else (b"", 0)
+        if fields.producer_id:
+            try:
+                producer_id, sequence = bytes.fromhex(fields.producer_id), fields.sequence
+            except ValueError:
+                return False
+        if not producer_id:
+            return False
+        session = self._state.session(producer_id)
+        highest = self._proposals.session_max.get(producer_id, session.max_sequence if session else 0)
+        if sequence > highest:
+            return False
+        if session is not None and session.find(sequence) is not None:
+            return True
+        return self._proposals.find_inflight(producer_id, sequence) is not None
 
     def _check_limits(self, path: ReplyPath, size: int) -> None:
         limits = self._limits

@@ -167,3 +167,18 @@ def test_a_refusal_of_a_former_leader_is_no_answer(sim: SimCluster) -> None:
     sim.loop.run_until(lambda: path.replies, 5)
     assert codes(path, 1) == [0]
     assert everywhere(sim) == [b"a"]
+
+
+def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> None:
+    """The first leader stored it and died before it said so; "busy" of the next one would say that nothing was done."""
+    through, leader = follower_of(sim), sim.leader()
+    sim.network.cut(leader.node_id, through.node_id)
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    for node in sim.running:
+        node.proposals.bytes_inflight += 1 << 40
+    leader.kill(power=True)
+    through.transport.on_closed(leader.node_id)
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) == [0]
