@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,15 @@ def test_impossible_steps_in_a_file_name_the_line(tmp_path: Path) -> None:
         history.invoke(1, "send", None)
     with pytest.raises(HistoryError, match="line 3: process 1 invokes"):
         read_history(path)
+
+
+def test_a_step_with_the_index_of_another_is_named_even_if_every_checksum_fits(tmp_path: Path) -> None:
+    crc, written = 0, []
+    for body in (
+        b'{"format":"raftmq-history","version":1,"meta":{}}',
+        b'{"index":1,"process":0,"type":"invoke","f":"send","value":{},"time_ns":1}',
+        b'{"end":1}',
+    ):
+        crc = zlib.crc32(body, crc)
+        written.append(b'%s,"crc":"%08x"}\n' % (body[:-1], crc))
+    refused(tmp_path / "h.jsonl", written, 2, "index 1 where 0 belongs")
