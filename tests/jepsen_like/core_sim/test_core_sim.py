@@ -19,6 +19,7 @@ FIRST_SEED = int(os.environ.get("CORE_SIM_FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "150"))
 
 
+@pytest.mark.timeout(300)
 def test_seeds_are_clean_and_count() -> None:
     summary = run_range(FIRST_SEED, SEEDS)
     print(summary.line())  # noqa: T201 - shown when it fails
