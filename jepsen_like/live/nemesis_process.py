@@ -91,13 +91,16 @@ def ping_pong(stage: Stage, hold_s: float) -> Effect:
 def traffic(stage: Stage, hold_s: float) -> Effect:
     """Five times the load."""
     calm = _acked_per_s(stage, hold_s / 3)
+    calm_in_flight = stage.load.counts.in_flight
     stage.load.factor = 5.0
     try:
         rush = _acked_per_s(stage, hold_s)
+        in_flight = stage.load.counts.in_flight
     finally:
         stage.load.factor = 1.0
-    told = f"load x5 for {hold_s:.1f} s: {rush:.0f} acknowledged/s after {calm:.0f}/s"
-    return Effect(rush > 1.3 * calm, told, {"calm_per_s": calm, "rush_per_s": rush})
+    told = f"load x5 for {hold_s:.1f} s: {rush:.0f} acknowledged/s after {calm:.0f}/s, {in_flight} under way"
+    felt = rush > 1.3 * calm or in_flight > 2 * calm_in_flight  # at the limit of the machine the load only piles up
+    return Effect(felt, told, {"calm_per_s": calm, "rush_per_s": rush, "in_flight": in_flight})
 
 
 def _acked_per_s(stage: Stage, seconds: float) -> float:
