@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.local import LocalCluster
+from cluster.local_process import free_base_port
 
 SECONDS = float(os.environ.get("SECONDS_PER_ROW", "4"))
 ROWS = [(1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 4)]
@@ -66,10 +67,10 @@ def main() -> None:
     """Starts a cluster in a temporary directory, measures, ends it."""
     with tempfile.TemporaryDirectory() as directory:
         cluster = LocalCluster(Path(directory) / "data")
-        cluster.up(3, base_port=None if "BASE_PORT" not in os.environ else int(os.environ["BASE_PORT"]))
+        cluster.up(3, base_port=free_base_port(12))
         try:
             leader = cluster.view().leader
-            nodes = cluster.nodes()
+            nodes = cluster.nodes
             port = next(node.broker_port for node in nodes if node.id == leader)
             rows = measure(port, [node.pid for node in nodes])
         finally:

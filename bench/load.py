@@ -25,68 +25,56 @@ class Result(NamedTuple):
 
 
 class Load(asyncio.Protocol):
-    """Keeps `in_flight` requests out until `seconds` have passed."""
+    """Keeps `in_flight` requests out until `seconds` have passed: one prebuilt frame per place in the window."""
 
     def __init__(self, topic: str, size: int, batch: int, in_flight: int, seconds: float, queues: int = 4) -> None:
         self.batch = batch
-        self.in_flight = in_flight
         self.seconds = seconds
-        self.queues = queues
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.latencies: list[float] = []
         self.acked = self.errors = 0
-        self._started: dict[int, float] = {}
-        self._opaque = 0
+        self._out = 0
         self._pending = b""
-        self._body = _batch_body(size, batch) if batch > 1 else bytes(range(256)) * (size // 256 + 1)
-        self._body = self._body if batch > 1 else self._body[:size]
-        code = 320 if batch > 1 else 310
-        properties = "" if batch > 1 else "TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001%032X\\u0002WAIT\\u0001true\\u0002"
-        self._template = (
-            '{"code":' + str(code) + ',"extFields":{"a":"bench_producer","b":"' + topic + '","c":"TBW102","d":"4",'
-            '"e":"%d","f":"0","g":"1700000000000","h":"0","i":"' + properties + '","j":"0","k":"false","m":"'
-            + ("true" if batch > 1 else "false") + '","n":"raftmq"},"flag":0,"language":"JAVA","opaque":%d,'
-            '"serializeTypeCurrentRPC":"JSON","version":477}'
-        )  # fmt: skip
-        self._named = batch == 1
+        body = _batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
+        self._frames = [_frame(topic, opaque, opaque % queues, batch, body) for opaque in range(in_flight)]
+        self._started = [0.0] * in_flight
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Fills the window."""
         self._transport = cast(asyncio.Transport, transport)
-        self._until = time.perf_counter() + self.seconds
         self._begin = time.perf_counter()
-        self._transport.write(b"".join([self._next() for _ in range(self.in_flight)]))
-
-    def _next(self) -> bytes:
-        self._opaque = opaque = self._opaque + 1
-        queue = opaque % self.queues
-        text = self._template % ((queue, opaque, opaque) if self._named else (queue, opaque))
-        header = text.encode()
-        self._started[opaque] = time.perf_counter()
-        return PREFIX.pack(4 + len(header) + len(self._body), len(header)) + header + self._body
+        self._until = self._begin + self.seconds
+        self._started = [self._begin] * len(self._frames)
+        self._out = len(self._frames)
+        self._transport.write(b"".join(self._frames))
 
     def data_received(self, data: bytes) -> None:
         """Counts answers and sends as many again."""
-        data = self._pending + data
-        at, now, out = 0, time.perf_counter(), []
-        while len(data) - at >= 4:
+        if self._pending:
+            data = self._pending + data
+        at, end, now = 0, len(data), time.perf_counter()
+        again: list[bytes] = []
+        while end - at >= 4:
             stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > len(data):
+            if stop > end:
                 break
             mark = data.index(b'"opaque":', at) + 9
-            opaque = int(data[mark : data.index(b",", mark)])
-            self.latencies.append((now - self._started.pop(opaque)) * 1000)
-            if data.find(b'"code":0,', at, stop) >= 0:
+            place = int(data[mark : data.index(b",", mark)])
+            self.latencies.append((now - self._started[place]) * 1000)
+            if data.startswith(b'{"code":0,', at + 8):
                 self.acked += self.batch
             else:
                 self.errors += 1
             at = stop
             if now < self._until:
-                out.append(self._next())
+                self._started[place] = now
+                again.append(self._frames[place])
+            else:
+                self._out -= 1
         self._pending = data[at:]
-        if out:
-            self._transport.write(b"".join(out))
-        elif not self._started and not self.done.done():
+        if again:
+            self._transport.write(b"".join(again))
+        elif not self._out and not self.done.done():
             self.elapsed = now - self._begin
             self.done.set_result(None)
 
@@ -94,6 +82,18 @@ class Load(asyncio.Protocol):
         """Ends the run."""
         if not self.done.done():
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
+
+
+def _frame(topic: str, opaque: int, queue: int, batch: int, body: bytes) -> bytes:
+    """A send request as the Java client writes it."""
+    properties = f"TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001{opaque:032X}\\u0002WAIT\\u0001true\\u0002" if batch == 1 else ""
+    header = (
+        f'{{"code":{310 if batch == 1 else 320},"extFields":{{"a":"bench_producer","b":"{topic}","c":"TBW102","d":"4",'
+        f'"e":"{queue}","f":"0","g":"1700000000000","h":"0","i":"{properties}","j":"0","k":"false",'
+        f'"m":"{str(batch > 1).lower()}","n":"raftmq"}},"flag":0,"language":"JAVA","opaque":{opaque},'
+        '"serializeTypeCurrentRPC":"JSON","version":477}'
+    ).encode()
+    return PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body
 
 
 def _batch_body(size: int, batch: int) -> bytes:

@@ -6,15 +6,18 @@ One drain = one hard state write at most, then one append (one pwritev, one fdat
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from raftlog.errors import StorageError
 from raftlog.messages import Message
-from raftlog.types import Entry, EntryId, HardState
+from raftlog.types import Entry, EntryId, HardState, LogTail
 
 logger = logging.getLogger(__name__)
+
+ZEROED_BELOW_BYTES_S = 4 << 20
+"""Growth up to which the next file is zeroed ahead."""
 
 
 class PersistJob(NamedTuple):
@@ -94,19 +97,29 @@ class AppendLane:
 
 
 class PrepareLane:
-    """Zero-fills the next segment file, off the append lane."""
+    """Makes the next segment file, off the append lane.
+
+    Zeroed blocks make later syncs cheap, but writing them doubles what goes to the disk: while the log grows fast that
+    costs more than it saves (docs/performance.md), so a fast log gets files that are holes.
+    """
 
     idle_after_s: float | None = None
 
-    def __init__(self, log: PreparesNext) -> None:
+    def __init__(self, log: PreparesNext, clock: Callable[[], float] = perf_counter) -> None:
+        """`clock`: seconds, for the speed of growth."""
         self._log = log
+        self._clock = clock
+        self._seen = clock(), log.tail.end_position
 
     def drain(self, batch: Sequence[object]) -> None:
         """Prepares one file however often it was asked. Failing is no harm yet: the roll makes its file itself."""
         if not self._log.needs_next():
             return
+        now, position = self._clock(), self._log.tail.end_position
+        seconds, grown = now - self._seen[0], position - self._seen[1]
+        self._seen = now, position
         try:
-            self._log.prepare_next()
+            self._log.prepare_next(zeroed=grown <= seconds * ZEROED_BELOW_BYTES_S)
         except StorageError as error:
             logger.warning("the next segment file could not be prepared: %s", error)
 
@@ -117,8 +130,12 @@ class PrepareLane:
 class PreparesNext(Protocol):
     """The part of SegmentedLog that prepares files."""
 
+    @property
+    def tail(self) -> LogTail:
+        """Where the log ends."""
+
     def needs_next(self) -> bool:
         """True if the next segment file is not prepared."""
 
-    def prepare_next(self) -> None:
-        """Creates and zero-fills it."""
+    def prepare_next(self, *, zeroed: bool) -> None:
+        """Creates it at its full length."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cluster.apply_runner import ApplyRunner
 from cluster.clock import Clock, SystemClock
 from cluster.lanes import Lane, LaneRunner, ThreadLaneRunner
 from raftlog.storage.fs import FileSystem, OsFileSystem
@@ -39,6 +40,8 @@ class Environment:
     """Opens the database at a path."""
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
+    apply_runner: RunnerFactory = ApplyRunner
+    """Where apply runs."""
     entropy: Callable[[int], bytes] = os.urandom
     """So many random bytes."""
     serves_admin: bool = True

@@ -7,6 +7,7 @@ notice the closed connections at once and go on.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import signal
@@ -110,9 +111,13 @@ class Node:
         if self.failpoints.enabled:
             apply_lane = FailpointLane(apply_lane, self.failpoints, "apply.batch")
             transport = FailpointTransport(transport, self.failpoints, loop)
-        self._apply: LaneRunner[list[Entry]] = runner("apply", apply_lane, loop, self.driver.on_applied, fail)
+        # A point that holds apply must hold a thread, not the loop.
+        apply_runner = runner if self.failpoints.enabled else self.environment.apply_runner
+        self._apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, self.driver.on_applied, fail)
         self._flush: LaneRunner[object] = runner("flush", FlushLane(self.state), loop, lambda _: None, fail)
-        self._prepare: LaneRunner[object] = runner("prepare", PrepareLane(log), loop, lambda _: None, fail)
+        self._prepare: LaneRunner[object] = runner(
+            "prepare", PrepareLane(log, self._clock.monotonic_s), loop, lambda _: None, fail
+        )
         self.driver.attach(transport, self, self._append, self._apply)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
         for listener in config.listeners:
@@ -395,6 +400,8 @@ async def run(config: Config) -> int:
     """Runs a node until SIGTERM or SIGINT (0) or a failure (1)."""
     node = Node(config)
     await node.start()
+    gc.collect()
+    gc.freeze()  # what start-up made stays: no collection looks at it again
     assert node.finished is not None
     loop = asyncio.get_running_loop()
 

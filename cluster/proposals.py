@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SMALL_BATCHES_INFLIGHT = 2
+LARGE_BATCH_BYTES = 256 * 1024
+"""Queued bytes that are worth a batch of their own beside the two that are always allowed."""
+
 def strict_name(send: Send) -> tuple[int, str, int]:
     """By what dedup=strict tells messages apart: topic, UNIQ_KEY, CRC of the body."""
     return send.slot.topic_id, send.unique_key, crc32(send.body)
@@ -70,6 +74,8 @@ class Proposals:
         self._on_unproposed = on_unproposed
         self._metrics = metrics
         self._sends: deque[Send] = deque()
+        self._queued_bytes = 0
+        """Of `_sends`."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self._effects = Effects(config.offsets.flush_ms)
@@ -116,6 +122,7 @@ class Proposals:
     def submit_send(self, send: Send) -> None:
         """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
         self._sends.append(send)
+        self._queued_bytes += send.size
         if send.slot.dedup == "strict":
             self._strict.add(strict_name(send))
         self._wake()
@@ -188,6 +195,7 @@ class Proposals:
     def replace_queued(self, old: Send, send: Send) -> None:
         """The same for a send that is still queued."""
         self._sends[self._sends.index(old)] = send
+        self._queued_bytes += send.size - old.size
         old.connection.inflight_bytes -= old.size
         self.bytes_inflight -= old.size
 
@@ -215,7 +223,7 @@ class Proposals:
                     self._propose_sends(raw)
                 while self._calls:
                     self._propose_commands(raw)
-            while self._sends and len(self._pending) < self._limits.batches_inflight_max:
+            while self._sends and self._window_open():
                 self._propose_sends(raw)
             if self._effects.due(self.now_ms):
                 self._propose_effects(raw)
@@ -274,6 +282,7 @@ class Proposals:
         self._effects.clear()
         sends = list(self._sends)
         self._sends.clear()
+        self._queued_bytes = 0
         self.bytes_inflight -= sum([send.size for send in sends])
         self._strict_decided(sends)
         if sends:
@@ -287,6 +296,7 @@ class Proposals:
                 self._give_up(entry)
         while self._sends and self._sends[0].received_ms + self._deadline_ms <= now:
             send = self._sends.popleft()
+            self._queued_bytes -= send.size
             self.bytes_inflight -= send.size
             self._strict_decided([send])
             self._replies.refused(send, "the log did not take it in time; nothing was stored")
@@ -313,6 +323,14 @@ class Proposals:
         pending.calls = calls
         self._pending[entry.index] = pending
         self._note_proposed(pending, 0, len(entry.payload))
+
+    def _window_open(self) -> bool:
+        """Two batches overlap disk and network. More are worth their cost only when each is large: an entry costs as
+        much as a hundred messages, and what waits a moment here gathers company."""
+        inflight = len(self._pending)
+        if inflight >= self._limits.batches_inflight_max:
+            return False
+        return inflight < SMALL_BATCHES_INFLIGHT or self._queued_bytes >= LARGE_BATCH_BYTES
 
     def _propose_effects(self, raw: RawNode) -> None:
         try:
@@ -345,6 +363,7 @@ class Proposals:
             if effects:
                 self._effects.put_back()
             self._sends.extendleft(reversed(sends))
+            self._queued_bytes += sum([send.size for send in sends])
             raise
         if effects:
             self._effects_index = entry.index
@@ -367,6 +386,7 @@ class Proposals:
             if bytes_left < 0 and sends:
                 break
             sends.append(queue.popleft())
+            self._queued_bytes -= send.size
             count_left -= len(send.batch) or 1
         return sends
 

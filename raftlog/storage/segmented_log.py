@@ -260,23 +260,24 @@ class SegmentedLog(LogReader):
         used = self._tail.end_position - self._segments[-1].base
         return self._prepared is None and self._failure is None and not self._closed and used * 4 >= self.segment_size
 
-    def prepare_next(self) -> None:
-        """Zero-fills the next segment's file. Called by one background thread, in parallel with appends.
+    def prepare_next(self, *, zeroed: bool = True) -> None:
+        """Makes the next segment's file at its full length. Called by one background thread, in parallel with appends.
 
-        Raises StorageError or DiskFullError; the log goes on without (and makes its file inline at the roll).
+        `zeroed`: its blocks are written, so that later syncs need no allocation; else it is a hole, which costs
+        nothing now. Raises StorageError or DiskFullError; the log goes on without (and makes its file at the roll).
         """
         with self._preparing:
             if self._prepared is None:
-                self._prepared = self._zeroed_file(self._log / layout.NEXT_SEGMENT)
+                self._prepared = self._full_length_file(self._log / layout.NEXT_SEGMENT, zeroed=zeroed)
 
-    def _zeroed_file(self, path: Path) -> File | None:
-        """A file of zeroes, synced; None if the log was closed meanwhile."""
+    def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
+        """A file that reads as zeroes, synced; None if the log was closed meanwhile."""
         file: File | None = None
         try:
             file = self._fs.open(path, create=True)
             size = LOCAL_HEADER_SIZE + self.segment_size
             step = len(ZERO_CHUNK) * _PREPARE_SYNC_CHUNKS
-            for at in range(0, size, step):
+            for at in range(0, size if zeroed else 0, step):
                 if self._closed:
                     return None
                 zero_fill(file, at, min(at + step, size))

@@ -159,6 +159,7 @@ class Disk:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.next = True
+        self.tail = EMPTY_TAIL
 
     def append(self, entries: Sequence[Entry]) -> None:
         self.calls.append([entry.index for entry in entries])
@@ -172,8 +173,8 @@ class Disk:
     def needs_next(self) -> bool:
         return self.next
 
-    def prepare_next(self) -> None:
-        self.calls.append("prepared")
+    def prepare_next(self, *, zeroed: bool) -> None:
+        self.calls.append("zeroed" if zeroed else "a hole")
         self.next = False
 
 
@@ -227,4 +228,15 @@ def test_prepare_lane_prepares_once() -> None:
     lane = PrepareLane(disk)
     lane.drain([True, True])
     lane.drain([True])
-    assert disk.calls == ["prepared"]
+    assert disk.calls == ["zeroed"]
+
+
+def test_prepare_lane_writes_no_zeroes_while_the_log_grows_fast() -> None:
+    disk, now = Disk(), [0.0]
+    lane = PrepareLane(disk, lambda: now[0])
+    for seconds, grown in ((10.0, 64 << 20), (60.0, 64 << 20), (0.0, 1), (5.0, 0)):
+        now[0] += seconds
+        disk.tail = disk.tail._replace(end_position=disk.tail.end_position + grown)
+        disk.next = True
+        lane.drain([True])
+    assert disk.calls == ["a hole", "zeroed", "a hole", "zeroed"]
