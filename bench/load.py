@@ -86,7 +86,8 @@ class Load(asyncio.Protocol):
 
 def _frame(topic: str, opaque: int, queue: int, batch: int, body: bytes) -> bytes:
     """A send request as the Java client writes it."""
-    properties = f"TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001{opaque:032X}\\u0002WAIT\\u0001true\\u0002" if batch == 1 else ""
+    single = f"TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001{opaque:032X}\\u0002WAIT\\u0001true\\u0002"
+    properties = single if batch == 1 else ""
     header = (
         f'{{"code":{310 if batch == 1 else 320},"extFields":{{"a":"bench_producer","b":"{topic}","c":"TBW102","d":"4",'
         f'"e":"{queue}","f":"0","g":"1700000000000","h":"0","i":"{properties}","j":"0","k":"false",'

@@ -232,7 +232,11 @@ class SendHandler:
             properties += b"\x02"
         if b"POP_CK\x01" in properties:
             properties = _without(properties, b"POP_CK\x01")
-        unique_key = property_of(properties, b"UNIQ_KEY\x01")
+        at = properties.find(b"UNIQ_KEY\x01")
+        if at > 0 and properties[at - 1] == 2:  # the usual case of `property_of`, in place
+            unique_key = properties[at + 9 : properties.find(b"\x02", at)]
+        else:
+            unique_key = property_of(properties, b"UNIQ_KEY\x01") if at >= 0 else b""
         if not unique_key:
             self._keys += 1
             unique_key = b"%b%016X" % (self._key_prefix, self._keys)
@@ -244,7 +248,7 @@ class SendHandler:
                 f"the properties have {len(stored)} bytes with those the broker adds, "
                 f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
             )
-        return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
+        return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01")) if b"TAGS\x01" in properties else 0
 
     def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""

@@ -9,6 +9,7 @@ import pytest
 from sim_cluster import SimCluster, codes, send_frame
 from sim_node import ClientPath, SimNode
 
+from cluster import proposals
 from cluster.services import Outcome, ProposeResult
 from raftlog.types import EntryType, Role
 from statemachine.commands import DELETE_TOPIC, PUT_GROUP
@@ -185,8 +186,11 @@ def test_rerouted_sends_are_taken_by_the_node_itself_when_it_leads_again(sim_of:
     assert stored(sim) == [b"proposed", b"queued"]
 
 
-def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(sim_of: Any) -> None:
+def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(
+    sim_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three entries of term t at n, n+1, n+2; another leader's log ends at n+1; then the node leads again."""
+    monkeypatch.setattr(proposals, "SMALL_BATCHES_INFLIGHT", 4)
     sim = sim_of(**{"send.deadline_ms": 60_000})
     old = sim.leader()
     path = old.connect()
