@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -53,4 +53,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
         session.sparkContext.setLogLevel("ERROR")
         yield session
+        gateway = session.sparkContext._gateway
         session.stop()
+        _end_java(gateway)
+
+
+def _end_java(gateway: Any) -> None:
+    """The JVM ends when its standard input does, which otherwise is a while after this process."""
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(20)
