@@ -152,6 +152,7 @@ class Node:
             config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
             local=self.router.as_leader, names=sends,
         )  # fmt: skip
+        self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self._pulls = Pulls(self, self._members, self.metrics)
         handlers = {

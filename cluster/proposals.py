@@ -89,7 +89,8 @@ class Proposals:
         self._raw: RawNode | None = None
         self.bytes_inflight = 0
         """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
-        self.on_roles: list[Callable[[], None]] = []
+        self.on_open: Callable[[], object] = lambda: None
+        """Called when writes open: requests that waited for a leader may go on."""
         self.now_ms = clock.monotonic_ms()
         """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
         self.session_max: dict[bytes, int] = {}
@@ -258,8 +259,6 @@ class Proposals:
         self._raw = raw
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
-        for callback in self.on_roles:
-            callback()
 
     def _open_writes(self, term: int) -> None:
         """The no-op of `term` is applied: counters start from applied state (the overlay of an old term is gone)."""
@@ -268,8 +267,7 @@ class Proposals:
         self._barriers.clear()
         self.session_max.clear()
         self._open_term = term
-        for callback in self.on_roles:
-            callback()
+        self.on_open()
 
     def _close_writes(self) -> None:
         """Leadership is over: what was not proposed was not proposed; what was, the log will decide."""
