@@ -150,7 +150,7 @@ class Node:
         )
         self.forwarder = Forwarder(
             config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
-            local=self.router.as_leader, names=sends,
+            term=lambda: self.raw.term, local=self.router.as_leader, names=sends,
         )  # fmt: skip
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)

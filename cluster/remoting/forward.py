@@ -106,10 +106,12 @@ class Forwarder:
         *,
         leader: Callable[[], NodeId],
         leads: Callable[[], bool],
+        term: Callable[[], int],
         local: LocalRoute,
         names: NamesSends,
     ) -> None:
-        """`leads`: this node leads and its writes are open; `local` handles a request as the leader."""
+        """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
+        as the leader."""
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
         self._leader_wait_ms = config.send.leader_wait_ms
@@ -117,6 +119,7 @@ class Forwarder:
         self._transport = transport
         self._leader = leader
         self._leads = leads
+        self._term = term
         self._local = local
         self._names = names
         self._held: dict[int, Held] = {}
@@ -185,7 +188,7 @@ class Forwarder:
             return
         path = held.path
         identity = list(held.identity) if held.identity else None
-        header = [forward_id, path.peer_address[0], path.peer_address[1], path.listener, identity]
+        header = [forward_id, path.peer_address[0], path.peer_address[1], path.listener, identity, self._term()]
         frame = raw_frame(held.serialize_type, held.header_bytes, held.body)
         if self._transport.send_frame(leader, Kind.FORWARD, header, frame):
             held.sent_to = leader
@@ -245,8 +248,10 @@ class Forwarder:
             raise WireError(f"malformed forward frame: {error}") from error
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
-        forward_id, ip, port, listener, identity = header
-        if not self._leads():
+        forward_id, ip, port, listener, identity, term = header
+        # Meant for the leader of that term: one that comes late, after a partition, was handed to another leader since,
+        # and a commit of an offset, which has no identity, would be done a second time over a newer one.
+        if not self._leads() or term != self._term():
             self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
             return
         end = 4 + int.from_bytes(frame[1:4], "big")

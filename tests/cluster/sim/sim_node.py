@@ -140,7 +140,8 @@ class SimNode:
         )  # fmt: skip
         self.forwarder = Forwarder(
             self.config, self.clock, self.transport, leader=lambda: self.raw.leader_id,  # type: ignore[arg-type]
-            leads=lambda: self.proposals.open, local=self.router.as_leader, names=self.sends,
+            leads=lambda: self.proposals.open, term=lambda: self.raw.term, local=self.router.as_leader,
+            names=self.sends,
         )  # fmt: skip
         self.router.attach(self.sends, self.replies, self.forwarder, {})
 

@@ -182,3 +182,19 @@ def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> 
     through.transport.on_closed(leader.node_id)
     sim.loop.run_until(lambda: path.replies, 5)
     assert codes(path, 1) == [0]
+
+
+def test_a_request_meant_for_the_leader_of_another_term_is_handed_back(sim: SimCluster) -> None:
+    """It was on its way through a partition; another leader has had it since (seed 4054: an offset went back)."""
+    leader, follower = sim.leader(), follower_of(sim)
+    frame = send_frame(1, "T", b"late")[4:]
+    answers: list[Any] = []
+    follower.transport.handlers = follower.transport.handlers._replace(  # type: ignore[union-attr]
+        frame=lambda peer, kind, header, payload: answers.append((kind, header, payload))
+    )
+    for term in (leader.raw.term - 1, leader.raw.term + 1):
+        header = [77, "10.0.0.9", 1, "broker", None, term]
+        leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, header, frame)
+    sim.loop.run_until(lambda: len(answers) == 2, 5)
+    assert answers == [(Kind.FORWARD_REPLY, [77, False], b"")] * 2
+    assert everywhere(sim) == []
