@@ -218,6 +218,7 @@ class World:
         self._step(member, message)
 
     def _step(self, member: Member, message: Message) -> None:
+        self._set_clock(member)  # as a driver's turn does: after a pause, no message meets the clock from before it
         member.act(member.raw.step, message)
         self._note(2, member, message.term)
         for hook in self.on_receive:
@@ -242,6 +243,7 @@ class World:
         if member.paused:
             self.at(TICK_US, self._synced, member, starts)
             return
+        self._set_clock(member)
         member.synced(last_only=self.knobs.ack_last_only)
         if member.up and not member.disk.writing:
             self._start_sync(member)
@@ -273,6 +275,7 @@ class World:
         self._contexts += 1
         context = self._contexts
         self.reads[context] = self.history.known_length
+        self._set_clock(member)
         member.act(member.raw.read_index, context)
         return context
 
@@ -330,6 +333,7 @@ class World:
         client.round += 1
         client.patience = min(client.patience + 1, 8)
         self.at(client.patience * self.knobs.timeout_us, self._timed_out, client, client.round)
+        self._set_clock(member)
         member.act(self._propose, member, client)
 
     def _find_leader(self, client: Client) -> Member | None:
