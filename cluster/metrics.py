@@ -145,6 +145,12 @@ class NodeMetrics:
         self._topics.set(topics)
         self._groups.set(groups)
 
+    def alarms(self, keys: Iterable[str]) -> None:
+        """The alarms that are raised."""
+        self._alarm.clear()
+        for key in keys:
+            self._alarm.labels(key).set(1)
+
     def loop_lag(self, seconds: float) -> None:
         """See LoopLagSampler."""
         self._loop_lag.set(seconds)
@@ -164,6 +170,7 @@ class NodeMetrics:
         self._applied_index = gauge("raftmq_raft_applied_index", "Highest index applied to the state machine")
         self._last_index = gauge("raftmq_raft_last_index", "Index of the last entry in the log")
         self._writes_open = gauge("raftmq_raft_writes_open", "1 if this node leads and takes writes")
+        self._alarm = gauge("raftmq_alarm", "1 for each alarm that is raised", "key")
         self._leader_changes = self._counter("raftmq_raft_leader_changes", "Times another leader became known")
         self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
         self._peer_lag = gauge("raftmq_peer_lag_entries", "Entries the peer's disk is behind the leader's log", "peer")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
 from cluster.admin.versions import versions
+from cluster.alarms import Alarms
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane, FlushLane
 from cluster.config import Config, split_address
@@ -73,6 +74,7 @@ class Node:
         self.failure: BaseException | None = None
         self.finished: asyncio.Future[None] | None = None
         self._clock = self.environment.clock
+        self.alarms = Alarms(self._clock.wall_ms)
         self._started_ms = self._clock.monotonic_ms()
         self._parts = Parts(config, self.failpoints, self.environment)
         self.state: BrokerState = self._parts.state
@@ -359,7 +361,7 @@ class Node:
             broker=self.config.cluster.broker_name, role=_ROLES[status.role], term=status.term,
             leader=status.leader_id or None, writes_open=self.writes_open(), commit_index=status.commit_index,
             applied_index=status.applied_index, last_index=status.last_index,
-            failure=str(self.failure) if self.failure else None,
+            failure=str(self.failure) if self.failure else None, alarms=self.alarms.all(),
             peers=[
                 PeerStatus(
                     node=peer.node_id, match_index=peer.match_index, lag_entries=peer.lag,

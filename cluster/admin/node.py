@@ -10,6 +10,7 @@ import msgspec
 from cluster.admin.call import Answer, Call, Raw
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.port import AdminPort, NodeStatus
+from cluster.alarms import Alarm
 from cluster.metrics import CONTENT_TYPE
 from raftlog.errors import NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, NodeId, Role
@@ -29,6 +30,8 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not healthy."""
     warnings: list[str]
     """What an operator should know although clients are served."""
+    alarms: list[Alarm]
+    """What is raised now, oldest first; those with `stops_service` are among the reasons, the others warnings."""
 
 
 class TransferRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +63,15 @@ async def get_health(call: Call) -> Answer:
     warnings += [
         f"failpoint {point.name} is {point.action}" for point in call.port.failpoints.states() if point.action != "off"
     ]
+    reasons += [alarm.text for alarm in status.alarms if alarm.stops_service]
+    warnings += [alarm.text for alarm in status.alarms if not alarm.stops_service]
     view = HealthView(
         node=status.node,
         applied_index=status.applied_index,
         healthy=not reasons,
         reasons=reasons,
         warnings=warnings,
+        alarms=status.alarms,
     )
     return Answer(503 if reasons else 200, view)
 
@@ -94,6 +100,7 @@ async def get_metrics(call: Call) -> Raw:
         inflight_bytes=status.load.inflight_bytes,
     )
     metrics.catalog(topics=len(state.topics), groups=len(state.groups))
+    metrics.alarms(alarm.key for alarm in status.alarms)
     return Raw(CONTENT_TYPE, metrics.render())
 
 

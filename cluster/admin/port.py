@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from cluster.alarms import Alarm, Alarms
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """When a write is acknowledged."""
     failure: str | None = None
     """Why the node has stopped taking part; None while it does."""
+    alarms: list[Alarm] = []
+    """What an operator must know now, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
     load: LoadStatus
@@ -102,6 +105,7 @@ class AdminPort(Protocol):
     state: BrokerState
     failpoints: FailpointSet
     metrics: NodeMetrics
+    alarms: Alarms
 
     def status(self) -> NodeStatus:
         """Where the node stands now. Cheap: also called for each scrape."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -33,6 +34,8 @@ def status(data: str | None, as_json: bool) -> int:
         out = console()
         out.print(_headline(view))
         out.print(_table(view))
+        for line in alarm_lines(view):
+            out.print(line, markup=False, style="red", soft_wrap=True)
     if view.term is None:
         if as_json:
             return ExitCode.UNREACHABLE
@@ -62,6 +65,16 @@ def _table(view: ClusterView) -> Table:
     for node in view.nodes:
         table.add_row(*_row(view, node))
     return table
+
+
+def alarm_lines(view: ClusterView) -> list[str]:
+    """One line per raised alarm: which node, since when (UTC), what."""
+    return [
+        f"alarm on node {node.record.id} since {datetime.fromtimestamp(alarm['since_ms'] / 1000, UTC):%F %T} UTC, "
+        f"{alarm['key']}: {alarm['text']}"
+        for node in view.nodes
+        for alarm in (node.status or {}).get("alarms", ())
+    ]
 
 
 def _row(view: ClusterView, node: NodeView) -> list[str]:

@@ -141,6 +141,7 @@ def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
 
 def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
+    metrics.alarms(["log_damage"])
     metrics.refused("r")
     metrics.pulled("p")
     metrics.messages_in("t", 1, 1)

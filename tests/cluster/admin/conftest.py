@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
 from cluster.admin.server import build_app
+from cluster.alarms import Alarms
 from cluster.config import Config, load
 from cluster.failpoints import FailpointSet
 from cluster.metrics import NodeMetrics
@@ -39,6 +40,7 @@ class FakeNode:
         self.state = BrokerState(MemoryKV())
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
         self.metrics = NodeMetrics()
+        self.alarms = Alarms(lambda: 1_700_000_000_000)
         self.leader = NodeId(1)
         self.fate = Outcome.OK
         self.confirms: bool | None = True
@@ -69,6 +71,7 @@ class FakeNode:
             applied_index=applied,
             last_index=applied + 7,
             failure=self.failure,
+            alarms=self.alarms.all(),
             peers=[PeerStatus(node=2, match_index=applied - 5, lag_entries=12, connected=False)] if self.leads else [],
             load=LoadStatus(connections=5, long_polls=4, inflight_bytes=300),
             recovery=RecoveryStatus(

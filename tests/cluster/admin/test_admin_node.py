@@ -44,6 +44,21 @@ async def test_unhealthy_until_writes_are_open(client: Any, node: Any) -> None:
     assert "has not applied the first entry" in (await answer.json())["reasons"][0]
 
 
+async def test_alarms_are_shown_by_health_status_and_metrics(client: Any, node: Any) -> None:
+    node.alarms.raise_alarm("log_damage", "positions 5 to 9 are damaged")
+    answer = await client.get("/v1/health")
+    body = await answer.json()
+    assert (answer.status, "positions 5 to 9 are damaged" in body["warnings"]) == (200, True)
+    assert [(alarm["key"], alarm["since_ms"]) for alarm in body["alarms"]] == [("log_damage", 1_700_000_000_000)]
+    assert (await (await client.get("/v1/status")).json())["alarms"] == body["alarms"]
+    assert 'raftmq_alarm{key="log_damage"} 1.0' in await (await client.get("/metrics")).text()
+    node.alarms.raise_alarm("log_damage", "nothing is served", stops_service=True)
+    answer = await client.get("/v1/health")
+    assert (answer.status, (await answer.json())["reasons"]) == (503, ["nothing is served"])
+    node.alarms.clear("log_damage")
+    assert "raftmq_alarm{" not in await (await client.get("/metrics")).text()
+
+
 async def test_metrics_show_the_state_of_this_moment(client: Any, node: Any) -> None:
     answer = await client.get("/metrics")
     text = await answer.text()
