@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from jepsen_like.check_cli import check_command
 
 if TYPE_CHECKING:
+    from jepsen_like.live.plan import Plan
     from jepsen_like.live.run import Outcome
     from jepsen_like.live.session import Wish
 
@@ -40,7 +41,11 @@ def run_command(
     scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int | None,
     out: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run it. Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported (2: wrong command, 5: refused to start)."""
+    """Run it.
+
+    Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported, 7 valid but a gate of a full run (600 s and more) was
+    missed (2: wrong command, 5: refused to start).
+    """
     from cluster.commands.common import ended_like_ctrl_c, print_json
     from jepsen_like.live.session import perform, run_folder
     from jepsen_like.live.verdict import Verdict
@@ -62,8 +67,8 @@ def run_command(
     if as_json:
         print_json(outcome.to_json(plan) | {"folder": str(folder)})
     else:
-        _show(outcome, outcome.to_json(plan), folder)
-    return outcome.verdict.exit_code
+        _show(outcome, plan, folder)
+    return outcome.exit_code(plan)
 
 
 def _wish(
@@ -101,24 +106,12 @@ def _unsupported(wish: Wish) -> str | None:
     return None
 
 
-def _show(outcome: Outcome, result: dict[str, Any], folder: Path) -> None:
-    counts = outcome.counts
-    click.echo(
-        f"{counts.acked:,} acknowledged, {counts.failed:,} failed, {counts.unknown:,} unknown"
-        f" ({result['unknown_percent'] or 0:.2f} %); {outcome.rows_read:,} rows read back from all replicas"
-    )
-    click.echo(
-        f"{len(outcome.played)} faults, {outcome.leader_changes} leader changes, {outcome.kills} kills,"
-        f" {outcome.power_failures} power failures; recovery median {result['recovery_ms']['median']} ms,"
-        f" max {result['recovery_ms']['max']} ms"
-    )
-    if outcome.story:
-        click.echo("how one of them was lost:")
-        for line in outcome.story:
-            click.echo(f"  {line}")
-    for reason in outcome.reasons:
-        click.echo(f"  - {reason}")
-    click.secho(f"{outcome.verdict.value}    ({folder})", bold=True)
+def _show(outcome: Outcome, plan: Plan, folder: Path) -> None:
+    from jepsen_like.live.summary import last_line, lines
+
+    for line in lines(outcome, plan):
+        click.echo(line)
+    click.secho(last_line(outcome, plan, folder), bold=True)
 
 
 @chaos.command("list")

@@ -110,9 +110,9 @@ def power_loss_majority(stage: Stage, hold_s: float) -> Effect:
 
 
 def power_loss_all(stage: Stage, hold_s: float) -> Effect:
-    """Every node, and soon again: recovery itself is interrupted."""
+    """Every node, and soon again, twice or three times: recovery itself is interrupted."""
     effect = _power(stage, stage.subject.node_ids, min(hold_s, 0.2))
-    for _ in range(stage.rng.randrange(1, 4)):
+    for _ in range(stage.rng.randrange(2, 4)):
         stage.sleep(stage.rng.uniform(0.3, 1.5))
         again = _power(stage, [node for node in stage.subject.node_ids if stage.subject.is_running(node)], 0.0)
         effect = Effect(effect.happened, f"{effect.told}; again after a moment: {again.told}", effect.numbers)

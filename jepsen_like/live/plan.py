@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)
 QUIET_S = 1.0
 """Before the first fault."""
+AGAIN_MAX, AGAIN_AFTER = 4, 3
+"""How often per round a fault without effect is dealt again, and after how many others."""
+PACE_MIN, PACE_MARGIN = 0.5, 0.93
 
 
 class Plan(NamedTuple):
@@ -75,17 +79,39 @@ def choose(
 
 class Deck:
     """Deals faults in an order drawn by the seed, all of them before any comes again: each is played equally often,
-    but for those of the `emphasis`.
+    but for those of the `emphasis`. A fault that nobody felt goes back into its round.
     """
 
     def __init__(self, nemeses: tuple[Nemesis, ...], rng: random.Random, emphasis: Mapping[str, int]) -> None:
         self._nemeses = [each for each in nemeses for _ in range(emphasis.get(each.name, 1))]
         self._rng = rng
         self._left: list[Nemesis] = []
+        self._returned: Counter[str] = Counter()
+        self.rounds = 0
+        """Begun so far."""
 
     def deal(self) -> Nemesis | None:
         """The next fault; None if there are none to play."""
-        if not self._left:
+        if not self._left and self._nemeses:
             self._left = list(self._nemeses)
             self._rng.shuffle(self._left)
+            self._returned.clear()
+            self.rounds += 1
         return self._left.pop() if self._left else None
+
+    def again(self, nemesis: Nemesis) -> None:
+        """Puts a fault that had no effect back, a few others before it; some times per round, not for ever."""
+        if self._returned[nemesis.name] < AGAIN_MAX:
+            self._returned[nemesis.name] += 1
+            self._left.insert(max(0, len(self._left) - AGAIN_AFTER), nemesis)
+
+    def due(self, rounds: float) -> float:
+        """How many cards are still to be dealt until `rounds` rounds are complete."""
+        return max(0.0, (rounds - self.rounds) * len(self._nemeses) + len(self._left))
+
+
+def pace(left_s: float, due: float, each_s: float) -> float:
+    """By how much faults last shorter than drawn, so that `due` of them fit into `left_s` at `each_s` a piece: 1 if
+    there is time enough. The margin is for faults that have to be played again.
+    """
+    return min(1.0, max(PACE_MIN, PACE_MARGIN * left_s / (due * each_s))) if due and each_s else 1.0

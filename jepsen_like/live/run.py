@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,17 @@ from typing import Any, NamedTuple
 from cluster.client.errors import RaftMQError
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.explain import explain
+from jepsen_like.live.gates import FULL_S, Gate, applied_and_felt, gates, rounds_due
 from jepsen_like.live.judge import WORKLOAD, Judgement, judge
 from jepsen_like.live.log_workload import LogWorkload
 from jepsen_like.live.monitor import PROCESS, Monitor
-from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan
+from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
 from jepsen_like.live.proxy import Pair, Traffic
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.side_workload import SideWorkload
 from jepsen_like.live.stage import Counts, Effect, Nemesis, PowerCut, SkewsClocks, Stage
-from jepsen_like.live.subject import Subject, is_caught_up
-from jepsen_like.live.verdict import Verdict
+from jepsen_like.live.subject import Capability, Subject, is_caught_up
+from jepsen_like.live.verdict import GATE_CODE, Verdict
 
 HEAL_S = 60.0
 CATCH_UP_S = 120.0
@@ -68,13 +68,21 @@ class Outcome(NamedTuple):
     seconds: float
     story: list[str]
     """One lost message step by step; empty if none is lost."""
+    faults: dict[str, tuple[int, int]]
+    """Fault -> (applied, felt)."""
+    gates: list[Gate]
+    """Of the random mix; empty for faults that were chosen."""
+
+    def missed(self, plan: Plan) -> list[Gate]:
+        """Gates that a run of this length had to meet, and did not."""
+        return [gate for gate in self.gates if not gate.holds] if plan.time_s >= FULL_S else []
+
+    def exit_code(self, plan: Plan) -> int:
+        """That of the verdict; 7 if it is valid and a gate was missed."""
+        return GATE_CODE if self.verdict is Verdict.VALID and self.missed(plan) else self.verdict.exit_code
 
     def to_json(self, plan: Plan) -> dict[str, Any]:
         """The last line of `--json` and verdict.json."""
-        faults: dict[str, dict[str, int]] = defaultdict(lambda: {"played": 0, "with_effect": 0})
-        for each in self.played:
-            faults[each.name]["played"] += 1
-            faults[each.name]["with_effect"] += each.effect.happened
         done = self.counts.acked + self.counts.failed + self.counts.unknown
         recovered = sorted(each.recovered_s for each in self.played if each.recovered_s is not None)
         return {
@@ -98,7 +106,9 @@ class Outcome(NamedTuple):
                 "median": round(1000 * recovered[len(recovered) // 2]) if recovered else None,
                 "max": round(1000 * recovered[-1]) if recovered else None,
             },
-            "faults": dict(faults),
+            "faults": {name: {"played": n, "with_effect": felt} for name, (n, felt) in self.faults.items()},
+            "gates": [gate._asdict() | {"holds": gate.holds} for gate in self.gates],
+            "gates_count": plan.time_s >= FULL_S,
             "skipped": self.skipped,
             "story": self.story,
             "checks": self.judgement.checked.to_json(),
@@ -180,22 +190,27 @@ class Run:
 
     def _inflict(self) -> None:
         deck = Deck(self._plan.nemeses, self._rng, self._subject.emphasis)
-        while self._elapsed < self._plan.time_s:
+        begun_s = self._elapsed
+        while (left_s := self._plan.time_s - self._elapsed) > 0:
             nemesis = deck.deal()
             if nemesis is None:
-                self._stage.sleep(min(0.5, max(0.01, self._plan.time_s - self._elapsed)))
+                self._stage.sleep(min(0.5, max(0.01, left_s)))
                 continue
-            if not self._play(nemesis):
+            each_s = (self._elapsed - begun_s) / len(self._played) if self._played else 0.0
+            hurry = 1.0 if self._plan.chosen else pace(left_s, deck.due(rounds_due(self._plan.time_s)), each_s)
+            if not self._play(nemesis, hurry):
                 return
-            self._stage.sleep(self._rng.uniform(*PAUSE_S))
+            if not self._played[-1].effect.happened:
+                deck.again(nemesis)
+            self._stage.sleep(hurry * self._rng.uniform(*PAUSE_S))
 
-    def _play(self, nemesis: Nemesis) -> bool:
+    def _play(self, nemesis: Nemesis, hurry: float) -> bool:
         """One fault and the recovery from it. False if the cluster did not recover: nothing further is proved."""
         at_s = self._elapsed
         note = self._history.invoke(PROCESS + 1, "fault", {"kind": nemesis.name, "nodes": []})
         begun = time.monotonic()
         try:
-            effect = nemesis.apply(self._stage, self._rng.uniform(*HOLD_S))
+            effect = nemesis.apply(self._stage, hurry * self._rng.uniform(*HOLD_S))
         except OSError as error:  # a node did not answer the harness: the fault may be half done, the heal undoes it
             effect = Effect(False, f"could not be played: {error}")
             self._subject.fabric.heal()
@@ -273,10 +288,21 @@ class Run:
             [*self._reasons, *judgement.doubts],
         )  # fmt: skip
         story = explain(self._history.ops, self._subject.evidence()) if verdict is Verdict.INVALID else []
+        faults = applied_and_felt(
+            (nemesis.name for nemesis in self._plan.nemeses), ((each.name, each.effect) for each in self._played)
+        )
         return Outcome(
             verdict, reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
-            self._stage.power_failures, self._rows, judgement, self._skipped, seconds, story,
+            self._stage.power_failures, self._rows, judgement, self._skipped, seconds, story, faults,
+            self._gates(faults),
         )  # fmt: skip
+
+    def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
+        """None for chosen faults, and for other systems than our own."""
+        if self._plan.chosen or self._side is None:
+            return []
+        cuts = self._stage.power_failures if Capability.POWER in self._subject.capabilities else None
+        return gates(self._plan.time_s, self._load.counts, faults, self._monitor.changes, cuts)
 
 
 def conclude(
@@ -309,7 +335,8 @@ def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op])
     told = outcome.to_json(plan)
     (folder / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     facts = {name: value for name, value in told.items() if isinstance(value, str | int | float) and name != "schema"}
-    facts |= {f"fault {name}": f"played {n['played']}, felt {n['with_effect']}" for name, n in told["faults"].items()}
+    facts |= {f"fault {name}": f"applied {n}, felt {felt}" for name, (n, felt) in outcome.faults.items()}
+    facts |= {f"gate {gate.name}": gate.line for gate in outcome.gates}
     facts |= {f"skipped {name}": why for name, why in outcome.skipped.items()}
     what = plan.scenario.name if plan.scenario is not None else "mix of faults"
     run = RunInfo(

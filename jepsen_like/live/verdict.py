@@ -26,6 +26,8 @@ class Verdict(Enum):
 
 
 UNSUPPORTED_CODE = 6
+GATE_CODE = 7
+"""Valid, and yet less than a full run must show (jepsen_like/live/gates.py)."""
 _CODES = {
     Verdict.VALID: int(ExitCode.OK),
     Verdict.INVALID: int(ExitCode.FAILED),

@@ -1,0 +1,55 @@
+"""The end of a run for people: counts, a table of the faults, the gates, and why the verdict is what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from jepsen_like.live.gates import FULL_S
+from jepsen_like.live.plan import Plan
+from jepsen_like.live.run import Outcome
+
+
+def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
+    """All but the verdict itself, which `last_line` says."""
+    told = outcome.to_json(plan)
+    counts = outcome.counts
+    yield (
+        f"{counts.acked:,} acknowledged, {counts.failed:,} failed, {counts.unknown:,} unknown"
+        f" ({told['unknown_percent'] or 0:.2f} %); {outcome.rows_read:,} rows read back from all replicas"
+    )
+    yield (
+        f"{len(outcome.played)} faults, {outcome.leader_changes} leader changes, {outcome.kills} kills,"
+        f" {outcome.power_failures} power failures; recovery median {told['recovery_ms']['median']} ms,"
+        f" max {told['recovery_ms']['max']} ms"
+    )
+    yield from _table(outcome)
+    yield from _gates(outcome, plan)
+    if outcome.story:
+        yield "how one of them was lost:"
+        yield from (f"  {line}" for line in outcome.story)
+    yield from (f"  - {reason}" for reason in outcome.reasons)
+
+
+def last_line(outcome: Outcome, plan: Plan, folder: Path) -> str:
+    """The verdict; a missed gate of a full run is said with it."""
+    missed = outcome.missed(plan)
+    less = f", but less than a full run must show: {', '.join(gate.name for gate in missed)}" if missed else ""
+    return f"{outcome.verdict.value}{less}    ({folder})"
+
+
+def _table(outcome: Outcome) -> Iterator[str]:
+    if not outcome.faults:
+        return
+    width = max(map(len, outcome.faults))
+    yield f"  {'fault':<{width}} applied    felt"
+    for name, (applied, felt) in outcome.faults.items():
+        yield f"  {name:<{width}} {applied:>7} {felt:>7}"
+
+
+def _gates(outcome: Outcome, plan: Plan) -> Iterator[str]:
+    if not outcome.gates:
+        return
+    share = "" if plan.time_s >= FULL_S else f" of {FULL_S:g} s, scaled to {plan.time_s:g} s: they do not count yet"
+    yield f"gates{share}: {sum(gate.holds for gate in outcome.gates)} of {len(outcome.gates)} hold"
+    yield from (f"  {gate.line}" for gate in outcome.gates)
