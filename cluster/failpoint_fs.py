@@ -86,6 +86,14 @@ class FailpointFileSystem:
         """See FileSystem."""
         self._inner.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """See FileSystem."""
+        self._inner.link(source, target)
+
+    def remove_tree(self, path: Path) -> None:
+        """See FileSystem."""
+        self._inner.remove_tree(path)
+
     def unlink(self, path: Path) -> None:
         """See FileSystem."""
         self._inner.unlink(path)

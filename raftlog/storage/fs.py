@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -74,7 +75,13 @@ class FileSystem(Protocol):
         """Makes the directory and its parents durably; no error if it is there."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomically gives `source` the name `target`, replacing a file of that name."""
+        """Atomically gives the file or directory `source` the name `target`, replacing a file of that name."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Gives the file a second name; both stay when one is removed. Raises FileExistsError if there is one."""
+
+    def remove_tree(self, path: Path) -> None:
+        """Removes the directory with all that is in it; a crash may leave a part of it."""
 
     def unlink(self, path: Path) -> None:
         """Removes the name."""
@@ -173,6 +180,12 @@ class OsFileSystem:
 
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        target.hardlink_to(source)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
 
     def unlink(self, path: Path) -> None:
         path.unlink()

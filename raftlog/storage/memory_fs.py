@@ -82,7 +82,50 @@ class _Unlink(NamedTuple):
     path: Path
 
 
-_NameChange = _Rename | _Link | _Unlink
+class _RenameTree(NamedTuple):
+    source: Path
+    target: Path
+
+
+class _RemoveDirectory(NamedTuple):
+    path: Path
+
+
+_NameChange = _Rename | _Link | _Unlink | _RenameTree | _RemoveDirectory
+
+
+class _Names:
+    """What has a name: files, and directories (durable as soon as they are made)."""
+
+    __slots__ = ("directories", "files")
+
+    def __init__(self) -> None:
+        self.files: dict[Path, _Inode] = {}
+        self.directories = {Path("/")}
+
+    def copy(self) -> _Names:
+        names = _Names()
+        names.files, names.directories = dict(self.files), set(self.directories)
+        return names
+
+    def change(self, change: _NameChange) -> None:
+        files = self.files
+        match change:
+            case _Link(path, inode):
+                files[path] = inode
+            case _Unlink(path):
+                files.pop(path, None)
+            case _RemoveDirectory(path):
+                self.directories.discard(path)
+            case _RenameTree(source, target):
+                for path in [path for path in files if source in path.parents]:
+                    files[target / path.relative_to(source)] = files.pop(path)
+                for path in [path for path in self.directories if path == source or source in path.parents]:
+                    self.directories.remove(path)
+                    self.directories.add(target / path.relative_to(source))
+            case _Rename(source, target):
+                if source in files:
+                    files[target] = files.pop(source)
 
 
 class MemoryFile:
@@ -163,10 +206,9 @@ class MemoryFileSystem:
         self.off = False
         self.epoch = 0
         self.locks: set[Path] = set()
-        self._names: dict[Path, _Inode] = {}
-        self._durable_names: dict[Path, _Inode] = {}
+        self._names = _Names()
+        self._durable_names = _Names()
         self._pending_names: list[_NameChange] = []
-        self._directories = {Path("/")}
         self._failures: dict[int, int] = {}
         self._power_cut_at = -1
 
@@ -185,9 +227,9 @@ class MemoryFileSystem:
         rng = Random(seed)
         kept = rng.randint(0, len(self._pending_names))
         for change in self._pending_names[:kept]:
-            _rename(self._durable_names, change)
+            self._durable_names.change(change)
         self._pending_names.clear()
-        self._names = dict(self._durable_names)
+        self._names = self._durable_names.copy()
         for inode in self._inodes():
             inode.crash(rng)
         self.restart()
@@ -208,7 +250,7 @@ class MemoryFileSystem:
 
     def _inodes(self) -> Iterator[_Inode]:
         seen: set[int] = set()
-        for _, inode in sorted(self._names.items()):
+        for _, inode in sorted(self._names.files.items()):
             if id(inode) not in seen:
                 seen.add(id(inode))
                 yield inode
@@ -237,9 +279,9 @@ class MemoryFileSystem:
     def open(self, path: Path, *, create: bool = False) -> MemoryFile:
         if self.off:
             raise PowerCut(f"open {path}")
-        if create and path not in self._names:
+        if create and path not in self._names.files:
             self._fallible("create", path)
-            if path.parent not in self._directories:
+            if path.parent not in self._names.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
             self._change(_Link(path, _Inode()))
         return MemoryFile(self, path, self._inode(path))
@@ -255,22 +297,44 @@ class MemoryFileSystem:
         return file
 
     def exists(self, path: Path) -> bool:
-        return path in self._names or path in self._directories
+        return path in self._names.files or path in self._names.directories
 
     def listdir(self, path: Path) -> list[str]:
-        if path not in self._directories:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        return sorted(name.name for name in (*self._names, *self._directories) if name.parent == path and name != path)
+        self._directory(path)
+        names = (*self._names.files, *self._names.directories)
+        return sorted(name.name for name in names if name.parent == path and name != path)
 
     def mkdir(self, path: Path) -> None:
-        if path not in self._directories:
+        if path not in self._names.directories:
             self._fallible("mkdir", path)
-            self._directories.update((path, *path.parents))
+            for names in (self._names, self._durable_names):
+                names.directories.update((path, *path.parents))
 
     def rename(self, source: Path, target: Path) -> None:
-        self._inode(source)
+        tree = source in self._names.directories
+        if tree and target in self._names.directories and self.listdir(target):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
+        if not tree:
+            self._inode(source)
         self._fallible("rename", target)
-        self._change(_Rename(source, target))
+        self._change(_RenameTree(source, target) if tree else _Rename(source, target))
+
+    def link(self, source: Path, target: Path) -> None:
+        inode = self._inode(source)
+        if self.exists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        self._fallible("link", target)
+        self._directory(target.parent)
+        self._change(_Link(target, inode))
+
+    def remove_tree(self, path: Path) -> None:
+        for name in self.listdir(path):
+            if path / name in self._names.directories:
+                self.remove_tree(path / name)
+            else:
+                self.unlink(path / name)
+        self._fallible("rmdir", path)
+        self._change(_RemoveDirectory(path))
 
     def unlink(self, path: Path) -> None:
         self._inode(path)
@@ -281,20 +345,24 @@ class MemoryFileSystem:
         self._fallible("fsync_dir", path)
         last = max((n for n, change in enumerate(self._pending_names, 1) if path in _parents(change)), default=0)
         for change in self._pending_names[:last]:  # one journal: what came before goes with it
-            _rename(self._durable_names, change)
+            self._durable_names.change(change)
         del self._pending_names[:last]
 
     def free_bytes(self, path: Path) -> int:
         return self.space_left
 
     def _inode(self, path: Path) -> _Inode:
-        inode = self._names.get(path)
+        inode = self._names.files.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return inode
 
+    def _directory(self, path: Path) -> None:
+        if path not in self._names.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+
     def _change(self, change: _NameChange) -> None:
-        _rename(self._names, change)
+        self._names.change(change)
         self._pending_names.append(change)
 
 
@@ -321,16 +389,7 @@ def _sectors(change: _Write | _Truncate) -> Iterator[_Write | _Truncate]:
         at = stop
 
 
-def _rename(names: dict[Path, _Inode], change: _NameChange) -> None:
-    if isinstance(change, _Link):
-        names[change.path] = change.inode
-    elif isinstance(change, _Unlink):
-        names.pop(change.path, None)
-    elif change.source in names:
-        names[change.target] = names.pop(change.source)
-
-
 def _parents(change: _NameChange) -> tuple[Path, ...]:
-    if isinstance(change, _Rename):
+    if isinstance(change, _Rename | _RenameTree):
         return change.source.parent, change.target.parent
     return (change.path.parent,)

@@ -155,3 +155,41 @@ def test_memory_space_runs_out() -> None:
     file.pwritev([b"overwriting"[:8]], 0)
     with pytest.raises(OSError, match="No space"):
         file.pwritev([b"12345678"], 8)
+
+
+def test_links_and_directories_move_and_go(fs: FileSystem, directory: Path) -> None:
+    one, two = directory / "one", directory / "two"
+    fs.mkdir(one / "inner")
+    write_file(fs, one / "x", b"data")
+    write_file(fs, one / "inner" / "y", b"more")
+    fs.link(one / "x", directory / "kept")
+    with pytest.raises(FileExistsError):
+        fs.link(one / "x", directory / "kept")
+    with pytest.raises(FileNotFoundError):
+        fs.link(one / "no", directory / "z")
+    fs.rename(one, two)
+    fs.fsync_dir(directory)
+    assert not fs.exists(one)
+    assert fs.listdir(two) == ["inner", "x"]
+    assert read_file(fs, two / "inner" / "y") == b"more"
+    fs.mkdir(one)
+    with pytest.raises(OSError, match=r"not empty"):
+        fs.rename(one, two)
+    fs.remove_tree(two)
+    assert fs.listdir(directory) == ["kept", "one"]
+    assert read_file(fs, directory / "kept") == b"data"
+
+
+def test_a_directory_moves_as_a_whole_or_not_at_all() -> None:
+    outcomes = set()
+    for seed in range(20):
+        fs = MemoryFileSystem()
+        fs.mkdir(Path("/d/one"))
+        for name in "xyz":
+            write_file(fs, Path("/d/one") / name, b"data")
+        fs.rename(Path("/d/one"), Path("/d/two"))
+        fs.crash(seed)
+        names = tuple(fs.listdir(Path("/d")))
+        assert fs.listdir(Path("/d") / names[0]) == ["x", "y", "z"]
+        outcomes.add(names)
+    assert outcomes == {("one",), ("two",)}
