@@ -98,8 +98,9 @@ class Node:
         parts, config = self._parts, self.config
         raw = parts.raw_node(config, self.environment.random())
         self.raw = raw
-        addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
-        self.transport = PeerTransport(parts.membership(), addresses, (config.peer.bind, config.peer.port))
+        members = parts.membership()
+        addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers if peer.id in members.members}
+        self.transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port))
         self.driver = RaftDriver(
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )

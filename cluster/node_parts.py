@@ -20,6 +20,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.identity import Expected
+from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from statemachine.broker_state import BrokerState
 
@@ -60,6 +61,10 @@ class Parts:
                 self.kv = environment.open_kv(str(path / layout.STATE))
                 self.state = BrokerState(self.kv)
             self._check_state_fits_log()
+            log, identity = self.directory.log, self.directory.identity
+            self.members = members_at_opening(
+                path, identity, log.genesis, log, self.state.membership, self.state.applied.index
+            )
         except BaseException:
             self.directory.close(clean=False)
             raise
@@ -88,10 +93,10 @@ class Parts:
 
     def membership(self) -> Membership:
         """Who this node is and who the others are."""
-        identity, genesis = self.directory.identity, self.directory.log.genesis
+        identity = self.directory.identity
         return Membership(
             str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
-            {voter.id: str(voter.uuid) for voter in genesis.voters},
+            {node_id: str(node_uuid) for node_id, node_uuid in self.members.node_uuids.items()},
         )  # fmt: skip
 
     def raw_node(self, config: Config, rng: random.Random) -> RawNode:
@@ -106,7 +111,7 @@ class Parts:
             ),
             hard_state=self.directory.hard_state_store.load(),
             log=self.directory.log,
-            voters=tuple(voter.id for voter in genesis.voters),
+            voters=self.members.voter_ids,
             applied_index=self.state.applied.index,
             rng=rng,
         )  # fmt: skip

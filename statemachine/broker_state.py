@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raftlog.errors import InvariantViolationError
+from raftlog.membership import Membership
 from raftlog.types import Entry, EntryId, EntryType
 from statemachine import commands, keys, payload, query
 from statemachine.commands import Command, CommandResult, InvalidCommandError
@@ -22,6 +23,7 @@ from statemachine.consumer_offsets import ConsumerOffsets
 from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.groups import GroupConfig, Groups
 from statemachine.kv import KV, META, KVError
+from statemachine.members import Members
 from statemachine.query import QueueItem
 from statemachine.stage import Stage
 from statemachine.topics import TopicConfig, Topics
@@ -62,6 +64,7 @@ class BrokerState:
         self._offsets = ConsumerOffsets(kv)
         self._queues = ConsumeQueues(kv)
         self._dedup = Dedup(kv)
+        self._members = Members(kv)
         self._mark = _load_mark(kv)
         self._failure: str | None = None
 
@@ -91,6 +94,16 @@ class BrokerState:
     def groups(self) -> Mapping[str, GroupConfig]:
         """Every consumer group by name: a snapshot that does not change."""
         return self._groups.by_name
+
+    @property
+    def membership(self) -> Membership | None:
+        """The newest MEMBERSHIP entry that was applied; None while GENESIS names the members."""
+        return self._members.membership
+
+    @property
+    def acknowledged(self) -> int:
+        """Index of the newest MEMBERSHIP that a person has taken note of; 0 for none."""
+        return self._members.acknowledged
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """The group's committed offset (next to consume), None if it never committed."""
@@ -171,6 +184,7 @@ class BrokerState:
         self._groups.publish()
         self._offsets.publish()
         self._dedup.publish()
+        self._members.publish()
         grown = self._queues.publish()
         self._mark = mark
         return grown
@@ -182,6 +196,9 @@ class BrokerState:
                 return self._apply_messages(stage, entry)
             if kind == EntryType.COMMAND:
                 return self._apply_commands(stage, commands.unpack(entry.payload))
+            if kind == EntryType.MEMBERSHIP:
+                self._members.set(stage, entry)
+                return []
         except (InvariantViolationError, ValueError) as error:
             raise InvariantViolationError(f"entry (term {entry.term}, index {entry.index}): {error}") from error
         if kind not in _INDEX_ONLY:
@@ -260,6 +277,9 @@ class BrokerState:
     def _expire(self, stage: Stage, before_ms: Any) -> CommandResult:
         return self._dedup.expire(stage, before_ms)
 
+    def _acknowledge(self, stage: Stage, index: Any) -> CommandResult:
+        return self._members.acknowledge(stage, index)
+
 
 _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.CREATE_TOPIC: (BrokerState._create_topic, 2),
@@ -270,6 +290,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.COMMIT_OFFSETS: (BrokerState._commit_offsets, 1),
     commands.END_SESSIONS: (BrokerState._end_sessions, 1),
     commands.EXPIRE: (BrokerState._expire, 1),
+    commands.ACKNOWLEDGE: (BrokerState._acknowledge, 1),
 }
 """Name -> (method, number of arguments)."""
 

@@ -11,6 +11,7 @@ result, and only commands that a client sent may be answered with an error; none
     commit_offsets  [[group, topic_id, queue_id, offset], ...]     last value wins, also backwards (RocketMQ allows it)
     end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
     expire          before_ms      forget producer sessions and unique rows idle since before that log time
+    acknowledge     index          a person has taken note of the MEMBERSHIP at that index: its alarm ends
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SUBSCRIBE = "subscribe"
 COMMIT_OFFSETS = "commit_offsets"
 END_SESSIONS = "end_sessions"
 EXPIRE = "expire"
+ACKNOWLEDGE = "acknowledge"
 
 Command = list[Any]
 

@@ -4,6 +4,8 @@
     meta     "applied"                                                     applied row (below)
              "format"                                                      u32, FORMAT
              "next_topic_id"                                               u32, id of the next topic created
+             "membership"                                                  u64, index | MEMBERSHIP payload
+             "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -13,6 +15,9 @@
              "u" | topic_id u32 | key_hash u64 | body_crc u32              queue_id u32 | queue_offset u64 |
                                                                            position u64 | time_ms u64
              "t" | time_ms u64 | topic_id u32 | key_hash u64 | body_crc u32   empty: when a "u" row may expire
+    index    bucket u64 | 00                                               first_ms u64 | last_ms u64
+             bucket u64 | 01 | partition u8 | first entry's position u64   merged records of 8 bytes, message_index.py
+             bucket u64 | 02 | entry's position u64                        records of 8 bytes of one entry
 
     applied row (36 bytes)
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry
@@ -31,18 +36,24 @@ FORMAT = 1
 APPLIED_KEY = b"applied"
 FORMAT_KEY = b"format"
 NEXT_TOPIC_ID_KEY = b"next_topic_id"
+MEMBERSHIP_KEY = b"membership"
+ACKNOWLEDGED_KEY = b"acknowledged"
 
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
 PRODUCER = struct.Struct(">QQQ")
 UNIQUE_VALUE = struct.Struct(">IQQQ")
+INDEX_BUCKET = struct.Struct(">QQ")
 
 _CQ = struct.Struct(">IIQ")
 _QUEUE = struct.Struct(">II")
 _SESSION = struct.Struct(">s16sQ")
 _UNIQUE = struct.Struct(">sIQI")
 _UNIQUE_TIME = struct.Struct(">sQIQI")
+_INDEX_BUCKET = struct.Struct(">Qx")
+_INDEX_MERGED = struct.Struct(">QBBQ")
+_INDEX_ENTRY = struct.Struct(">QBQ")
 
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
@@ -123,3 +134,41 @@ def unique_key_of_time_key(key: bytes) -> tuple[bytes, int]:
     """(unique row's key, time_ms)."""
     _, time_ms, topic_id, key_hash, body_crc = _UNIQUE_TIME.unpack(key)
     return unique_key(topic_id, key_hash, body_crc), time_ms
+
+
+index_bucket_key = _INDEX_BUCKET.pack
+"""(bucket) -> key of the bucket's own row, the first of its rows."""
+
+
+def index_merged_key(bucket: int, partition: int, position: int) -> bytes:
+    """Key of merged records; `position` is that of the first entry they come from."""
+    return _INDEX_MERGED.pack(bucket, 1, partition, position)
+
+
+def index_entry_key(bucket: int, position: int) -> bytes:
+    """Key of the records of the entry at `position`."""
+    return _INDEX_ENTRY.pack(bucket, 2, position)
+
+
+def index_base(key: bytes) -> int:
+    """The bucket of any key of the family."""
+    base: int = U64.unpack_from(key)[0]
+    return base
+
+
+def index_place(key: bytes) -> int:
+    """The entry's position in an entry's key."""
+    position: int = _INDEX_ENTRY.unpack(key)[2]
+    return position
+
+
+def index_partition_range(bucket: int, partition: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of a partition's merged records."""
+    start = _INDEX_MERGED.pack(bucket, 1, partition, 0)
+    return start, start[:10] + b"\xff" * 9
+
+
+def index_entries_range(bucket: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of the records that are not merged yet."""
+    start = _INDEX_ENTRY.pack(bucket, 2, 0)
+    return start, start[:9] + b"\xff" * 9

@@ -1,9 +1,11 @@
-"""Whose data directory this is. DATA/IDENTITY, 64 bytes, big-endian, written once, last of all files::
+"""Whose data directory this is. DATA/IDENTITY, big-endian, written last when a directory is made::
 
      0 magic u32 "RMQI" | 4 crc u32 of bytes 8..end of file | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 node_id u64 | 24 created_ms u64 | 32 cluster_uuid 16 | 48 node_uuid 16
+    format 2 goes on: 64 ancestor count u32 | 68 reserved u32 | 72 per ancestor: cluster_uuid 16, last_index u64
 
 The voter set stores the node uuid: a node that lost its directory is another node, and must not vote as the old one.
+A cluster without ancestors is written as format 1, so that a release which knows only that one still opens it.
 """
 
 from __future__ import annotations
@@ -21,10 +23,19 @@ from raftlog.storage.fs import FileSystem, read_file, write_file
 from raftlog.types import NodeId
 
 MAGIC = 0x524D5149
-FORMAT = 1
+FORMAT = 2
 _PREFIX = struct.Struct(">II")
 _REST = struct.Struct(">HHIQQ16s16s")
+_COUNT = struct.Struct(">II")
+_ANCESTOR = struct.Struct(">16sQ")
 _SIZE = _PREFIX.size + _REST.size
+
+
+class Ancestor(NamedTuple):
+    """A cluster that this one goes on from, with its log up to `last_index`."""
+
+    cluster_uuid: UUID
+    last_index: int
 
 
 class Identity(NamedTuple):
@@ -35,6 +46,9 @@ class Identity(NamedTuple):
     node_id: NodeId
     node_uuid: UUID
     created_ms: int
+    origin: tuple[Ancestor, ...] = ()
+    """Oldest first: the cluster of GENESIS, then one for each restore or unsafe-recover since. Empty for a cluster that
+    began with its own GENESIS."""
 
 
 class Expected(NamedTuple):
@@ -48,9 +62,12 @@ class Expected(NamedTuple):
 def encode(identity: Identity) -> bytes:
     """The file's bytes."""
     rest = _REST.pack(
-        FORMAT, 0, identity.group_id, identity.node_id, identity.created_ms, identity.cluster_uuid.bytes,
-        identity.node_uuid.bytes,
+        2 if identity.origin else 1, 0, identity.group_id, identity.node_id, identity.created_ms,
+        identity.cluster_uuid.bytes, identity.node_uuid.bytes,
     )  # fmt: skip
+    if identity.origin:
+        rest += _COUNT.pack(len(identity.origin), 0)
+        rest += b"".join(_ANCESTOR.pack(each.cluster_uuid.bytes, each.last_index) for each in identity.origin)
     return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
 
 
@@ -58,19 +75,32 @@ def decode(data: bytes, path: Path) -> Identity:
     """Reads the file's bytes. Raises IdentityError if damaged or of a newer format."""
     magic, crc = _PREFIX.unpack_from(data) if len(data) >= _SIZE else (0, 0)
     if magic != MAGIC or crc != crc32c(data[8:]):
-        raise IdentityError(
-            f"{path} is damaged.\n"
-            "Without it nobody can tell whose votes and log these are.\n"
-            f"Restore the file from a backup, or move {path.parent} away and start the node empty with a new uuid."
-        )
+        raise _damaged(path)
     fmt, _, group_id, node_id, created_ms, cluster_uuid, node_uuid = _REST.unpack_from(data, 8)
     if fmt > FORMAT:
         raise IdentityError(
             f"{path.parent} was written by a newer RaftMQ (format {fmt}).\n"
-            f"This version reads format {FORMAT} and would misread the data.\n"
+            f"This version reads formats up to {FORMAT} and would misread the data.\n"
             "Start the newer version: pip install --upgrade raftmq"
         )
-    return Identity(UUID(bytes=cluster_uuid), group_id, NodeId(node_id), UUID(bytes=node_uuid), created_ms)
+    origin = _decode_origin(data[_SIZE:], path) if fmt >= 2 else ()
+    return Identity(UUID(bytes=cluster_uuid), group_id, NodeId(node_id), UUID(bytes=node_uuid), created_ms, origin)
+
+
+def _decode_origin(data: bytes, path: Path) -> tuple[Ancestor, ...]:
+    count, _ = _COUNT.unpack_from(data) if len(data) >= _COUNT.size else (0, 0)
+    if not count or len(data) != _COUNT.size + count * _ANCESTOR.size:
+        raise _damaged(path)
+    rows = _ANCESTOR.iter_unpack(data[_COUNT.size :])
+    return tuple(Ancestor(UUID(bytes=cluster_uuid), last_index) for cluster_uuid, last_index in rows)
+
+
+def _damaged(path: Path) -> IdentityError:
+    return IdentityError(
+        f"{path} is damaged.\n"
+        "Without it nobody can tell whose votes and log these are.\n"
+        f"Restore the file from a backup, or move {path.parent} away and start the node empty with a new uuid."
+    )
 
 
 def save(fs: FileSystem, directory: Path, identity: Identity) -> None:

@@ -81,9 +81,10 @@ def open_node_dir(
         identities.check(identity, expected or Expected(), path)
         hard_state_store = HardStateStore.open(hard_state_fs or fs, path / layout.HARD_STATE, identity.group_id)
         log = SegmentedLog.open(fs, path, group_id=identity.group_id)
-        if log.genesis.cluster_uuid != identity.cluster_uuid:
+        began = identity.origin[0].cluster_uuid if identity.origin else identity.cluster_uuid
+        if log.genesis.cluster_uuid != began:
             raise IdentityError(
-                f"{path}: the log belongs to cluster {log.genesis.cluster_uuid}, IDENTITY to {identity.cluster_uuid}.\n"
+                f"{path}: the log belongs to cluster {log.genesis.cluster_uuid}, IDENTITY to {began}.\n"
                 "The directory is a mixture of two nodes.\n"
                 "Put back the log and hard_state that belong to this IDENTITY, from a backup."
             )

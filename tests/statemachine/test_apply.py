@@ -126,7 +126,7 @@ def test_a_row_that_does_not_continue_its_queue_stops_the_node(log: Any, base: i
 @pytest.mark.parametrize(
     ("kind", "data", "why"),
     [
-        (EntryType.MEMBERSHIP, b"", "type 5"), (EntryType.TRIM, b"", "type 6"), (77, b"", "type 77"),
+        (EntryType.TRIM, b"", "type 6"), (77, b"", "type 77"),
         (EntryType.MESSAGES, b"short", "at least 40 bytes"), (EntryType.COMMAND, b"\x01", "not an array"),
     ],
 )  # fmt: skip

@@ -1,0 +1,47 @@
+"""The members as the log names them, and whether a person has taken note of an event among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftlog import membership as memberships
+from raftlog.membership import Membership
+from raftlog.types import Entry
+from statemachine import keys
+from statemachine.commands import CommandResult, checked_int, done, not_found
+from statemachine.kv import KV, META
+from statemachine.stage import Stage
+
+
+class Members:
+    """The newest MEMBERSHIP entry that was applied. What readers see is replaced as a whole, never changed."""
+
+    def __init__(self, kv: KV) -> None:
+        row = kv.get(META, keys.MEMBERSHIP_KEY)
+        self._membership = None if row is None else _unpack_row(row)
+        row = kv.get(META, keys.ACKNOWLEDGED_KEY)
+        self._acknowledged: int = 0 if row is None else keys.U64.unpack(row)[0]
+        self.publish()
+
+    def set(self, stage: Stage, entry: Entry) -> None:
+        """A MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
+        self._membership = memberships.decode(entry)
+        stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
+
+    def acknowledge(self, stage: Stage, index: Any) -> CommandResult:
+        """A person has taken note of the event at `index`, which must be the newest one; value: the index."""
+        index = checked_int(index, "index", 1, keys.U64_MAX)
+        if self._membership is None or self._membership.index != index:
+            return not_found(f"no event at index {index}")
+        self._acknowledged = index
+        stage.put(META, keys.ACKNOWLEDGED_KEY, keys.U64.pack(index))
+        return done(index)
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        self.membership = self._membership
+        self.acknowledged = self._acknowledged
+
+
+def _unpack_row(row: bytes) -> Membership:
+    return memberships.decode_payload(row[keys.U64.size :], keys.U64.unpack_from(row)[0])

@@ -1,0 +1,113 @@
+"""MEMBERSHIP and IDENTITY format 2: frozen bytes, who the members are at an opening, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgpack
+import pytest
+
+from raftlog import membership as memberships
+from raftlog.errors import FrameError, IdentityError
+from raftlog.frame import make_entry
+from raftlog.membership import Membership
+from raftlog.storage import identity as identities
+from raftlog.storage.genesis import Voter
+from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.members import members_at_opening, newest_above
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, EntryType, NodeId
+
+CLUSTER = UUID("00112233-4455-6677-8899-aabbccddeeff")
+NEXT = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
+NODE = UUID(int=11)
+MEMBERS = Membership(NEXT, (Voter(NodeId(1), NODE), Voter(NodeId(2), CLUSTER)), (), "restore", "of a test", 42)
+
+PAYLOAD = (
+    "86a6666f726d617401ac636c75737465725f75756964c410ffeeddccbbaa99887766554433221100a6766f746572739282a26964"
+    "01a475756964c4100000000000000000000000000000000b82a2696402a475756964c41000112233445566778899aabbccddeeff"
+    "a86c6561726e65727390a6726561736f6ea7726573746f7265a664657461696ca96f6620612074657374"
+)
+IDENTITY_2 = (
+    "524d5149f980a42e000200000000000900000000000000020000018bcfe56800ffeeddccbbaa99887766554433221100"
+    "0000000000000000000000000000000b000000010000000000112233445566778899aabbccddeeff0000000000000029"
+)
+
+
+def test_the_bytes_are_frozen() -> None:
+    assert memberships.encode(MEMBERS).hex() == PAYLOAD
+    assert memberships.decode_payload(bytes.fromhex(PAYLOAD), 42) == MEMBERS
+    identity = Identity(NEXT, 9, NodeId(2), NODE, 1_700_000_000_000, (Ancestor(CLUSTER, 41),))
+    assert identities.encode(identity).hex() == IDENTITY_2
+    assert identities.decode(bytes.fromhex(IDENTITY_2), Path("/data/IDENTITY")) == identity
+
+
+def test_any_flipped_or_missing_byte_of_a_lineage_is_damage() -> None:
+    data = bytes.fromhex(IDENTITY_2)
+    for at in range(len(data)):
+        for bad in (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at]):
+            with pytest.raises(IdentityError, match="is damaged"):
+                identities.decode(bad, Path("/data/IDENTITY"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format": 2}, {"voters": [{"id": 1}]}, {"cluster_uuid": b"short"}, {"learners": 5}],
+)
+def test_a_payload_that_cannot_be_read_is_refused(change: dict[str, Any]) -> None:
+    fields = {**msgpack.unpackb(bytes.fromhex(PAYLOAD)), **change}
+    with pytest.raises(FrameError, match="use a newer RaftMQ" if "format" in change else "not readable"):
+        memberships.decode_payload(msgpack.packb(fields), 42)
+
+
+@pytest.mark.parametrize("voters", [(), (Voter(NodeId(0), NODE),), (Voter(NodeId(1), NODE), Voter(NodeId(1), NEXT))])
+def test_members_are_distinct_and_one_votes(voters: tuple[Voter, ...]) -> None:
+    with pytest.raises(ValueError, match="distinct positive ids"):
+        memberships.encode(MEMBERS._replace(voters=voters))
+
+
+def append_members(log: SegmentedLog, members: Membership) -> Entry:
+    entry = make_entry(
+        log.tail, term=log.tail.term + 1, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(members),
+        timestamp_ms=0, group_id=log.genesis.group_id, segment_size=log.segment_size,
+    )  # fmt: skip
+    log.append([entry])
+    return entry
+
+
+def test_the_newest_membership_above_the_applied_index_counts(new_log: Any, frames: Any) -> None:
+    _, log = new_log()
+    log.append(frames(log.tail, [10] * 100))
+    assert newest_above(log, -1) is None
+    first = append_members(log, MEMBERS)
+    log.append(frames(log.tail, [700] * 40, term=log.tail.term))  # over several segment files
+    second = append_members(log, MEMBERS._replace(detail="again"))
+    log.append(frames(log.tail, [3000, 1, 1], term=log.tail.term))
+    newest = MEMBERS._replace(detail="again", index=second.index)
+    assert newest_above(log, -1) == newest_above(log, first.index) == newest
+    assert newest_above(log, second.index) is None
+    assert newest_above(log, log.tail.index) is None
+
+
+def test_who_the_members_are(new_log: Any, genesis: Any) -> None:
+    _, log = new_log()
+    old = Identity(genesis.cluster_uuid, genesis.group_id, NodeId(1), NODE, 0)
+    new = old._replace(cluster_uuid=NEXT, origin=(Ancestor(genesis.cluster_uuid, 0),))
+    path = Path("/data")
+
+    def members(identity: Identity, applied: Membership | None = None, index: int = -1) -> Membership:
+        return members_at_opening(path, identity, genesis, log, applied, index)
+
+    assert members(old) == memberships.of_genesis(genesis)
+    assert members(new, MEMBERS, 0) == MEMBERS
+    entry = append_members(log, MEMBERS)
+    assert members(new) == MEMBERS._replace(index=entry.index)
+    assert members(new, MEMBERS._replace(index=entry.index), entry.index) == MEMBERS._replace(index=entry.index)
+    with pytest.raises(IdentityError, match=r"(?s)goes on as cluster ffeeddcc.*was interrupted.*raftmq"):
+        members(old)
+    with pytest.raises(IdentityError, match="is no member of its cluster, which knows node 1"):
+        members(new._replace(node_uuid=CLUSTER))
+    with pytest.raises(IdentityError, match="is no member of its cluster"):
+        members(new._replace(node_id=NodeId(7)))
