@@ -5,7 +5,7 @@ Two implementations pass the same tests: `memory_kv.MemoryKV` (simulator) and `r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from raftlog.errors import StorageError
@@ -16,12 +16,25 @@ GROUPS = "groups"
 OFFSETS = "offsets"
 CQ = "cq"
 DEDUP = "dedup"
-FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP)
-"""Every column family of this version. Still to come, with their rows: index, timer, trans, pop, tier."""
+INDEX = "index"
+FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX)
+"""Every column family of this version. Still to come, with their rows: timer, trans, pop, tier."""
+
+
+TABLE_SUFFIX = ".sst"
+"""Ends the name of a file that is written once, whole, and never changed: the store's directory may share it."""
 
 
 class KVError(StorageError):
     """The store cannot be opened, read or written; the message names the path and says what to do."""
+
+
+class KVCorruptError(KVError):
+    """What is stored fails its checksums, or a file of the store is gone: never served, to be restored."""
+
+
+def ignore_corruption(error: KVCorruptError) -> None:
+    """The `on_corruption` of a store that nobody watches."""
 
 
 class Op(NamedTuple):
@@ -60,7 +73,12 @@ class KV(Protocol):
 
     Threads: one writer; `get`, `scan` and `seek_last` may run on another thread meanwhile. Each of these three sees
     whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
+
+    Damage raises KVCorruptError, also from a scan that has begun: rows are never left out in silence.
     """
+
+    on_corruption: Callable[[KVCorruptError], None]
+    """Told of damage, on the thread that met it, before the error is raised; whoever catches it cannot hide it."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The row's value, None if there is no such row."""
@@ -78,7 +96,13 @@ class KV(Protocol):
         """Returns when everything written so far survives a power loss."""
 
     def checkpoint(self, path: str) -> None:
-        """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment."""
+        """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment, durably.
+
+        Tables (`TABLE_SUFFIX`) are files that never change once they are there: the copy may share them by hard link.
+        """
+
+    def tables(self) -> list[str]:
+        """File names of the tables that are complete and in use."""
 
     def close(self) -> None:
         """Ends all use of the store; open scans end with it. Idempotent."""

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from statemachine.kv import FAMILIES, Batch, KVError
+import msgpack
+from google_crc32c import value as crc32c
+
+from raftlog.storage.fs import FileSystem, read_file, write_file
+from statemachine.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
+
+ROWS_FILE = "000001" + TABLE_SUFFIX
+"""What a checkpoint on a file system consists of: crc32c u32 of the rest | msgpack {family: {key: value}}."""
 
 
 class _Family:
@@ -37,10 +45,13 @@ class MemoryKV:
     """`KV` in memory, for one thread.
 
     With `model_crash` the batches since the last `flush_wal` are kept, so that `crash` can lose some of them as
-    RocksDB's point-in-time recovery would: always a suffix, never a hole.
+    RocksDB's point-in-time recovery would: always a suffix, never a hole. With `fs` a checkpoint is a directory on it,
+    which `load` opens; without, an object in `checkpoints`.
     """
 
-    def __init__(self, *, model_crash: bool = False) -> None:
+    def __init__(self, *, model_crash: bool = False, fs: FileSystem | None = None) -> None:
+        self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
+        self._fs = fs
         self._families = {name: _Family() for name in FAMILIES}
         self._durable = MemoryKV() if model_crash else None
         self._unsynced: list[Batch] = []
@@ -94,10 +105,19 @@ class MemoryKV:
             self._unsynced = []
 
     def checkpoint(self, path: str) -> None:
-        """See `KV.checkpoint`; `checkpoints[path]` is then the copy."""
-        if path in self._checkpoints:
+        """See `KV.checkpoint`; without a file system `checkpoints[path]` is then the copy."""
+        if path in self._checkpoints or (self._fs is not None and self._fs.exists(Path(path))):
             raise KVError(f"a checkpoint named {path} exists already")
-        self._checkpoints[path] = self._copy(MemoryKV())
+        if self._fs is None:
+            self._checkpoints[path] = self._copy(MemoryKV())
+            return
+        data = msgpack.packb({name: family.rows for name, family in self._families.items()})
+        self._fs.mkdir(Path(path))
+        write_file(self._fs, Path(path) / ROWS_FILE, crc32c(data).to_bytes(4) + data)
+
+    def tables(self) -> list[str]:
+        """See `KV.tables`: the rows are in memory."""
+        return []
 
     @property
     def checkpoints(self) -> dict[str, MemoryKV]:
@@ -113,12 +133,26 @@ class MemoryKV:
         if self._durable is None:
             raise KVError("only MemoryKV(model_crash=True) knows what a crash would lose")
         self._closed = True
-        lost = MemoryKV(model_crash=True)
+        lost = MemoryKV(model_crash=True, fs=self._fs)
         self._durable._copy(lost)
         for batch in self._unsynced[:kept]:
             lost.write(batch)
         lost.flush_wal()
         return lost
+
+    @classmethod
+    def load(cls, fs: FileSystem, path: Path) -> MemoryKV:
+        """The store that a checkpoint on `fs` holds, with crashes modelled. Raises KVCorruptError if it is damaged."""
+        data = read_file(fs, path / ROWS_FILE)
+        if crc32c(data[4:]).to_bytes(4) != data[:4]:
+            raise KVCorruptError(f"the rows in {path} fail their checksum")
+        kv = cls(model_crash=True, fs=fs)
+        for name, rows in msgpack.unpackb(data[4:]).items():
+            kv._families[name].rows = rows
+            kv._families[name].keys = sorted(rows)
+        if kv._durable is not None:
+            kv._copy(kv._durable)
+        return kv
 
     def _copy(self, target: MemoryKV) -> MemoryKV:
         for name, source in self._families.items():

@@ -8,15 +8,17 @@ middle (docs/adr/0013-apply-atomicity.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DbClosedError,
     DBCompactionStyle,
     DBCompressionType,
     DBRecoveryMode,
@@ -25,7 +27,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from statemachine.kv import FAMILIES, Batch, KVError
+from statemachine.kv import FAMILIES, Batch, KVCorruptError, KVError, ignore_corruption
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES = 8 * MIB
@@ -37,7 +39,11 @@ WAL_BYTES_MAX = 64 * MIB
 
 
 class RocksKV:
-    """See `KV`. Opens or creates the database at `path`; raises KVError if it cannot, and changes nothing then."""
+    """See `KV`. Opens or creates the database at `path`.
+
+    Raises KVCorruptError if what is there is damaged, KVError if it cannot be opened for another reason; nothing is
+    changed then.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -47,7 +53,9 @@ class RocksKV:
         try:
             self._db = Rdict(path, _db_options(cache), column_families=families)
         except Exception as error:
-            raise KVError(_cannot_open(path, error)) from error
+            kind = KVCorruptError if is_damage(error) else KVError
+            raise kind(_cannot_open(path, error)) from error
+        self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
         self._scans: WeakSet[_Scan] = WeakSet()
@@ -55,7 +63,12 @@ class RocksKV:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """See `KV.get`."""
-        value: bytes | None = self._view(family).get(key)
+        try:
+            value: bytes | None = self._view(family).get(key)
+        except DbClosedError:
+            raise self._no_family(family) from None
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
+            self._failed("reading", error)
         return value
 
     def write(self, batch: Batch) -> None:
@@ -63,12 +76,12 @@ class RocksKV:
         rocks = self._encode(batch)
         try:
             self._db.write(rocks)
-        except Exception as error:
-            raise KVError(f"the state database at {self.path} refused a write: {error}") from error
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed("writing to", error)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `KV.scan`."""
-        scan = _Scan(self._view(family), start, end)
+        scan = _Scan(self._view(family), start, end, self._failed)
         self._scans.add(scan)
         return scan
 
@@ -79,7 +92,10 @@ class RocksKV:
         if rows.valid() and rows.key() == high:
             rows.prev()
         if not rows.valid():
-            rows.status()
+            try:
+                rows.status()
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failed("reading", error)
             return None
         key: bytes = rows.key()
         return None if key < low else (key, rows.value())
@@ -87,16 +103,26 @@ class RocksKV:
     def flush_wal(self) -> None:
         """See `KV.flush_wal`. Slow (a disk sync): called on a timer, never per batch."""
         self._view(FAMILIES[0])
-        self._db.flush_wal(sync=True)
+        try:
+            self._db.flush_wal(sync=True)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed("syncing", error)
 
     def checkpoint(self, path: str) -> None:
         """See `KV.checkpoint`: hard links, after a flush so that the call itself, which holds the GIL, is short."""
-        for name in FAMILIES:
-            self._view(name).flush()
         try:
+            for name in FAMILIES:
+                self._view(name).flush()
             Checkpoint(self._db).create_checkpoint(path)
-        except Exception as error:
-            raise KVError(f"cannot make a checkpoint at {path}: {error}") from error
+        except KVError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(f"cannot make a checkpoint at {path}:", error)
+
+    def tables(self) -> list[str]:
+        """See `KV.tables`."""
+        self._view(FAMILIES[0])
+        return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 
     def close(self) -> None:
         """See `KV.close`. The lock file is free afterwards."""
@@ -127,6 +153,14 @@ class RocksKV:
             raise self._no_family(error.args[0]) from None
         return rocks
 
+    def _failed(self, doing: str, error: Exception) -> NoReturn:
+        text = f"{doing} the state database at {self.path} failed: {error}"
+        if not is_damage(error):
+            raise KVError(text) from error
+        damage = KVCorruptError(text)
+        self.on_corruption(damage)
+        raise damage from error
+
     def _view(self, family: str) -> Rdict:
         try:
             return self._views[family]
@@ -140,26 +174,54 @@ class RocksKV:
 
 
 class _Scan(Iterator[tuple[bytes, bytes]]):
-    """A RocksDB iterator with an end; releases the database as soon as it is exhausted or closed."""
+    """A RocksDB iterator with an end; releases the database as soon as it is exhausted or closed.
 
-    __slots__ = ("__weakref__", "_end", "_rows")
+    rocksdict's `items()` is four times as fast as its cursor, but ends at damage as it ends at the last row. So where
+    it ends before `end`, a cursor is put on the last row and asked why there is none after it.
+    """
 
-    def __init__(self, view: Rdict, start: bytes, end: bytes) -> None:
-        self._rows: Iterator[Any] | None = iter(view.items(from_key=start))
+    __slots__ = ("__weakref__", "_at", "_end", "_failed", "_rows", "_view")
+
+    def __init__(self, view: Rdict, start: bytes, end: bytes, failed: Callable[[str, Exception], NoReturn]) -> None:
+        self._view: Rdict | None = view
+        self._rows: Iterator[Any] = iter(view.items(from_key=start))
+        self._at = start
         self._end = end
+        self._failed = failed
 
     def __next__(self) -> tuple[bytes, bytes]:
-        if self._rows is None:
+        if self._view is None:
             raise StopIteration
         row: tuple[bytes, bytes] | None = next(self._rows, None)
+        if row is None:
+            self._check_end(self._view)
         if row is None or row[0] >= self._end:
-            self._rows = None
+            self.close()
             raise StopIteration
+        self._at = row[0]
         return row
+
+    def _check_end(self, view: Rdict) -> None:
+        rows = view.iter()
+        rows.seek(self._at)
+        if rows.valid() and rows.key() == self._at:
+            rows.next()
+        if not rows.valid():
+            try:
+                rows.status()
+            except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
+                self._failed("reading", error)
 
     def close(self) -> None:
         """Ends the scan."""
-        self._rows = None
+        self._view = None
+        self._rows = iter(())
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether RocksDB means that stored bytes are wrong or a file of it is missing, not that a call failed."""
+    text = str(error)
+    return "Corruption" in text or "No such file or directory" in text
 
 
 def _db_options(cache: Cache) -> Options:
@@ -210,11 +272,11 @@ def _check_families(path: str) -> None:
 
 
 def _cannot_open(path: str, error: Exception) -> str:
-    if "lock" in str(error).lower():
+    if "While lock file" in str(error) or "lock hold by" in str(error):
         what = "Another process (or another node in this one) has it open: stop that one, or use another directory."
     else:
         what = (
-            "Check that the directory is writable and the disk not full. If the database is damaged, move it aside: "
-            "the node rebuilds it from a checkpoint and the log."
+            "Check that the directory is writable and the disk not full. What is wrong in it, and what mends it, says: "
+            f"raftmq fsck {Path(path).parent}"
         )
     return f"cannot open the state database at {path}\n{error}\n{what}"

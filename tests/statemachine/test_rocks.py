@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from statemachine.kv import CQ, META, Batch, KVError
+from statemachine.kv import CQ, META, Batch, KVCorruptError, KVError
 from statemachine.rocks import RocksKV
 
 
@@ -68,7 +68,7 @@ def test_a_path_that_cannot_be_a_database_is_explained(tmp_path: Path) -> None:
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "db").close()
     (tmp_path / "db" / "CURRENT").write_text("MANIFEST-999999\n")
-    with pytest.raises(KVError, match="rebuilds it from a checkpoint"):
+    with pytest.raises(KVCorruptError, match=r"raftmq fsck .*"):
         RocksKV(str(tmp_path / "db"))
 
 
@@ -95,3 +95,55 @@ def test_what_was_flushed_survives_losing_the_rest(tmp_path: Path, copy_of: obje
     copy = RocksKV(str(tmp_path / "copy"))
     assert len(list(copy.scan(CQ, b"", b"\xff"))) == 3
     copy.close()
+
+
+def damaged_table(path: Path) -> RocksKV:
+    """A database with 400 rows in one table, of which the middle is rotten."""
+    kv = written(path, 400)
+    kv.checkpoint(str(path.with_name("flushes")))
+    kv.close()
+    (table,) = [file for file in path.iterdir() if file.suffix == ".sst" and file.stat().st_size > 8192]
+    data = bytearray(table.read_bytes())
+    data[6000] ^= 4
+    table.write_bytes(data)
+    return RocksKV(str(path))
+
+
+def test_a_scan_that_meets_damage_raises_instead_of_ending(tmp_path: Path) -> None:
+    kv = damaged_table(tmp_path / "db")
+    told: list[KVCorruptError] = []
+    kv.on_corruption = told.append
+    seen = []
+    with pytest.raises(KVCorruptError, match="checksum"):
+        seen.extend(kv.scan(CQ, b"", b"\xff" * 8))
+    with pytest.raises(KVCorruptError, match="checksum"):
+        seen.extend(kv.scan(CQ, (150).to_bytes(4, "big"), b"\xff" * 8))
+    assert len(told) == 2
+    assert len(list(kv.scan(CQ, b"", (10).to_bytes(4, "big")))) == 10, "sound blocks are still read"
+    assert len(told) == 2
+    kv.close()
+
+
+def test_every_read_that_meets_damage_raises_and_tells(tmp_path: Path) -> None:
+    kv = damaged_table(tmp_path / "db")
+    told: list[KVCorruptError] = []
+    kv.on_corruption = told.append
+    raised = 0
+    for n in range(400):
+        key = n.to_bytes(4, "big")
+        for read in (lambda: kv.get(CQ, key), lambda: kv.seek_last(CQ, key, key + b"\0")):  # noqa: B023 - called here
+            try:
+                assert read() is not None, "a row is never left out in silence"
+            except KVCorruptError:
+                raised += 1
+    assert raised >= 2
+    assert len(told) == raised
+    kv.close()
+
+
+def test_tables_are_the_complete_ones(tmp_path: Path) -> None:
+    kv = written(tmp_path / "db")
+    assert kv.tables() == []
+    kv.checkpoint(str(tmp_path / "copy"))
+    assert kv.tables() == sorted(file.name for file in (tmp_path / "db").glob("*.sst"))
+    kv.close()
