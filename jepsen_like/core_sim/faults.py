@@ -19,6 +19,8 @@ class Faults:
         self.world = world
         self.rng = random.Random(f"{world.seed}/faults")
         self.active = True
+        self.held = False
+        """A play is on stage: no other fault begins."""
         self.begun = 0
         self.kinds: set[str] = set()
         self._queue = list(world.knobs.faults)  # each kind once, then any
@@ -30,6 +32,9 @@ class Faults:
 
     def _next(self) -> None:
         if not self.active:
+            return
+        if self.held:
+            self.world.at(self._gap(), self._next)
             return
         kinds = self.world.knobs.faults
         kind = self._queue.pop() if self._queue else kinds[int(self.rng.random() * len(kinds))]

@@ -16,6 +16,8 @@ TRIGGERS = (
     "crash_after_vote", "newborn_crash", "newborn_isolate", "cut_uncommitted", "delay_acks", "crash_mid_append",
     "late_votes", "crash_after_commit",
 )  # fmt: skip
+PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote")
+"""Steps in one exact order (plays.py)."""
 
 
 _ACKED_GOAL = 200
@@ -45,6 +47,8 @@ class Knobs(NamedTuple):
     faults: tuple[str, ...]
     triggers: tuple[tuple[str, float], ...]
     """Trigger and its probability at each occasion; none in a third of the runs."""
+    play: str | None
+    """Staged a few times; none in most runs."""
     acked_goal: int
 
 
@@ -73,6 +77,11 @@ def draw(seed: int) -> Knobs:
     triggers: tuple[tuple[str, float], ...] = ()
     if rng.random() < 0.67:
         triggers = tuple((name, rng.choice([0.05, 0.2, 0.5])) for name in rng.sample(TRIGGERS, rng.randint(1, 3)))
+    play = rng.choice(PLAYS) if rng.random() < 0.35 else None
+    if play == "figure_8" and rng.random() < 0.8:
+        raft["append_bytes_max"] = 1  # entries travel alone: the old one without the new leader's own
+    elif play == "stale_vote" and rng.random() < 0.8:
+        raft["pre_vote"] = False
     clients, burst = rng.randint(2, 4), rng.choice([1, 3, 5, 8])
     fault_gap_us = rng.choice([3, 8, 15]) * TICK_US
     return Knobs(
@@ -93,5 +102,6 @@ def draw(seed: int) -> Knobs:
         fault_gap_us=fault_gap_us,
         faults=tuple(sorted(rng.sample(FAULTS, rng.randint(3, 7)))),
         triggers=triggers,
+        play=play,
         acked_goal=_ACKED_GOAL,
     )

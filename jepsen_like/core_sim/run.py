@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from jepsen_like.core_sim import oracles
 from jepsen_like.core_sim.faults import Faults
 from jepsen_like.core_sim.knobs import TICK_US, Knobs, draw
+from jepsen_like.core_sim.plays import Plays
 from jepsen_like.core_sim.triggers import Triggers
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.core_sim.world import MID_APPEND, World
@@ -55,6 +56,7 @@ def run_seed(
         world.network.fifo = knobs.fifo
         faults = Faults(world)
         Triggers(faults)
+        Plays(faults)
         deadline = world.now + _SAFETY_TICKS * TICK_US
         goal = knobs.acked_goal
         history = world.history

@@ -74,6 +74,10 @@ class World:
         self.on_send: list[Callable[[Member, Message], None]] = []
         self.on_role: list[Callable[[Member, SoftState], None]] = []
         self.on_receive: list[Callable[[Member, Message], None]] = []
+        self.watch: Callable[[], None] | None = None
+        """Called after every event: the play on stage."""
+        self.hold: Callable[[Message], bool] | None = None
+        """True for a message that the play on stage keeps from its receiver."""
         for member in self.members.values():
             self._boot(member)
             self.at(int(self.rng.random() * TICK_US), self._tick, member, member.starts)
@@ -95,6 +99,8 @@ class World:
                 return False
             self.now, _, event, arguments = heappop(heap)
             event(*arguments)
+            if self.watch is not None:
+                self.watch()
             self.events += 1
             if self.events % FULL_EVERY == 0:
                 self._full()
@@ -201,7 +207,8 @@ class World:
             hook(member, message)
         if type(message) is AppendEntriesReply and message.rejected:
             self.seen["append refused"] += 1
-        self.post(message, 0)
+        if self.hold is None or not self.hold(message):
+            self.post(message, 0)
 
     def post(self, message: Message, delay: int) -> None:
         """`message` leaves in `delay` microseconds."""
@@ -216,6 +223,12 @@ class World:
             member.inbox.append(message)
             return
         self._step(member, message)
+
+    def hand_over(self, message: Message) -> None:
+        """`message` arrives now, whatever its link is like: it was on its way for long."""
+        member = self.members[message.to_id]
+        if member.up and not member.paused:
+            self._step(member, message)
 
     def _step(self, member: Member, message: Message) -> None:
         self._set_clock(member)  # as a driver's turn does: after a pause, no message meets the clock from before it

@@ -1,0 +1,132 @@
+"""The unit tests of the touched layer against a mutated copy: a bug that they catch says little about the search.
+
+Unit tests are the default tests of the layer's own folder: stories, contracts, models, tables. Left out are random
+searches (they are simulators themselves, under the very invariants used here), tests that start processes, and slow
+ones. Red is what fails in the copy; that the same tests pass on the unmutated packages is what the default run shows.
+
+    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [...], "ignored": [...]}'     inside a copy
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import raftlog
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy
+
+_FOLDERS = (
+    ("raftlog/core/", "tests/raftlog/core"),
+    ("raftlog/", "tests/raftlog"),
+    ("statemachine/", "tests/statemachine"),
+    ("cluster/", "tests/cluster"),
+)
+"""Touched files -> their layer's tests; the first that fits counts."""
+SEARCHES = ("tests/raftlog/core/test_raft_search.py",)
+"""Random searches among the default tests."""
+_NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "raftmq", "__pycache__")
+_TEST_TIMEOUT_S = 60
+_TIMEOUT_S = 900
+
+
+class Outcome(NamedTuple):
+    """What the unit tests say about one mutated copy."""
+
+    name: str
+    passed: int
+    failed: tuple[str, ...]
+    """Tests that fail, without their folder."""
+    note: str
+    """Why there is no result, else empty."""
+
+    @property
+    def unnoticed(self) -> bool:
+        """The build passes its unit tests."""
+        return not self.failed and not self.note
+
+
+def folders(bug: Bug) -> tuple[str, ...]:
+    """Test folders of the layers that the bug touches."""
+    found = (next((tests for source, tests in _FOLDERS if edit.file.startswith(source)), "tests") for edit in bug.edits)
+    return tuple(dict.fromkeys(found))
+
+
+def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
+    """Runs the unit tests of `bug`'s layers in a copy that holds it; `searches`: the random searches as well."""
+    with tempfile.TemporaryDirectory(prefix="raftmq-units-") as name:
+        root = Path(name)
+        make_copy(root, bug)
+        shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        shutil.copy(SOURCE_ROOT / "pyproject.toml", root)
+        request = {"paths": folders(bug), "ignored": () if searches else SEARCHES}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)], cwd=root,
+                env=os.environ | {"PYTHONPATH": name}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Outcome(bug.id, 0, (), f"not done within {_TIMEOUT_S} s")
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return Outcome(bug.id, 0, (), (done.stderr or done.stdout).strip()[-300:] or "no output")
+    return Outcome(bug.id, found["passed"], tuple(found["failed"]), found["note"])
+
+
+def outcomes(bugs: Sequence[Bug], jobs: int, *, searches: bool = False) -> Iterator[Outcome]:
+    """All, `jobs` at a time, in the order given."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda bug: outcome(bug, searches=searches), bugs)
+
+
+# -- inside the copy
+
+
+class _Heard:
+    """Collects test reports."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed[report.nodeid.rpartition("/")[2]] = None
+        elif report.when == "call" and report.passed:
+            self.passed += 1
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed[report.nodeid.rpartition("/")[2]] = None
+
+
+def main(root: str, request: dict[str, Any]) -> int:
+    """Runs pytest against the packages under `root`; exit code 3 if others would be imported."""
+    if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
+        sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
+        return 3
+    import pytest
+
+    heard = _Heard()
+    ignored = [f"--ignore={path}" for path in request["ignored"]]
+    code = pytest.main(
+        [*request["paths"], *ignored, "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow and not live",
+         f"--timeout={_TEST_TIMEOUT_S}"],
+        plugins=[heard],
+    )  # fmt: skip
+    ended = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or heard.failed
+    note = "" if ended else f"pytest ended with {code!r}"
+    sys.stdout.write("\n" + json.dumps({"passed": heard.passed, "failed": list(heard.failed), "note": note}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2])))
