@@ -37,6 +37,20 @@ class CorruptLogError(StorageError):
     """Bytes below the durable point fail their checksum: never cut, to be repaired from peers."""
 
 
+class DamagedLogError(StorageError):
+    """Bytes below the durable point cannot be read intact: never served, and to be fetched from a peer.
+
+    Unlike its siblings not final: the node goes on, and asks again when the range is repaired.
+    """
+
+    def __init__(self, text: str, *, position: int, first_index: int, last_index: int) -> None:
+        """`position`: where the read met damage; the indexes (inclusive) are those of the damaged range."""
+        super().__init__(text)
+        self.position = position
+        self.first_index = first_index
+        self.last_index = last_index
+
+
 class IdentityError(StorageError):
     """The data directory belongs to another cluster, node or format; the message says what to type."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raftlog.core import commit, replication, transfer
 from raftlog.core.progress import Progress
 from raftlog.core.raft import Raft
-from raftlog.errors import InvariantViolationError
+from raftlog.errors import DamagedLogError, InvariantViolationError
 from raftlog.messages import AppendEntries, AppendEntriesReply
 from raftlog.types import EntryId, NodeId, Role
 
@@ -28,7 +28,10 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
         hint = log.last_not_above(prev.index, prev.term)
         raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
         return
-    log.append_received(message.entries)
+    try:
+        log.append_received(message.entries)
+    except DamagedLogError:
+        return  # a conflict next to a damaged entry: nothing was changed, and the leader asks again
     last_new = prev.index + len(message.entries)
     # "set commitIndex = min(leaderCommit, index of last new entry)": what lies above it here may still be cut
     log.commit_to(min(message.commit_index, last_new))

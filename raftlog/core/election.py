@@ -10,7 +10,7 @@ always safe and is undone by the next election timeout.
 
 from __future__ import annotations
 
-from raftlog.core import replication
+from raftlog.core import fit, replication
 from raftlog.core.raft import Raft
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVote, RequestVoteReply
@@ -61,6 +61,8 @@ def start(raft: Raft) -> None:
     """The election timeout passed: ask first (pre-vote), or campaign at once if pre-votes are off."""
     if not raft.members.is_voter(raft.id):
         raft.election_elapsed = 0
+    elif not fit.may_campaign(raft):
+        fit.stand_aside(raft)
     elif raft.config.pre_vote:
         _pre_campaign(raft)
     else:
@@ -152,7 +154,7 @@ def on_request_vote(raft: Raft, message: RequestVote) -> None:
     # "If votedFor is null or candidateId, and candidate's log is at least as up-to-date, grant vote" (figure 2);
     # a pre-vote for a future term binds nobody.
     may_vote = free or (message.pre_vote and message.term > raft.term)
-    granted = may_vote and raft.log.is_up_to_date(message.last)
+    granted = may_vote and raft.log.is_up_to_date(message.last) and fit.may_vote(raft)
     if message.pre_vote:
         term = message.term if granted else raft.term
         raft.send(RequestVoteReply(raft.id, message.from_id, term, granted, True, raft.wall_ms))

@@ -8,13 +8,14 @@ All raise InvariantViolationError with both sides of the contradiction. Cost: pe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from raftlog.core import fit
 from raftlog.core.log import LogReader
 from raftlog.core.quorum import majority
 from raftlog.core.raft import Raft
-from raftlog.errors import InvariantViolationError
+from raftlog.errors import DamagedLogError, InvariantViolationError
 from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
 
 
@@ -54,6 +55,11 @@ def _check_role(raft: Raft) -> None:
     _require((raft.leader_id == raft.id) == leads, raft, "a leader, and only it, follows itself", raft.leader_id)
     _require(role not in (Role.CANDIDATE, Role.LEADER) or raft.vote == raft.id, raft, "voted for itself", raft.vote)
     _require(role is Role.FOLLOWER or leads or raft.leader_id == NOBODY, raft, "campaigns only without a leader")
+    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or fit.may_campaign(raft), raft,
+             "campaigns only with a whole log", raft.vote_withheld_since)  # fmt: skip
+    _require(leads <= fit.may_vote(raft), raft, "who lost entries does not lead", raft.vote_withheld_since)
+    _require(fit.may_vote(raft) or raft.term > (raft.vote_withheld_since or 0), raft,
+             "who lost entries leaves the term of the loss", raft.vote_withheld_since)  # fmt: skip
     _require(leads or raft.transferee == NOBODY, raft, "only a leader hands over", raft.transferee)
     _require(leads or not (raft.reads.waiting or raft.reads.rounds), raft, "only a leader holds reads")
 
@@ -79,6 +85,7 @@ class Before(NamedTuple):
     commit: EntryId
     applied_index: int
     match: dict[NodeId, int]
+    withheld: bool
 
     @classmethod
     def of(cls, raft: Raft) -> Before:
@@ -87,7 +94,7 @@ class Before(NamedTuple):
         return cls(
             raft.term, raft.vote, raft.role, raft.leader_id, log.tail.id,
             EntryId(log.term_at(log.commit_index) or 0, log.commit_index), log.applied_index,
-            {node: peer.match_index for node, peer in raft.members.peers.items()},
+            {node: peer.match_index for node, peer in raft.members.peers.items()}, not fit.may_vote(raft),
         )  # fmt: skip
 
     def check(self, raft: Raft) -> None:
@@ -97,6 +104,8 @@ class Before(NamedTuple):
         _require(log.commit_index >= self.commit.index, raft, "the commit index never falls", self.commit)
         _require(log.matches(self.commit), raft, "a committed entry stays", self.commit)
         _require(log.applied_index >= self.applied_index, raft, "the applied index never falls", self.applied_index)
+        voted = raft.vote != NOBODY and (raft.term, raft.vote) != (self.term, self.vote)
+        _require(not (self.withheld and voted), raft, "a withheld vote is not given", raft.vote)
         if raft.term != self.term:
             return
         _require(self.vote in (NOBODY, raft.vote), raft, "one vote per term, kept to its end", self.vote, raft.vote)
@@ -122,6 +131,11 @@ class GroupInvariants:
         self._committed: dict[int, tuple[int, int]] = {}
         """Index -> (header_crc, term in which some member first knew it committed)."""
         self._seen: dict[NodeId, int] = {}
+        self._lost: set[tuple[NodeId, int, int]] = set()
+
+    def lost(self, node: NodeId, entries: Iterable[Entry]) -> None:
+        """The disk of `node` lost entries that it had synced: a fault that was injected, not a promise broken."""
+        self._lost.update((node, entry.index, entry.header_crc) for entry in entries)
 
     def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
         """Call after each step of `raft`; `disks` are what each member would find after a crash."""
@@ -140,26 +154,46 @@ class GroupInvariants:
         log = raft.log
         index = log.tail.index
         while index >= log.reader.first_index:
-            entry = log.entry(index)
-            known = self._entries.setdefault(entry.id, -1)
-            if known == entry.header_crc:
+            entry_id, crc = self._entry(raft, index)
+            known = self._entries.setdefault(entry_id, -1)
+            if known == crc:
                 return
-            _require(known == -1, raft, "log matching: one entry per (term, index)", entry.id)
-            self._entries[entry.id] = entry.header_crc
+            _require(known == -1, raft, "log matching: one entry per (term, index)", entry_id)
+            self._entries[entry_id] = crc
             index -= 1
+
+    def _entry(self, raft: Raft, index: int) -> tuple[EntryId, int]:
+        """Id and header_crc of an entry of `raft`'s log; of a damaged one, what it was when it was seen before."""
+        try:
+            entry = raft.log.entry(index)
+        except DamagedLogError:
+            entry_id = EntryId(raft.log.term_at(index) or 0, index)
+            return entry_id, self._entries[entry_id]
+        return entry.id, entry.header_crc
 
     def _check_commits(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
         log = raft.log
         for index in range(max(self._seen.get(raft.id, -1) + 1, log.reader.first_index), log.commit_index + 1):
-            entry = log.entry(index)
+            entry_id, found = self._entry(raft, index)
             if index not in self._committed:
-                holders = [node for node, disk in disks.items() if _holds(disk, entry)]
-                _require(len(holders) >= self._quorum, raft, "a majority's disks hold what is committed", entry.id,
+                holders = [node for node, disk in disks.items() if self._held(node, disk, index, found)]
+                _require(len(holders) >= self._quorum, raft, "a majority's disks hold what is committed", entry_id,
                          holders)  # fmt: skip
-                self._committed[index] = (entry.header_crc, raft.term)
+                self._committed[index] = (found, raft.term)
             crc, _ = self._committed[index]
-            _require(crc == entry.header_crc, raft, "state machine safety: one committed entry per index", entry.id)
+            _require(crc == found, raft, "state machine safety: one committed entry per index", entry_id)
             self._seen[raft.id] = index
+
+    def _held(self, node: NodeId, disk: LogReader, index: int, header_crc: int) -> bool:
+        """The entry is, or was before an injected fault, on the disk of `node`."""
+        if (node, index, header_crc) in self._lost:
+            return True
+        if not disk.first_index <= index <= disk.tail.index:
+            return False
+        try:
+            return disk.read_entries(index, index + 1, 1)[0].header_crc == header_crc
+        except DamagedLogError:
+            return True  # it was written, and damaged later
 
     def _check_leader(self, raft: Raft) -> None:
         if raft.role is not Role.LEADER:
@@ -172,12 +206,6 @@ class GroupInvariants:
         for index in sorted(self._committed, reverse=True):
             crc, term = self._committed[index]
             if term < raft.term:
-                _require(index <= raft.log.tail.index and raft.log.entry(index).header_crc == crc, raft,
+                _require(index <= raft.log.tail.index and self._entry(raft, index)[1] == crc, raft,
                          "leader completeness: a new leader has every committed entry", index)  # fmt: skip
                 return
-
-
-def _holds(disk: LogReader, entry: Entry) -> bool:
-    if not disk.first_index <= entry.index <= disk.tail.index:
-        return False
-    return disk.read_entries(entry.index, entry.index + 1, 1)[0].header_crc == entry.header_crc

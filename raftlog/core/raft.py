@@ -29,15 +29,16 @@ class Raft:
     """One member of one group."""
 
     __slots__ = (
-        "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "id", "leader_id", "log", "log_time",
-        "members", "messages", "messages_after_persist", "monotonic_ms", "reads", "replication_due", "rng", "role",
-        "term", "term_start_index", "transfer", "transfer_elapsed", "transferee", "vote", "vote_clocks", "votes",
-        "wall_ms",
+        "campaigns", "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "id", "leader_id", "log",
+        "log_time", "members", "messages", "messages_after_persist", "monotonic_ms", "reads", "replication_due", "rng",
+        "role", "term", "term_start_index", "transfer", "transfer_elapsed", "transferee", "vote", "vote_clocks",
+        "vote_withheld_since", "votes", "wall_ms",
     )  # fmt: skip
 
     def __init__(
-        self, config: RaftConfig, hard_state: HardState, log: RaftLog, members: Members, rng: random.Random
-    ) -> None:
+        self, config: RaftConfig, hard_state: HardState, log: RaftLog, members: Members, rng: random.Random,
+        vote_withheld_since: int | None = None,
+    ) -> None:  # fmt: skip
         self.config = config
         self.id = config.node_id
         self.log = log
@@ -47,6 +48,10 @@ class Raft:
         """Never falls."""
         self.vote = hard_state.vote
         """Whom this node voted for in `term`. Set once per term; only a *higher* term clears it."""
+        self.campaigns = True
+        """False: the log is damaged or the state suspect; the vote is still given truthfully (fit.py)."""
+        self.vote_withheld_since = vote_withheld_since
+        """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.wall_ms = 0
@@ -73,6 +78,8 @@ class Raft:
         self.transfer_elapsed = 0
         self.replication_due = False
         """Entries were proposed since the last broadcast; ready() sends them, several proposals in one message."""
+        if vote_withheld_since is not None and self.term <= vote_withheld_since:
+            self.term, self.vote = vote_withheld_since + 1, NOBODY
         self.draw_election_timeout()
         if log.tail.term > self.term:
             raise InvariantViolationError(

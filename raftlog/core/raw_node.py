@@ -6,12 +6,12 @@ import random
 from collections import deque
 from typing import NamedTuple
 
-from raftlog.core import commit, election, read_index, replication, status, step, transfer
+from raftlog.core import commit, election, fit, read_index, replication, status, step, transfer
 from raftlog.core.config import RaftConfig
 from raftlog.core.log import LogReader, RaftLog
 from raftlog.core.members import Members
 from raftlog.core.raft import Raft
-from raftlog.errors import NotLeaderError, ProposalDroppedError
+from raftlog.errors import DamagedLogError, InvariantViolationError, NotLeaderError, ProposalDroppedError
 from raftlog.frame import make_entry
 from raftlog.messages import Message
 from raftlog.types import NOBODY, Entry, EntryId, HardState, LogTail, NodeId, ReadState, Role, SoftState
@@ -50,7 +50,7 @@ class Ready(NamedTuple):
 class RawNode:
     """One member of a Raft group; not thread-safe, owned by one driver. Any InvariantViolationError is final."""
 
-    __slots__ = ("_applying", "_applying_bytes", "_hard", "_soft", "raft")
+    __slots__ = ("_apply_waits", "_applying", "_applying_bytes", "_hard", "_soft", "raft")
 
     def __init__(
         self,
@@ -61,8 +61,10 @@ class RawNode:
         voters: tuple[NodeId, ...],
         applied_index: int,
         rng: random.Random,
+        vote_withheld_since: int | None = None,
     ) -> None:
         """Starts as a follower. `applied_index`: what the state machine durably holds, -1 for nothing.
+        `vote_withheld_since`: the hard state's term when it was found that the disk lost acknowledged entries (fit.py).
 
         Raises ValueError on a bad configuration, InvariantViolationError if disk and state machine contradict.
         """
@@ -74,11 +76,13 @@ class RawNode:
             cache_bytes_max=config.cache_bytes_max,
         )  # fmt: skip
         members = Members(config.node_id, voters, config.inflight_messages_max, config.inflight_bytes_max)
-        self.raft = Raft(config, hard_state, raft_log, members, rng)
+        self.raft = Raft(config, hard_state, raft_log, members, rng, vote_withheld_since)
         self._hard = (hard_state.term, hard_state.vote)
         self._soft = self.raft.soft_state
         self._applying: deque[tuple[int, int]] = deque()
         self._applying_bytes = 0
+        self._apply_waits = False
+        """The next entry to apply is damaged on disk."""
 
     # -- inputs
 
@@ -130,6 +134,25 @@ class RawNode:
     def transfer_leadership(self, to: NodeId) -> None:
         """Hands leadership to `to`, or gives up after an election timeout. Raises NotLeaderError, ValueError."""
         transfer.start(self.raft, to)
+
+    def resign(self) -> None:
+        """A leader follows nobody from now on; nothing on any other member."""
+        if self.raft.role is Role.LEADER:
+            self.raft.become_follower(self.raft.term, NOBODY)
+
+    def release_vote(self) -> None:
+        """Takes part in elections again. Raises InvariantViolationError unless `caught_up_with_leader`."""
+        if not fit.has_caught_up(self.raft):
+            raise InvariantViolationError(
+                f"node {self.raft.id} would vote in term {self.raft.term} before its log, which ends at "
+                f"{self.raft.log.tail.id} and was cut in term {self.raft.vote_withheld_since}, has caught up"
+            )
+        self.raft.vote_withheld_since = None
+
+    def repaired(self) -> None:
+        """A damaged range of the log can be read again: what waited for it goes on."""
+        self._apply_waits = False
+        self.raft.replication_due = self.raft.replication_due or self.raft.role is Role.LEADER
 
     def peer_closed(self, peer: NodeId) -> None:
         """The TCP connection from `peer` closed: if it led, a pre-vote starts at once or within two ticks."""
@@ -197,12 +220,18 @@ class RawNode:
 
     def _can_apply(self) -> bool:
         log = self.raft.log
+        if self._apply_waits:
+            return False
         return log.applying_index < log.applicable_index and self._applying_bytes < self.raft.config.applying_bytes_max
 
     def _take_committed(self) -> list[Entry]:
         if not self._can_apply():
             return []
-        entries = self.raft.log.hand_to_apply(self.raft.config.apply_bytes_max)
+        try:
+            entries = self.raft.log.hand_to_apply(self.raft.config.apply_bytes_max)
+        except DamagedLogError:
+            self._apply_waits = True
+            return []
         size = entries[-1].end_position - entries[0].position
         self._applying.append((entries[-1].index, size))
         self._applying_bytes += size
@@ -229,6 +258,25 @@ class RawNode:
     def leader_id(self) -> NodeId:
         """Leader of the current term as far as known, 0 if not."""
         return self.raft.leader_id
+
+    @property
+    def may_vote(self) -> bool:
+        """False from a start with `vote_withheld_since` until `release_vote`."""
+        return fit.may_vote(self.raft)
+
+    @property
+    def may_campaign(self) -> bool:
+        """False while the log is damaged, the state suspect, or the vote withheld: no campaign begins."""
+        return fit.may_campaign(self.raft)
+
+    @may_campaign.setter
+    def may_campaign(self, allowed: bool) -> None:
+        fit.set_campaigns(self.raft, allowed)
+
+    @property
+    def caught_up_with_leader(self) -> bool:
+        """The vote is withheld, and the log holds again all that this node can have acknowledged: it may vote."""
+        return fit.has_caught_up(self.raft)
 
     @property
     def commit_index(self) -> int:

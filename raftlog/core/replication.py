@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
+from raftlog.errors import DamagedLogError
 from raftlog.messages import AppendEntries, Heartbeat
 from raftlog.types import EntryId, NodeId
 
@@ -44,7 +45,10 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
         # The entries this follower needs are trimmed: here InstallSnapshot starts (docs/divergence.md). Until it
         # exists the follower stays in PROBE, and status shows its lag.
         return False
-    entries = tuple(log.read(next_index, log.tail.index + 1, raft.config.append_bytes_max)) if with_entries else ()
+    try:
+        entries = tuple(log.read(next_index, log.tail.index + 1, raft.config.append_bytes_max)) if with_entries else ()
+    except DamagedLogError:
+        return False  # the follower waits, in whatever state it is, until the range is repaired or another leads
     last_index = next_index - 1 + len(entries)
     raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
     progress.sent(last_index, entries[-1].end_position - entries[0].position if entries else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from raftlog.core import fit
 from raftlog.core.raft import Raft
 from raftlog.types import NodeId, Role
 
@@ -42,6 +43,8 @@ class Status(NamedTuple):
     commit_index: int
     applied_index: int
     cache_bytes: int
+    may_vote: bool
+    may_campaign: bool
     peers: tuple[PeerStatus, ...]
 
 
@@ -51,7 +54,8 @@ def of(raft: Raft) -> Status:
     return Status(
         raft.id, raft.config.group_id, raft.role, raft.term, raft.vote, raft.leader_id, raft.transferee,
         raft.members.voters, log.reader.first_index, log.tail.index, log.persisted_index, log.commit_index,
-        log.applied_index, log.cache.bytes, _peers(raft) if raft.role is Role.LEADER else (),
+        log.applied_index, log.cache.bytes, fit.may_vote(raft), fit.may_campaign(raft),
+        _peers(raft) if raft.role is Role.LEADER else (),
     )  # fmt: skip
 
 

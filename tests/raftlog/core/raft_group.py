@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from raftlog.core.config import RaftConfig
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raw_node import RawNode, Ready
+from raftlog.errors import DamagedLogError
 from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after
 from raftlog.messages import Message
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail, NodeId
@@ -44,6 +45,10 @@ class Disk:
     applied_index: int = 0
     writes: deque[Ready] = field(default_factory=deque)
     tails: list[LogTail] = field(default_factory=list)
+    damaged: range = range(0)
+    """Indexes that cannot be read."""
+    withheld: int | None = None
+    """Term in which the end of the log was lost; None if it never was."""
 
     def __post_init__(self) -> None:
         self.replace(0, self.entries)
@@ -62,6 +67,14 @@ class Disk:
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
         found: list[Entry] = []
         for entry in self.entries[low:high]:
+            if entry.index in self.damaged:
+                if found:
+                    break
+                first, last = self.damaged[0], self.damaged[-1]
+                raise DamagedLogError(
+                    f"entries {first} to {last} are damaged",
+                    position=entry.position, first_index=first, last_index=last,
+                )
             if found and sum(e.size for e in found) + entry.size > bytes_max:
                 break
             found.append(entry)
@@ -69,6 +82,7 @@ class Disk:
         return found
 
     def replace(self, index: int, entries: list[Entry]) -> None:
+        self.damaged = range(self.damaged.start, min(self.damaged.stop, index))
         self.entries = self.entries[:index]
         self.tails = self.tails[:index]
         for entry in entries:
@@ -108,8 +122,22 @@ class Group:
         self.nodes[node] = RawNode(
             self.config_of(node), hard_state=disk.hard_state, log=disk, voters=self.voters,
             applied_index=disk.applied_index, rng=random.Random(self.seed * 1000 + self.starts),
+            vote_withheld_since=disk.withheld,
         )  # fmt: skip
+        self.nodes[node].may_campaign = not disk.damaged
         self.observe(node)
+
+    def lose_from(self, node: NodeId, index: int) -> None:
+        """The end of a crashed node's log is gone, as when its blocks cannot be read: noted before anything else."""
+        disk = self.disks[node]
+        self.invariants.lost(node, disk.entries[index:])
+        disk.withheld = disk.hard_state.term
+        disk.replace(index, [])
+
+    def release(self, node: NodeId) -> None:
+        """What the node does once it has caught up: the note first, then the core."""
+        self.act(node, lambda raw: raw.release_vote())
+        self.disks[node].withheld = None
 
     def crash(self, node: NodeId) -> None:
         """Loses all that was not synced."""

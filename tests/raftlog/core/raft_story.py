@@ -15,6 +15,9 @@ A block is command lines, a line `----`, the outcome, an empty line. `#` starts 
     cut N->M ... | heal          loses everything sent on these links until healed
     run [quiet]                  ready, sync, deliver, until nothing moves
     crash N ...  | start N ...
+    damage N LOW HIGH            entries LOW to HIGH of its disk cannot be read         repair N
+    lose N INDEX                 the disk of a crashed node loses INDEX and above      release N     gives its vote back
+    fit N [yes|no]               says whether it may vote, campaign; lets it campaign   resign N
     network | log N | state [N ...] | progress N
 """
 
@@ -245,6 +248,29 @@ class Story:
     def do_start(self, *nodes: str) -> None:
         for node in nodes:
             self.group.start(NodeId(int(node)))
+
+    def do_damage(self, node: str, low: str, high: str) -> None:
+        self.group.disks[NodeId(int(node))].damaged = range(int(low), int(high) + 1)
+
+    def do_repair(self, node: str) -> None:
+        self.group.disks[NodeId(int(node))].damaged = range(0)
+        self._act(node, "repaired")
+
+    def do_lose(self, node: str, index: str) -> None:
+        self.group.lose_from(NodeId(int(node)), int(index))
+
+    def do_release(self, node: str) -> None:
+        self.group.release(NodeId(int(node)))
+
+    def do_resign(self, node: str) -> None:
+        self._act(node, "resign")
+
+    def do_fit(self, node: str, campaigns: str = "") -> Iterator[str]:
+        raw = self.group.nodes[NodeId(int(node))]
+        if campaigns:
+            self.group.act(NodeId(int(node)), lambda raw: setattr(raw, "may_campaign", campaigns == "yes"))
+        what = [("votes", raw.may_vote), ("campaigns", raw.may_campaign), ("has caught up", raw.caught_up_with_leader)]
+        return iter([f"{node} " + (", ".join(name for name, is_so in what if is_so) or "neither votes nor campaigns")])
 
     # -- looking
 

@@ -26,12 +26,14 @@ LIVENESS_TICKS = 400
 WEIGHTS = {
     "tick": 14, "ready": 26, "sync": 16, "deliver": 60, "drop": 3, "repeat": 3, "propose": 12, "read": 3, "crash": 0.4,
     "start": 1.5, "campaign": 0.5, "isolate": 0.3, "cut": 0.4, "heal": 0.5, "closed": 0.4, "transfer": 0.3, "clock": 1,
+    "lose": 0.2, "damage": 0.3, "repair": 1, "release": 3,
 }  # fmt: skip
 
 # Every second run: one election after the other, crashes at the worst moments, hardly any time for repairs.
 UNREST = {
     "tick": 3, "ready": 30, "sync": 14, "deliver": 60, "drop": 8, "propose": 5, "read": 4, "crash": 3, "start": 6,
-    "campaign": 6, "isolate": 1, "heal": 2, "clock": 0.2, "transfer": 0.3,
+    "campaign": 6, "isolate": 1, "heal": 2, "clock": 0.2, "transfer": 0.3, "lose": 1, "damage": 0.5,
+    "repair": 2, "release": 5,
 }  # fmt: skip
 
 
@@ -176,6 +178,44 @@ class Search:
         disk.applied_index = self.rng.randint(disk.applied_index, applied)
         self.seen["crashes"] += 1
 
+    def lose(self) -> None:
+        """The disk of a node that is down loses the end of the log; never so many that no quorum knows what it said."""
+        withheld = [node for node in self.group.voters if self.group.disks[node].withheld is not None]
+        down = [node for node in self.group.voters if node not in self.group.nodes]
+        if len(self.group.voters) // 2 <= len(withheld) or not down:
+            return
+        node = self.rng.choice(down)
+        disk = self.group.disks[node]
+        if disk.applied_index < disk.tail.index:
+            self.group.lose_from(node, self.rng.randint(disk.applied_index + 1, disk.tail.index))
+            self.seen["lost"] += 1
+
+    def damage(self) -> None:
+        """Some entries in the middle of a disk cannot be read any more."""
+        node = self.rng.choice(self.group.voters)
+        disk = self.group.disks[node]
+        if disk.tail.index > 0 and not disk.damaged:
+            low = self.rng.randint(1, disk.tail.index)
+            disk.damaged = range(low, self.rng.randint(low, disk.tail.index) + 1)
+            self.seen["damaged"] += 1
+            if node in self.group.nodes:
+                self.group.act(node, lambda raw: setattr(raw, "may_campaign", False))
+
+    def repair(self) -> None:
+        self._repair(self.rng.choice(self.group.voters))
+
+    def _repair(self, node: NodeId) -> None:
+        self.group.disks[node].damaged = range(0)
+        if node in self.group.nodes:
+            self.group.act(node, lambda raw: setattr(raw, "may_campaign", True))
+            self.group.act(node, RawNode.repaired)
+
+    def release(self) -> None:
+        for node, raw in self.group.nodes.items():
+            if raw.caught_up_with_leader:
+                self.group.release(node)
+                self.seen["released"] += 1
+
     def start(self) -> None:
         down = [node for node in self.group.voters if node not in self.group.nodes]
         if down:
@@ -223,6 +263,7 @@ class Search:
         for node in self.group.voters:
             if node not in self.group.nodes:
                 self.group.start(node)
+            self._repair(node)
         marker: Entry | None = None
         for _ in range(LIVENESS_TICKS):
             self._settle()
@@ -231,6 +272,8 @@ class Search:
             if leader is not None and (marker is None or not nodes[leader].raft.log.matches(marker.id)):
                 marker = self._propose_marker(leader)
             elif marker is not None and all(raw.applied_index >= marker.index for raw in nodes.values()):
+                self.release()
+                assert all(raw.may_vote and raw.may_campaign for raw in nodes.values()), "all are fit again"
                 return
             for node in self.group.voters:
                 self.group.act(node, RawNode.tick)

@@ -1,0 +1,55 @@
+"""Members that are not fit to lead, or not even to vote, because their disk lost something.
+
+**A damaged middle** (`campaigns` is False): entries below the durable point cannot be read, but the true last
+(term, index) is known. Such a member votes truthfully, appends and acks; it does not campaign, because a leader must be
+able to read what it replicates (Protocol-Aware Recovery, FAST'18). The same holds for a suspect state machine.
+
+**A lost end** (`vote_withheld_since`): entries that the member acknowledged may be gone. They may be committed, with
+this member's ack as the deciding one; a vote for a candidate that lacks them would lose them. So it neither votes nor
+campaigns until its log again holds everything that it can have acknowledged:
+
+- What it acknowledged in term T or earlier, T being the term in which the loss was found, and what was committed with
+  that, is in the log of every leader of a later term: those were elected by votes that were given truthfully (leader
+  completeness, Raft paper 5.4.3). An index below which the log holds a committed entry of such a term is enough.
+- A leader of T itself is not enough: its commit index says nothing of entries above it that this member had
+  acknowledged and that may be committed the moment after. And that leader would be stuck with it, because a match index
+  never falls within a term. So the member enters T + 1 as it starts: hearing that, the leader of T steps down.
+"""
+
+from __future__ import annotations
+
+from raftlog.core.raft import Raft
+from raftlog.types import NOBODY, Role
+
+
+def may_vote(raft: Raft) -> bool:
+    """Its log holds all that it ever acknowledged, as far as known."""
+    return raft.vote_withheld_since is None
+
+
+def may_campaign(raft: Raft) -> bool:
+    """A campaign begins with a vote for oneself."""
+    return raft.campaigns and may_vote(raft)
+
+
+def set_campaigns(raft: Raft, allowed: bool) -> None:
+    """Ends a campaign under way if it may not go on; a leader goes on until it hands over or resigns."""
+    raft.campaigns = allowed
+    if not allowed and raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+        stand_aside(raft)
+
+
+def stand_aside(raft: Raft) -> None:
+    """Does not campaign when it is time to, but stops helping a silent leader: it answers whoever campaigns."""
+    raft.become_follower(raft.term, NOBODY)
+
+
+def has_caught_up(raft: Raft) -> bool:
+    """The log on disk reaches a committed entry of a term later than the loss."""
+    since, log = raft.vote_withheld_since, raft.log
+    return (
+        since is not None
+        and raft.term > since
+        and log.term_at(log.commit_index) == raft.term
+        and log.persisted_index >= log.commit_index
+    )
