@@ -95,10 +95,14 @@ class KV(Protocol):
     def flush_wal(self) -> None:
         """Returns when everything written so far survives a power loss."""
 
+    def flush_tables(self) -> None:
+        """Writes what is buffered to tables: slow, in nobody's way, and then a checkpoint is quick."""
+
     def checkpoint(self, path: str) -> None:
         """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment, durably.
 
-        Tables (`TABLE_SUFFIX`) are files that never change once they are there: the copy may share them by hard link.
+        Holds up every thread for as long as it writes tables, so call `flush_tables` before. Tables (`TABLE_SUFFIX`)
+        are files that never change once they are there: the copy may share them by hard link.
         """
 
     def tables(self) -> list[str]:

@@ -104,6 +104,9 @@ class MemoryKV:
                 self._durable.write(batch)
             self._unsynced = []
 
+    def flush_tables(self) -> None:
+        """See `KV.flush_tables`: the rows are in memory."""
+
     def checkpoint(self, path: str) -> None:
         """See `KV.checkpoint`; without a file system `checkpoints[path]` is then the copy."""
         if path in self._checkpoints or (self._fs is not None and self._fs.exists(Path(path))):

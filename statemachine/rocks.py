@@ -108,14 +108,21 @@ class RocksKV:
         except Exception as error:  # noqa: BLE001 - as above
             self._failed("syncing", error)
 
-    def checkpoint(self, path: str) -> None:
-        """See `KV.checkpoint`: hard links, after a flush so that the call itself, which holds the GIL, is short."""
+    def flush_tables(self) -> None:
+        """See `KV.flush_tables`."""
         try:
             for name in FAMILIES:
                 self._view(name).flush()
-            Checkpoint(self._db).create_checkpoint(path)
         except KVError:
             raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed("flushing", error)
+
+    def checkpoint(self, path: str) -> None:
+        """See `KV.checkpoint`: hard links. The call holds the GIL."""
+        self._view(FAMILIES[0])
+        try:
+            Checkpoint(self._db).create_checkpoint(path)
         except Exception as error:  # noqa: BLE001 - as above
             self._failed(f"cannot make a checkpoint at {path}:", error)
 
