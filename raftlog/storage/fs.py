@@ -12,6 +12,7 @@ checked for both by tests/raftlog/storage/test_fs_contract.py:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -228,6 +229,11 @@ def read_file(fs: FileSystem, path: Path) -> bytes:
     data = file.pread(file.size(), 0)
     file.close()
     return data
+
+
+def unreadable(error: OSError) -> bool:
+    """Whether the call failed because bytes are lost (a bad sector, a file that is gone), not for a lack of means."""
+    return error.errno in (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
 def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError) -> StorageError:

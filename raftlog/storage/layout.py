@@ -2,7 +2,10 @@
 
     DATA/LOCK           flock held for the life of the process; holds its pid
     DATA/IDENTITY       whose directory this is
+    DATA/GENESIS        a copy of the frame at index 0
     DATA/hard_state     term and vote, two slots
+    DATA/RUN            how the last run ended, how far it had synced what it derived (run_file.py)
+    DATA/VOTE_WITHHELD  while there, the node neither votes nor campaigns (vote_withheld.py)
     DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop
     DATA/state/         RocksDB, owned by the state machine
     DATA/checkpoints/   hard-linked RocksDB checkpoints
@@ -22,6 +25,9 @@ from raftlog.storage.fs import File, FileSystem, read_file
 LOCK = "LOCK"
 IDENTITY = "IDENTITY"
 HARD_STATE = "hard_state"
+GENESIS = "GENESIS"
+RUN = "RUN"
+VOTE_WITHHELD = "VOTE_WITHHELD"
 LOG = "log"
 STATE = "state"
 CHECKPOINTS = "checkpoints"

@@ -1,8 +1,10 @@
 """The read half of the log: entries by index, bytes by position; for any thread while one other appends.
 
 What the appending thread publishes is `_segments` and `_tail`, each replaced as a whole. Readers look only below the
-tail, where bytes change in one case: a conflict cuts them. A reader that meets a bad CRC (or a file that went to trash)
-therefore waits for `_cutting` and looks once more before it calls the log damaged.
+tail, where bytes change in two cases: a conflict cuts them, or a repair puts a peer's copy in place. A reader that
+meets a bad CRC (or a file that went to trash) therefore waits for `_cutting` and looks once more before it calls the
+log damaged. Damage is recorded in `damage`, frame by frame; whatever touches it raises DamagedLogError from then on,
+everything else is served.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from bisect import bisect_right
 from functools import lru_cache
 from pathlib import Path
 
-from raftlog.errors import CorruptLogError, FrameError, OutOfRangeError
+from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, RaftLogError
 from raftlog.frame import decode_entries
-from raftlog.storage.fs import File, FileSystem, storage_error
+from raftlog.storage.damage import DamagedRange, DamageMap
+from raftlog.storage.damage_finder import Extent, first_damage, whole_file
+from raftlog.storage.fs import File, FileSystem, storage_error, unreadable
 from raftlog.storage.scan import load_index
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment
 from raftlog.storage.segment_index import SegmentIndex
@@ -29,7 +33,7 @@ _LOADED_INDEXES = 16
 class LogReader:
     """See the module."""
 
-    __slots__ = ("_cutting", "_fs", "_group_id", "_load", "_log", "_open", "_segments", "_tail")
+    __slots__ = ("_cutting", "_fs", "_group_id", "_load", "_log", "_open", "_segments", "_tail", "damage")
 
     def __init__(self, fs: FileSystem, log: Path, group_id: int, segments: list[Segment], tail: LogTail) -> None:
         """`log` is DATA/log."""
@@ -40,7 +44,9 @@ class LogReader:
         """Ascending; the last is active. Replaced as a whole, so a reader keeps a consistent view."""
         self._tail = tail
         self._cutting = threading.Lock()
-        """Held while a conflict is cut."""
+        """Held while bytes below the tail change: a conflict is cut, a repair put in place."""
+        self.damage = DamageMap()
+        """Frames below the tail that cannot be read intact."""
         # Keyed by the Segment object: one that was cut and made anew under the same name is another key.
         self._open = lru_cache(_OPEN_FILES)(self._open_sealed)
         self._load = lru_cache(_LOADED_INDEXES)(self._load_sealed)
@@ -71,19 +77,32 @@ class LogReader:
         return ranges
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), both CRCs checked; stops before `bytes_max` frame bytes, but gives at least one.
+        """Entries [low, high), both CRCs checked; stops before `bytes_max` frame bytes, but gives at least one, and
+        stops before damage.
 
-        Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and CorruptLogError on damage.
+        Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and DamagedLogError if entry `low`
+        is damaged.
         """
         try:
-            return self._read_entries(low, high, bytes_max)
+            return self._read_entries(low, self._sound_below(low, high) if self.damage else high, bytes_max)
         except FrameError:
             with self._cutting:  # maybe a conflict zeroed these bytes meanwhile; then the range is gone, not rotten
                 pass
         try:
-            return self._read_entries(low, high, bytes_max)
+            return self._read_entries(low, self._sound_below(low, high), bytes_max)
         except FrameError as error:
-            raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {error}") from error
+            if self.find_damage(low, high) is None:
+                raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {error}") from error
+        return self._read_entries(low, self._sound_below(low, high), bytes_max)
+
+    def _sound_below(self, low: int, high: int) -> int:
+        """The end of what can be read from `low` on. Raises DamagedLogError if nothing can."""
+        damaged = self.damage.first_in(low, high)
+        if damaged is None:
+            return high
+        if damaged.first_index <= low:
+            raise damaged.error()
+        return damaged.first_index
 
     def _read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
         segments = self._segments
@@ -101,10 +120,8 @@ class LogReader:
             end = following.base_position if following else tail.end_position
             try:
                 part = self._read_run(segment, low, stop, end, bytes_max, at_least_one=not entries)
-            except FileNotFoundError as error:
-                raise FrameError(f"{segment.path} is missing") from error
             except OSError as error:
-                raise storage_error(self._fs, "reading", segment.path, error) from error
+                raise self._failed_read(segment, error) from error
             if part:
                 entries += part
                 bytes_max -= part[-1].end_position - part[0].position
@@ -139,9 +156,10 @@ class LogReader:
         return entries
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Raw log bytes [position, position + size), unchecked: the caller holds a CRC of what it wants.
+        """Raw log bytes [position, position + size), unchecked: the caller holds a CRC of what it wants, and tells
+        `report_damage` if it does not match.
 
-        Raises OutOfRangeError if any byte is outside the log, StorageError if the disk fails.
+        Raises OutOfRangeError if any byte is outside the log, DamagedLogError where damage is known.
         """
         segments = self._segments
         number = bisect_right(segments, position, key=_base_position) - 1
@@ -150,6 +168,8 @@ class LogReader:
                 f"bytes {position}..{position + size} are not all in the log, which has "
                 f"{self.first_position}..{self._tail.end_position}"
             )
+        if self.damage and (damaged := self.damage.touching(position, size)) is not None:
+            raise damaged.error(position)
         segment = segments[number]
         if number + 1 < len(segments):
             beyond = position + size - segments[number + 1].base
@@ -159,17 +179,109 @@ class LogReader:
             file = segment.file or self._open(segment)
             data = file.pread(size, LOCAL_HEADER_SIZE + position - segment.header.base_position)
         except OSError as error:
-            raise storage_error(self._fs, "reading", segment.path, error) from error
+            failed = self._failed_read(segment, error)
+            raise (self._damaged_at(position, size) or failed if unreadable(error) else failed) from error
         if len(data) != size:
-            raise CorruptLogError(f"{segment.path} ends before position {position + size}: the file was cut")
+            raise self._damaged_at(position, size) or CorruptLogError(
+                f"{segment.path} ended before position {position + size}, but its frames can be read now"
+            )
         return data
 
+    def _failed_read(self, segment: Segment, error: OSError) -> RaftLogError:
+        """A lost file and a sector that cannot be read are damage like any other; anything else is final."""
+        if unreadable(error):
+            return FrameError(f"reading {segment.path} failed: {error.strerror}")
+        return storage_error(self._fs, "reading", segment.path, error)
+
+    def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
+        damaged = self.report_damage(position, size)
+        return damaged.error(position) if damaged else None
+
+    def read_raw(self, position: int, size_max: int) -> bytes:
+        """Whole frames from the one that begins at `position`, every CRC checked: at least one, then as many of the
+        same segment file as fit `size_max` bytes. For a peer that repairs its log.
+
+        Raises OutOfRangeError if no frame begins there, and DamagedLogError if the first is damaged here too.
+        """
+        if not self.first_position <= position < self._tail.end_position:
+            raise OutOfRangeError(
+                f"position {position} is not in the log, which has {self.first_position}..{self._tail.end_position}"
+            )
+        if (damaged := self.damage.touching(position, 1)) is not None:
+            raise damaged.error(position)
+        first = self._index_at(position)
+        if self.position_of(first) != position:
+            raise OutOfRangeError(f"no frame begins at position {position}: entry {first} begins below")
+        number = bisect_right(self._segments, position, key=_base_position)
+        high = self._segments[number].header.base_index if number < len(self._segments) else self._tail.index + 1
+        entries = self.read_entries(first, high, size_max)
+        return b"".join([part for entry in entries for part in (entry.header, entry.payload)])
+
     def position_of(self, index: int) -> int:
-        """Position of the entry's frame. Raises OutOfRangeError."""
+        """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError where the place was lost."""
         if index < self.first_index or index > self._tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {self.first_index}..{self._tail.index}")
+        if self.damage and (damaged := self.damage.at_index(index)) is not None and not damaged.located:
+            raise damaged.error()
         segment = self._segment_of(index)
         return (segment.index or self._load(segment)).position(index)
+
+    # Damage
+
+    def report_damage(self, position: int, size: int) -> DamagedRange | None:
+        """Somebody read [position, position + size) and its checksum did not match: which frames there are damaged?
+
+        Records and returns the first such range; None if every frame there is intact (then the checksum was wrong).
+        """
+        size = max(1, size)
+        if (known := self.damage.touching(position, size)) is not None:
+            return known
+        if not self.first_position <= position < self._tail.end_position:
+            return None
+        last = min(position + size, self._tail.end_position) - 1
+        return self.find_damage(self._index_at(position), self._index_at(last) + 1)
+
+    def find_damage(self, low: int, high: int) -> DamagedRange | None:
+        """Reads entries [low, high) one by one; records and returns the first damaged range not known yet."""
+        with self._cutting:
+            high = min(high, self._tail.index + 1)
+            low = max(low, self.first_index)
+            while low < high:
+                found = self.damage.at_index(low)
+                if found is None:
+                    extent = self._extent(low)
+                    found = self._first_damage(extent, low, min(high, extent.end.index + 1))
+                    if found is not None:
+                        return self.damage.add(found)
+                    low = extent.end.index + 1
+                else:
+                    low = found.last_index + 1
+        return None
+
+    def _extent(self, index: int) -> Extent:
+        segments = self._segments
+        number = bisect_right(segments, index, key=_base_index) - 1
+        end = segments[number + 1].header.previous if number + 1 < len(segments) else self._tail
+        segment = segments[number]
+        return Extent(segment, segment.index or self._load(segment), end, self._group_id)
+
+    def _first_damage(self, extent: Extent, low: int, high: int) -> DamagedRange | None:
+        known = self.damage.first_in(low, high)
+        stop = known.first_index if known else high
+        try:
+            file = extent.segment.file or self._fs.open(extent.segment.path)
+        except OSError as error:
+            if not unreadable(error):
+                raise storage_error(self._fs, "reading", extent.segment.path, error) from error
+            return whole_file(extent.segment, extent.end, f"{extent.segment.path}: {error}", located=True)
+        found = first_damage(extent, file, low, stop)
+        if found is None and known is not None:
+            return self._first_damage(extent, known.last_index + 1, high) if known.last_index + 1 < high else None
+        return found
+
+    def _index_at(self, position: int) -> int:
+        segment = self._segments[bisect_right(self._segments, position, key=_base_position) - 1]
+        return (segment.index or self._load(segment)).next_below(position)
 
     def _open_sealed(self, segment: Segment) -> File:
         return self._fs.open(segment.path)

@@ -127,6 +127,14 @@ def rebuild_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int)
     return index
 
 
+def sidecar_fits(fs: FileSystem, path: Path, end: LogTail, group_id: int) -> bool:
+    """Whether the sidecar is intact and of a segment that ends at `end`."""
+    try:
+        return decode_index(read_file(fs, path), group_id)[0].tail == end
+    except (FrameError, OSError):
+        return False
+
+
 def load_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> SegmentIndex:
     """The index of a sealed segment that ends at `end`: its sidecar if good, else from the frames."""
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)

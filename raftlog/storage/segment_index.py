@@ -59,6 +59,10 @@ class SegmentIndex:
         """Position of the entry's frame. Raises IndexError above the last entry."""
         return self.base + self.offsets[index - self.base_index]
 
+    def term(self, index: int) -> int:
+        """Term of the entry."""
+        return self.terms[bisect_right(self.terms, index, key=_first) - 1][1]
+
     def cut(self, index: int) -> None:
         """Forgets `index` and everything above."""
         del self.offsets[index - self.base_index :]
@@ -122,6 +126,10 @@ def decode_index(data: bytes, group_id: int) -> tuple[IndexHead, SegmentIndex]:
     index.offsets = _big_endian(index.offsets)
     index.terms = head.terms
     return head, index
+
+
+def _first(run: tuple[int, int]) -> int:
+    return run[0]
 
 
 def _big_endian(values: array[int]) -> array[int]:

@@ -20,8 +20,9 @@ from raftlog.storage import genesis as genesis_format
 from raftlog.storage import layout
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file, zero_fill
 from raftlog.storage.genesis import Genesis
-from raftlog.storage.log_reader import LogReader
+from raftlog.storage.genesis_copy import load_genesis
 from raftlog.storage.recovery import Recovered, Recovery, RecoveryReport
+from raftlog.storage.repairable_log import RepairableLog
 from raftlog.storage.scan import load_index
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
@@ -40,7 +41,7 @@ _PREPARE_SYNC_CHUNKS = 8
 """Chunks of zeroes between syncs: the background file never owes the disk much when an append wants to sync."""
 
 
-class SegmentedLog(LogReader):
+class SegmentedLog(RepairableLog):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
@@ -61,10 +62,7 @@ class SegmentedLog(LogReader):
         self._failure: str | None = None
         self._closed = False
         self.report: RecoveryReport = recovered.report
-        first = self.read_entries(0, 1, 1) if self.first_index == 0 else []
-        if not first:
-            raise CorruptLogError(f"{self._log}: GENESIS is not in the log")
-        self.genesis: Genesis = genesis_format.decode(first[0])
+        self.genesis: Genesis = load_genesis(fs, directory, self, group_id)
         self.segment_size: int = self.genesis.segment_size
 
     @classmethod
@@ -204,7 +202,8 @@ class SegmentedLog(LogReader):
         end = self._tail_before(old, first, buffers)
         self._write_sidecar(old, end, durable=False)
         new = self._open_next(end)
-        self._segments = (*self._segments, new)
+        with self._publishing:
+            self._segments = (*self._segments, new)
         self._mark_seq = 1
         self._marked_end = end.end_position
         old.file = None
@@ -333,6 +332,7 @@ class SegmentedLog(LogReader):
             assert file is not None
             assert active.index is not None
             self._tail = tail
+            self.damage.cut(tail.end_position)
             active.index.cut(index)
             for _ in MARK_OFFSETS:  # both: the older one would otherwise promise the removed range again
                 self._write_mark(tail)
@@ -353,7 +353,8 @@ class SegmentedLog(LogReader):
         # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
         self._mark_seq = newest_seq(before.file)
         self._tail = dropped.header.previous
-        self._segments = (*self._segments[:-2], before)
+        with self._publishing:
+            self._segments = (*self._segments[:-2], before)
         layout.move_to_trash(self._fs, dropped.path, self._directory / layout.TRASH)
         sidecar = dropped.path.with_suffix(layout.INDEX_SUFFIX)
         if self._fs.exists(sidecar):

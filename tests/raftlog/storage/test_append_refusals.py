@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from raftlog.errors import DiskFullError, FrameError, OutOfRangeError, StorageError
+from raftlog.errors import DamagedLogError, DiskFullError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import genesis_entry, make_entry
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.memory_fs import MemoryFileSystem
@@ -99,18 +100,27 @@ def test_preparing_on_a_full_disk_harms_nothing(new_log: NewLog, frames: Frames)
     assert not log.needs_next()
 
 
-def test_a_read_error_is_not_damage(new_log: NewLog, frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_sector_is_damage_and_a_lack_of_descriptors_is_not(
+    new_log: NewLog, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, log = new_log()
     log.append(frames(log.tail, [10]))
 
     def fail(*_: object) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("raftlog.storage.memory_fs.MemoryFile.pread", fail)
-    for read in (lambda: log.read_entries(0, 2, 1), lambda: log.read_at(0, 10)):
-        with pytest.raises(StorageError, match=r"reading .* failed: Input/output error") as caught:
+    for read in (lambda: log.read_entries(0, 2, 1), lambda: log.read_at(0, 10), lambda: log.read_raw(0, 10)):
+        code = errno.EMFILE
+        with pytest.raises(StorageError, match=r"reading .* failed: Too many open files") as caught:
             read()
         assert type(caught.value) is StorageError
+        assert not log.damage
+    for read in (lambda: log.read_entries(0, 2, 1), lambda: log.read_at(0, 10), lambda: log.read_raw(0, 10)):
+        code = errno.EIO
+        with pytest.raises(DamagedLogError, match=r"entry 0 cannot be read: Input/output error"):
+            read()
+    assert [(found.first_index, found.last_index) for found in log.damage.ranges] == [(0, 1)]
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 1), (0, 3), (3, 4)])

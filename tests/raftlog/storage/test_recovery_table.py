@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError, DiskFullError, OutOfRangeError, StorageError
+from raftlog.errors import CorruptLogError, DamagedLogError, DiskFullError, OutOfRangeError, StorageError
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS, decode_header, encode_header
 from raftlog.storage.segmented_log import SegmentedLog
@@ -243,7 +243,7 @@ def test_damage_in_a_sealed_payload_shows_when_read(disk: Disk) -> None:
     disk.fs.damage(disk.paths[1], disk.offset(5) + 200, b"\xee")
     log = disk.open()
     assert log.read_entries(4, 5, 1 << 30) == disk.entries[4:5]
-    with pytest.raises(CorruptLogError, match="index 5"):
+    with pytest.raises(DamagedLogError, match=r"entries 5\.\.5: .*CRC mismatch at index 5"):
         log.read_entries(5, 6, 1 << 30)
     assert log.read_entries(6, 10, 1 << 30) == disk.entries[6:]
 

@@ -1,0 +1,147 @@
+"""Where the log is damaged below its durable point: ranges of whole frames, each with the chain around it.
+
+A damaged range is never served, never cut and never skipped: it waits for a peer's copy (`SegmentedLog.repair`). The
+chain makes a copy provable: its first frame must name `before` as its parent, its last must be what `after` names.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftlog.errors import DamagedLogError
+
+
+class DamagedRange(NamedTuple):
+    """Frames that cannot be read intact. Positions are log positions, `end_position` exclusive; indexes inclusive."""
+
+    first_position: int
+    end_position: int
+    first_index: int
+    last_index: int
+    before: int | None
+    """header_crc of the frame before the range (0 before GENESIS); None if that is unknown."""
+    after: int | None
+    """header_crc that the frame after the range names as its parent, so that of the range's last; None if unknown."""
+    why: str
+    located: bool = True
+    """Whether it is known where each frame inside begins. False where headers were lost, or the whole file."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end_position - self.first_position
+
+    def error(self, position: int | None = None) -> DamagedLogError:
+        """What a read at `position` (default: the start of the range) raises."""
+        return DamagedLogError(
+            f"log damaged at positions {self.first_position}..{self.end_position}, entries {self.first_index}.."
+            f"{self.last_index}: {self.why}. They are fetched from a peer; nothing was cut.",
+            position=self.first_position if position is None else position,
+            first_index=self.first_index,
+            last_index=self.last_index,
+        )
+
+
+def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
+    """One range for two that overlap or touch, `first` beginning first."""
+    if second.end_position <= first.end_position:
+        return first
+    why = first.why if first.why == second.why else f"{first.why}; {second.why}"
+    return DamagedRange(
+        first.first_position, second.end_position, first.first_index, second.last_index, first.before, second.after,
+        why[:300], first.located and second.located,
+    )  # fmt: skip
+
+
+class DamageMap:
+    """The damaged ranges of one log, disjoint and ascending. Safe for any thread; a sound log costs one attribute."""
+
+    __slots__ = ("_changed", "_lock", "_ranges")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranges: tuple[DamagedRange, ...] = ()
+        """Replaced as a whole, so that readers need no lock."""
+        self._changed: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @property
+    def ranges(self) -> tuple[DamagedRange, ...]:
+        """All of them, ascending."""
+        return self._ranges
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in all of them."""
+        return sum(damaged.size for damaged in self._ranges)
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Has `call` called, on whatever thread, after a range was found or dropped."""
+        self._changed.append(call)
+
+    def add(self, damaged: DamagedRange) -> DamagedRange:
+        """Records it, joined with those it overlaps or touches; returns the range that now covers it."""
+        with self._lock:
+            kept = []
+            found = damaged
+            for known in self._ranges:
+                if known.end_position < found.first_position or found.end_position < known.first_position:
+                    kept.append(known)
+                else:
+                    found = joined(*sorted((known, found)))
+            changed = found not in self._ranges
+            self._ranges = tuple(sorted((*kept, found)))
+        if changed:
+            self._tell()
+        return found
+
+    def drop(self, damaged: DamagedRange) -> None:
+        """Forgets a range: it was repaired."""
+        with self._lock:
+            before = self._ranges
+            self._ranges = tuple(known for known in before if known != damaged)
+        if before != self._ranges:
+            self._tell()
+
+    def cut(self, position: int) -> None:
+        """Forgets what lies at or above `position`: a conflict removed it from the log."""
+        with self._lock:
+            before = self._ranges
+            self._ranges = tuple(known for known in before if known.first_position < position)
+        if before != self._ranges:
+            self._tell()
+
+    def at_index(self, index: int) -> DamagedRange | None:
+        """The range that holds the entry."""
+        return self.first_in(index, index + 1)
+
+    def first_in(self, low: int, high: int) -> DamagedRange | None:
+        """The lowest range with an entry of [low, high)."""
+        for damaged in self._ranges:
+            if damaged.last_index >= low:
+                return damaged if damaged.first_index < high else None
+        return None
+
+    def touching(self, position: int, size: int) -> DamagedRange | None:
+        """The lowest range with a byte of [position, position + size)."""
+        ranges = self._ranges
+        at = bisect_right(ranges, position, key=_end)
+        if at < len(ranges) and ranges[at].first_position < position + size:
+            return ranges[at]
+        return None
+
+    def _tell(self) -> None:
+        for call in self._changed:
+            call()
+
+
+def _end(damaged: DamagedRange) -> int:
+    return damaged.end_position

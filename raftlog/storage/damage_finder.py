@@ -1,0 +1,104 @@
+"""Which frames of a segment cannot be read intact: looked for once a read, a peer or a scrub met bad bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from raftlog.errors import FrameError
+from raftlog.frame import HEADER_SIZE, FrameHeader
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.fs import File, unreadable
+from raftlog.storage.segment import Segment
+from raftlog.storage.segment_index import SegmentIndex
+from raftlog.types import LogTail
+
+
+class Extent(NamedTuple):
+    """One segment's entries with all that their frames are judged by. `end`: the last entry of it that counts."""
+
+    segment: Segment
+    places: SegmentIndex
+    end: LogTail
+    group_id: int
+
+    def begin(self, number: int) -> int:
+        """Position of entry `number`, or of what follows the last one."""
+        return self.end.end_position if number > self.end.index else self.places.position(number)
+
+
+def whole_file(segment: Segment, end: LogTail, why: str, *, located: bool) -> DamagedRange:
+    """All frames of a segment that ends at `end`."""
+    header = segment.header
+    return DamagedRange(
+        header.base_position, end.end_position, header.base_index, end.index, header.previous.header_crc,
+        end.header_crc, why, located,
+    )  # fmt: skip
+
+
+def first_damage(extent: Extent, file: File, low: int, high: int) -> DamagedRange | None:
+    """The first run of frames with an entry of [low, high) that do not read intact, grown over its bad neighbours."""
+    for number in range(low, min(high, extent.end.index + 1)):
+        if (why := _fault(extent, file, number)) is not None:
+            return _grown(extent, file, number, why)
+    return None
+
+
+def all_damage(extent: Extent, file: File, low: int, high: int) -> Iterator[DamagedRange]:
+    """Every such run, ascending."""
+    while (found := first_damage(extent, file, low, high)) is not None:
+        yield found
+        low = found.last_index + 1
+
+
+def _grown(extent: Extent, file: File, number: int, why: str) -> DamagedRange:
+    first = last = number
+    while first > extent.places.base_index and _fault(extent, file, first - 1) is not None:
+        first -= 1
+    while last < extent.end.index and _fault(extent, file, last + 1) is not None:
+        last += 1
+    return DamagedRange(
+        extent.begin(first), extent.begin(last + 1), first, last, _before(extent, file, first),
+        _after(extent, file, last), f"{extent.segment.path.name}: {why}",
+    )  # fmt: skip
+
+
+def _before(extent: Extent, file: File, first: int) -> int:
+    """header_crc of the frame before entry `first`."""
+    if first == extent.places.base_index:
+        return extent.segment.header.previous.header_crc
+    crc: int = _header(extent, file, first - 1).header_crc
+    return crc
+
+
+def _after(extent: Extent, file: File, last: int) -> int:
+    """What the frame after entry `last` names as its parent."""
+    if last == extent.end.index:
+        return extent.end.header_crc
+    parent: int = _header(extent, file, last + 1).parent
+    return parent
+
+
+def _header(extent: Extent, file: File, number: int) -> FrameHeader:
+    raw = file.pread(HEADER_SIZE, extent.segment.file_offset(extent.begin(number)))
+    return FrameHeader(raw, extent.group_id)
+
+
+def _fault(extent: Extent, file: File, number: int) -> str | None:
+    """Why entry `number` cannot be read, None if it can. Its term tells a frame that a lost write left from before."""
+    begin, end = extent.begin(number), extent.begin(number + 1)
+    try:
+        data = file.pread(end - begin, extent.segment.file_offset(begin))
+        header = FrameHeader(data[:HEADER_SIZE], extent.group_id)
+        if (header.index, header.position, header.frame_length) != (number, begin, end - begin):
+            return f"at position {begin} lies entry {header.index} of position {header.position}, not entry {number}"
+        if header.term != extent.places.term(number):
+            return f"entry {number} is of term {header.term}, not of term {extent.places.term(number)}"
+        header.entry(data[HEADER_SIZE:])
+    except FrameError as error:
+        return str(error)
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        return f"entry {number} cannot be read: {error.strerror}"
+    return None

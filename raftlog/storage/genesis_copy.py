@@ -1,0 +1,51 @@
+"""DATA/GENESIS: the frame at index 0 once more, so that a node whose first entry is damaged still knows its cluster.
+
+The frame proves itself (both CRCs); it is written when the directory is made, or at the next opening of an older one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, out_of_space
+from raftlog.frame import decode_entries
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem, read_file, write_file
+from raftlog.storage.genesis import Genesis, decode
+from raftlog.storage.log_reader import LogReader
+from raftlog.types import Entry
+
+
+def read_copy(fs: FileSystem, directory: Path, group_id: int | None = None) -> Entry:
+    """The frame in DATA/GENESIS. Raises FrameError if it is missing, damaged, or of another group."""
+    path = directory / layout.GENESIS
+    if not fs.exists(path):
+        raise FrameError(f"{path} is missing")
+    entries = list(decode_entries(read_file(fs, path), group_id))
+    if len(entries) != 1:
+        raise FrameError(f"{path} holds {len(entries)} frames")
+    return entries[0]
+
+
+def load_genesis(fs: FileSystem, directory: Path, log: LogReader, group_id: int) -> Genesis:
+    """GENESIS from the log, else from its copy; makes or heals the copy. Raises CorruptLogError if both are lost."""
+    try:
+        copy: Entry | None = read_copy(fs, directory, group_id)
+    except FrameError:
+        copy = None
+    try:
+        entry = log.read_entries(0, 1, 1)[0]
+    except (DamagedLogError, OutOfRangeError) as error:
+        if copy is None:
+            raise CorruptLogError(
+                f"GENESIS is damaged in {directory / layout.LOG} and in its copy: {error}. Put {layout.GENESIS} of any "
+                f"other node of this cluster, which is the same, into {directory}."
+            ) from error
+        return decode(copy)
+    if copy != entry:
+        try:
+            write_file(fs, directory / layout.GENESIS, entry.header + entry.payload)
+        except OSError as error:
+            if not out_of_space(error):
+                raise
+    return decode(entry)

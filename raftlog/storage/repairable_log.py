@@ -1,0 +1,122 @@
+"""The part of the log that takes a peer's copy of a damaged range (log_repair.py) and puts it in its place."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+from raftlog.errors import OutOfRangeError
+from raftlog.storage import layout
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.fs import FileSystem, write_file
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.log_repair import STAGED, Part, RangeRepair, check_still_damaged, copy_frames
+from raftlog.storage.scan import rebuild_index, sidecar_fits
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header
+from raftlog.storage.segment_index import SegmentIndex, encode_index
+from raftlog.types import LogTail
+
+
+class RepairableLog(LogReader):
+    """See the module. `repairing`, `repair` and what they return belong to one thread at a time, any thread."""
+
+    __slots__ = ("_publishing",)
+
+    def __init__(self, fs: FileSystem, log: Path, group_id: int, segments: list[Segment], tail: LogTail) -> None:
+        """See LogReader."""
+        super().__init__(fs, log, group_id, segments, tail)
+        self._publishing = threading.Lock()
+        """Held while `_segments` is replaced: by a roll, a cut, a repair."""
+
+    def repair(self, damaged: DamagedRange, frames: bytes) -> None:
+        """Puts a peer's copy of the whole range in place, durably. Errors: see RangeRepair.feed and finish; after any
+        of them the log is as it was."""
+        repair = self.repairing(damaged)
+        repair.feed(frames)
+        repair.finish()
+
+    def repairing(self, damaged: DamagedRange) -> RangeRepair:
+        """Begins the repair of a range in pieces; feed it from `next_position` on, then `finish`.
+
+        Raises OutOfRangeError unless `damaged` is one of `damage.ranges`.
+        """
+        check_still_damaged(self.damage.ranges, damaged)
+        for name in self._fs.listdir(self._log):
+            if name.startswith(STAGED.partition("{")[0]):
+                self._fs.unlink(self._log / name)
+        return RangeRepair(self._fs, self._log, self._group_id, damaged, self._tail_below(damaged), self._put_in_place)
+
+    def _tail_below(self, damaged: DamagedRange) -> LogTail:
+        segment = self._segment_of(damaged.first_index)
+        if segment.base == damaged.first_position:
+            return segment.header.previous
+        term = [term for first, term in segment.terms if first < damaged.first_index][-1]
+        return LogTail(term, damaged.first_index - 1, damaged.first_position, damaged.before or 0, segment.base, 0)
+
+    def _put_in_place(self, repair: RangeRepair) -> None:
+        with self._cutting:  # a cut may not remove what is being written, nor zeroes come over it
+            check_still_damaged(self.damage.ranges, repair.damaged)
+            ends = [part.previous for part in repair.parts[1:]] + [repair.tail]
+            for number, (part, end) in enumerate(zip(repair.parts, ends, strict=True)):
+                segment = self._segment_of(part.places.base_index)
+                if self._fs.exists(segment.path) and segment.base <= part.places.base:
+                    # A descriptor of its own: it must not swallow the failure of an append's sync.
+                    file = self._fs.open(segment.path)
+                    size = end.end_position - part.places.base
+                    copy_frames(part, size, file, segment.file_offset(part.places.base))
+                    file.close()
+                else:
+                    self._build_file(self._log / STAGED.format(number), part)
+            self._segments = self._with_files(repair.parts)
+            self._load.cache_clear()
+            self._open.cache_clear()
+            for part, end in zip(repair.parts, ends, strict=True):
+                self._adopt_index(part, end, located=repair.damaged.located)
+            self.damage.drop(repair.damaged)
+
+    def _build_file(self, staged: Path, part: Part) -> None:
+        part.file.fdatasync()
+        self._fs.rename(staged, self._log / layout.segment_name(part.places.base))
+        self._fs.fsync_dir(self._log)
+
+    def _with_files(self, parts: list[Part]) -> tuple[Segment, ...]:
+        """The segments, each file that came whole having its own."""
+        with self._publishing:
+            known = {segment.base: segment for segment in self._segments}
+            for part in parts:
+                base = part.places.base
+                if part.whole and (base not in known or known[base].header.previous != part.previous):
+                    path = self._log / layout.segment_name(base)
+                    header = decode_header(self._fs.open(path).pread(LOCAL_HEADER_SIZE, 0), path, self._group_id)
+                    known[base] = Segment(path, header)
+            return tuple(known[base] for base in sorted(known))
+
+    def _adopt_index(self, part: Part, end: LogTail, *, located: bool) -> None:
+        segment = self._segment_of(part.places.base_index)
+        if segment.index is not None:
+            adopt(segment.index, part.places)
+            return
+        following = next((after for before, after in pairwise(self._segments) if before is segment), None)
+        if following is None:
+            raise OutOfRangeError(f"{segment.path.name} is no sealed segment any more")
+        last = following.header.previous
+        path = segment.path.with_suffix(layout.INDEX_SUFFIX)
+        if located or sidecar_fits(self._fs, path, last, self._group_id):
+            return
+        index = part.places if part.whole and end == last else rebuild_index(self._fs, segment, last, self._group_id)
+        segment.terms = index.terms
+        write_file(self._fs, path, b"".join(encode_index(index, last, self._group_id)))
+
+
+def adopt(index: SegmentIndex, part: SegmentIndex) -> None:
+    """Gives the entries of `part` in `index` their places and terms."""
+    at = part.base_index - index.base_index
+    shift = part.base - index.base
+    index.offsets[at : at + len(part.offsets)] = type(index.offsets)("I", [offset + shift for offset in part.offsets])
+    after = part.base_index + len(part.offsets)
+    terms = [run for run in index.terms if run[0] < part.base_index] + part.terms
+    if after < index.base_index + len(index.offsets):
+        terms += [(after, index.term(after))] + [run for run in index.terms if run[0] > after]
+    kept = [run for number, run in enumerate(terms) if not number or terms[number - 1][1] != run[1]]
+    index.terms[:] = kept
