@@ -17,6 +17,7 @@ it may still happen later). After an `info` the process is retired, because its 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import zlib
@@ -33,6 +34,9 @@ VERSION = 1
 OpType = Literal["invoke", "ok", "fail", "info"]
 
 _CRC_TAIL = len(b',"crc":"00000000"}\n')
+_TAIL_FORMAT = b',"crc":"%08x"}\n'
+_BATCH_BYTES = 1 << 17
+"""Lines read, checked and decoded together: the loops are then C, and the bytes stay in the cache."""
 
 
 class HistoryError(Exception):
@@ -143,7 +147,7 @@ class HistoryWriter:
 
     def _write(self, body: bytes) -> None:
         self._crc = zlib.crc32(body, self._crc)
-        self._file.write(b'%s,"crc":"%08x"}\n' % (body[:-1], self._crc))
+        self._file.write(body[:-1] + _TAIL_FORMAT % self._crc)
 
 
 def read_history(path: Path, *, allow_cut: bool = False) -> History:
@@ -167,7 +171,7 @@ class _Reader:
         self.allow_cut = allow_cut
         self.crc = 0
 
-    def read(self, lines: Iterator[bytes]) -> tuple[History, list[Operation]]:
+    def read(self, lines: IO[bytes]) -> tuple[History, list[Operation]]:
         first = next(lines, b"")
         if not first.endswith(b"\n"):
             raise self._error(1, "not a history: no first line" if first else "the file is empty")
@@ -189,16 +193,38 @@ class _Reader:
         self._check(1, line, head.crc)
         return head.meta
 
-    def _ops(self, lines: Iterator[bytes], ops: list[Op]) -> bool:
+    def _ops(self, lines: IO[bytes], ops: list[Op]) -> bool:
         """Appends every step to `ops`; whether the closing line was there, and last."""
+        decode = msgspec.json.Decoder(Op).decode_lines
+        number = 1
+        while batch := lines.readlines(_BATCH_BYTES):
+            bodies = [line[:-_CRC_TAIL] + b"}" for line in batch]
+            crc = self.crc
+            chain = [crc := zlib.crc32(body, crc) for body in bodies]
+            try:
+                if _TAIL_FORMAT * len(batch) % tuple(chain) != b"".join([line[-_CRC_TAIL:] for line in batch]):
+                    return self._ops_one_by_one(itertools.chain(batch, lines), number, ops)
+                some = decode(b"\n".join(bodies))
+            except msgspec.MsgspecError:
+                return self._ops_one_by_one(itertools.chain(batch, lines), number, ops)
+            first = len(ops)
+            if len(some) != len(batch) or [op.index for op in some] != list(range(first, first + len(some))):
+                return self._ops_one_by_one(itertools.chain(batch, lines), number, ops)
+            ops += some
+            number += len(batch)
+            self.crc = crc
+        return self._ends_without_end(number)
+
+    def _ops_one_by_one(self, lines: Iterator[bytes], number: int, ops: list[Op]) -> bool:
+        """The same line by line, after line `number`: the last lines of every file, and the first wrong one."""
         decode = msgspec.json.Decoder(Op).decode
         crc = self.crc
-        number = 1
-        for number, line in enumerate(lines, 2):
+        for line in lines:
+            number += 1
             body = line[:-_CRC_TAIL] + b"}"
             chained = zlib.crc32(body, crc)
             try:
-                op = decode(body) if line[-_CRC_TAIL:] == b',"crc":"%08x"}\n' % chained else None
+                op = decode(body) if line[-_CRC_TAIL:] == _TAIL_FORMAT % chained else None
             except msgspec.MsgspecError:
                 op = None
             if op is None:
@@ -208,6 +234,9 @@ class _Reader:
                 raise self._error(number, f"index {op.index} where {number - 2} belongs")
             ops.append(op)
             crc = chained
+        return self._ends_without_end(number)
+
+    def _ends_without_end(self, number: int) -> bool:
         if not self.allow_cut:
             raise self._error(number, "the file is cut after this line: the closing line is missing")
         return False
@@ -263,25 +292,27 @@ def pair_up(
     ops: Iterable[Op], error: Callable[[Op, str], Exception] = lambda op, why: ValueError(f"op {op.index}: {why}")
 ) -> list[Operation]:
     """Operations in order of invocation. Raises `error(op, why)` for steps no single-threaded process can take."""
-    pending: dict[int, Op] = {}
+    pending: dict[int, int] = {}
     retired: set[int] = set()
-    completions: dict[int, Op] = {}
     invocations: list[Op] = []
+    completions: list[Op | None] = []
     last_ns: int | None = None
     for op in ops:
-        if last_ns is not None and op.time_ns < last_ns:
-            raise error(op, f"time runs backwards, from {last_ns} to {op.time_ns} ns")
-        last_ns = op.time_ns
-        if op.type == "invoke":
-            if op.process in pending or op.process in retired:
-                raise error(op, f"process {op.process} invokes while its operation before may still be under way")
-            pending[op.process] = op
+        process, kind, time_ns = op.process, op.type, op.time_ns
+        if last_ns is not None and time_ns < last_ns:
+            raise error(op, f"time runs backwards, from {last_ns} to {time_ns} ns")
+        last_ns = time_ns
+        if kind == "invoke":
+            if process in pending or process in retired:
+                raise error(op, f"process {process} invokes while its operation before may still be under way")
+            pending[process] = len(invocations)
             invocations.append(op)
+            completions.append(None)
             continue
-        invoked = pending.pop(op.process, None)
-        if invoked is None or invoked.f != op.f:
-            raise error(op, f"process {op.process} completes {op.f!r}, which it did not invoke")
-        completions[invoked.index] = op
-        if op.type == "info":
-            retired.add(op.process)
-    return [Operation(op, completions.get(op.index)) for op in invocations]
+        place = pending.pop(process, -1)
+        if place < 0 or invocations[place].f != op.f:
+            raise error(op, f"process {process} completes {op.f!r}, which it did not invoke")
+        completions[place] = op
+        if kind == "info":
+            retired.add(process)
+    return list(map(Operation._make, zip(invocations, completions, strict=True)))

@@ -6,7 +6,8 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice
+from operator import attrgetter, sub
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.steps import FAULT, NOTES, Operations, values_of
@@ -88,17 +89,19 @@ def outages(attempts: list[Operation], at_least_ns: int = 1_000_000) -> list[Out
     """
     if not attempts:
         return []
-    invoked = [o.invoked.time_ns for o in attempts]
-    ends = [o.completed.time_ns if o.completed is not None else invoked[-1] for o in attempts]
+    invoked = list(map(attrgetter("invoked.time_ns"), attempts))
+    ends = [invoked[-1] if end is None else end.time_ns for _, end in attempts]
     latest_end = list(accumulate(ends, max))
-    successes = sorted(o.completed.time_ns for o in attempts if o.completed is not None and o.outcome == "ok")
+    marks = [end.time_ns for _, end in attempts if end is not None and end.type == "ok"]
+    marks.sort()
+    marks = [invoked[0], *marks, max(latest_end[-1], invoked[-1])]
     found: list[Outage] = []
-    for before, after in pairwise([invoked[0], *successes, max(latest_end[-1], invoked[-1])]):
-        if after - before > at_least_ns:
-            position = bisect_right(invoked, before)
-            waiting_until = latest_end[position - 1] if position else before
-            tries = ((invoked[i], ends[i]) for i in range(position, len(invoked)))
-            found += _waited(before, after, waiting_until, tries)
+    for i, length in enumerate(map(sub, islice(marks, 1, None), marks)):
+        if length > at_least_ns:
+            position = bisect_right(invoked, marks[i])
+            waiting_until = latest_end[position - 1] if position else marks[i]
+            tries = ((invoked[k], ends[k]) for k in range(position, len(invoked)))
+            found += _waited(marks[i], marks[i + 1], waiting_until, tries)
     return [outage for outage in found if outage.length_ns > at_least_ns]
 
 

@@ -39,6 +39,17 @@ class Send(msgspec.Struct, gc=False):
         return self.found if self.queue is None else (self.queue, self.offset)
 
 
+def columns(rows: list[tuple[int, str]]) -> tuple[list[int], list[str]]:
+    """Offsets and message ids of an answer. Raises TypeError if a row is no pair."""
+    if not rows:
+        return [], []
+    try:
+        offsets, ids = zip(*rows, strict=True)
+    except (TypeError, ValueError):
+        raise TypeError("a row is a pair of an offset and a message id") from None
+    return list(offsets), list(ids)
+
+
 class Row(NamedTuple):
     """One message in one answer."""
 
@@ -77,14 +88,13 @@ class Dump:
         position = len(self.ids)
         self._starts.append(position)
         self._ops.append(op)
-        offsets = [offset for offset, _ in messages]
+        offsets, ids = columns(messages)
         if offsets != list(range(expected, expected + len(offsets))):
             for i, offset in enumerate(offsets):
                 if offset != expected:
                     self.breaks.append((position + i, expected))
                     self.fell_back |= offset < expected
                 expected = offset + 1
-        ids = [message_id for _, message_id in messages]
         "".join(ids)  # the cheapest way to refuse an id that is no string
         self.offsets += offsets
         self.ids += ids
@@ -127,17 +137,21 @@ class Messages:
         """Acknowledged sends per queue, in order of invocation."""
         self.dumps: dict[Queue, list[Dump]] = {}
         """Per queue one dump for every node that was read at all, in order of nodes."""
+        self.unknown: list[Send] = []
+        """Sends of unknown outcome, in order of invocation."""
         self.nodes: list[int] = []
+        self.perfect: dict[Queue, list[int]] = {}
+        """Queues that are the same on all replicas, every row an acknowledged message in its place, and for each place
+        the step that sent what stands there; known once the log checker has run.
+        """
 
     @classmethod
     def of(cls, operations: Operations) -> Messages:
         """Raises MalformedStep for a value of another shape and for an id that was sent twice."""
         self = cls()
         dumps: dict[tuple[Queue, int], Dump] = {}
-        by_name: dict[Queue, Queue] = {}
         with values_of(operations.of("send")) as sends:
-            for operation in sends:
-                self._send(operation, by_name)
+            self._add_sends(sends)
         with values_of(operations.of("read")) as reads:
             for operation in reads:
                 self._read(operation, dumps)
@@ -147,27 +161,37 @@ class Messages:
             self.dumps.setdefault(queue, []).append(dumps.get((queue, node)) or Dump(node, queue))
         return self
 
-    def _send(self, operation: Operation, by_name: dict[Queue, Queue]) -> None:
-        invoked, completed = operation
-        value = invoked.value
-        message_id, topic = value["id"], value["topic"]
-        producer = value.get("producer")
-        if not isinstance(message_id, str) or not isinstance(topic, str) or not isinstance(producer, str | None):
-            raise TypeError("id, topic and producer are strings")
-        send = Send(message_id, topic, producer, "info", invoked.index, -1)
-        if self.sends.setdefault(message_id, send) is not send:
-            raise ValueError(f"message id {message_id!r} was sent before; ids must be unique")
-        if completed is None:
-            return
-        send.outcome, send.completed = completed.type, completed.index
-        if send.outcome == "ok":
-            answer = completed.value
-            if answer.get("id", message_id) != message_id:
-                raise ValueError(f"answers {answer['id']!r}, not {message_id!r}")
-            name = queue_of(answer if "topic" in answer else {**answer, "topic": topic})
-            send.queue = by_name.setdefault(name, name)
-            send.offset = int(answer["queue_offset"])
-            self.acked[send.queue].append(send)
+    def _add_sends(self, operations: Iterator[Operation]) -> None:
+        """One loop and no calls: most of a history is sends."""
+        sends, acked = self.sends, self.acked
+        queues: dict[Queue, Queue] = {}
+        for invoked, completed in operations:
+            value = invoked.value
+            message_id, topic, producer = value["id"], value["topic"], value.get("producer")
+            if not isinstance(message_id, str) or not isinstance(topic, str):
+                raise TypeError("id and topic are strings")
+            if producer is not None and not isinstance(producer, str):
+                raise TypeError("a producer is a string")
+            if completed is None:
+                send = Send(message_id, topic, producer, "info", invoked.index, -1)
+            else:
+                send = Send(message_id, topic, producer, completed.type, invoked.index, completed.index)
+            if sends.setdefault(message_id, send) is not send:
+                raise ValueError(f"message id {message_id!r} was sent before; ids must be unique")
+            if send.outcome == "info":
+                self.unknown.append(send)
+            elif send.outcome == "ok":
+                assert completed is not None
+                answer = completed.value
+                if answer.get("id", message_id) != message_id:
+                    raise ValueError(f"answers {answer['id']!r}, not {message_id!r}")
+                queue_id = answer["queue_id"]
+                queue = queues.get((answer.get("topic", topic), queue_id))
+                if queue is None or type(queue_id) is not int:
+                    queue = queue_of({"topic": topic, **answer})
+                    queue = queues.setdefault(queue, queue)
+                send.queue, send.offset = queue, int(answer["queue_offset"])
+                acked[queue].append(send)
 
     @staticmethod
     def _read(operation: Operation, dumps: dict[tuple[Queue, int], Dump]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.log_detail import Copy, judge_origin, judge_place
-from jepsen_like.checkers.messages import Messages
+from jepsen_like.checkers.messages import Messages, columns
 from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
@@ -30,6 +30,42 @@ class _Position(NamedTuple):
     op: int
 
 
+class _Holders:
+    """Which message stands at an offset of one queue: acknowledged there, else read there, else first polled there."""
+
+    def __init__(self, messages: Messages, queue: Queue) -> None:
+        self._acked = {send.offset: send for send in messages.acked.get(queue, ())}
+        dumps = messages.dumps.get(queue)
+        self._dump = dumps[0] if dumps else None
+        rows = self._dump.offsets if self._dump else []
+        self._position = dict(zip(reversed(rows), range(len(rows) - 1, -1, -1), strict=True))
+        """Of an offset read twice, the first."""
+        self._polled: dict[int, _Seen] = {}
+
+    def get(self, offset: int) -> _Seen | None:
+        """None if nothing was ever seen there."""
+        if (send := self._acked.get(offset)) is not None:
+            return _Seen(send.message_id, send.completed)
+        if self._dump is not None and (position := self._position.get(offset)) is not None:
+            return _Seen(self._dump.ids[position], self._dump.op_at(position))
+        return self._polled.get(offset)
+
+    def note(self, offset: int, message_id: str, op: int) -> _Seen:
+        """What stands there; this one, if nothing was seen there before."""
+        found = self.get(offset)
+        if found is None:
+            found = self._polled[offset] = _Seen(message_id, op)
+        return found
+
+    def first(self, start: int, end: int) -> _Seen | None:
+        """The first message from `start` to before `end`."""
+        between: Iterable[int] = range(start, end)
+        if end - start > len(self._acked) + len(self._position) + len(self._polled):
+            known = {*self._acked, *self._position, *self._polled}
+            between = sorted(offset for offset in known if start <= offset < end)
+        return next((found for offset in between if (found := self.get(offset)) is not None), None)
+
+
 class _Group:
     """What the members of one group saw and committed; a consumer without a group is its own."""
 
@@ -49,17 +85,12 @@ class _Polls:
     def __init__(self, messages: Messages, findings: Findings) -> None:
         self.messages = messages
         self.findings = findings
-        self.holder: dict[Queue, dict[int, _Seen]] = defaultdict(dict)
+        self.holders: dict[Queue, _Holders] = {}
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.positions: dict[tuple[str, Queue], _Position] = {}
         self.moved: set[tuple[str, Queue]] = set()
         """(consumer, queue) whose assignment changed since its last poll of that queue."""
         self.polls = self.rows = 0
-        for queue, acked in messages.acked.items():
-            self.holder[queue] = {send.offset: _Seen(send.message_id, send.completed) for send in acked}
-        for queue, dumps in messages.dumps.items():
-            for row in dumps[0].rows():
-                self.holder[queue].setdefault(row.offset, _Seen(row.message_id, row.op))
 
     def rebalance(self, operation: Operation) -> None:
         """The consumer may go on elsewhere: in its new queues anywhere down to the committed offset."""
@@ -95,18 +126,36 @@ class _Polls:
         self.rows += len(rows)
         asked = int(value["offset"])
         self._resumed(consumer, group, queue, asked, invoked.index)
-        expected, kind = asked, "poll"
-        for offset, message_id in rows:
-            self._step(queue, expected, offset, kind, completed.index)
-            self._row(Copy(_NO_NODE, queue, offset, completed.index), message_id)
-            expected, kind = offset + 1, "int-poll"
-        group.seen[queue].update(offset for offset, _ in rows)
+        offsets, ids = columns(rows)
+        if not self._is_as_stored(queue, asked, offsets, ids, completed.index):
+            self._rows(queue, asked, offsets, ids, completed.index)
+        expected = offsets[-1] + 1 if offsets else asked
+        group.seen[queue].update(offsets)
         group.next_offset[queue] = max(expected, group.next_offset.get(queue, 0))
         self.positions[consumer, queue] = _Position(expected, completed.index)
         if answer.get("end"):
             group.drained[queue] = invoked.index
         elif rows:
             group.drained.pop(queue, None)
+
+    def _is_as_stored(self, queue: Queue, asked: int, offsets: list[int], ids: list[str], op: int) -> bool:
+        """Whether these rows are what stands in a perfect queue from there on, and all had been sent: then nothing can
+        be wrong with any of them.
+        """
+        invoked = self.messages.perfect.get(queue)
+        if invoked is None or not ids or offsets[0] != asked:
+            return False
+        dump = self.messages.dumps[queue][0]
+        start = asked - dump.offsets[0] if dump.offsets else -1
+        here = slice(start, start + len(ids))
+        return start >= 0 and dump.ids[here] == ids and dump.offsets[here] == offsets and max(invoked[here]) < op
+
+    def _rows(self, queue: Queue, asked: int, offsets: list[int], ids: list[str], op: int) -> None:
+        expected, kind = asked, "poll"
+        for offset, message_id in zip(offsets, ids, strict=True):
+            self._step(queue, expected, offset, kind, op)
+            self._row(Copy(_NO_NODE, queue, offset, op), message_id)
+            expected, kind = offset + 1, "int-poll"
 
     def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
         """Where a consumer goes on, against where it stopped, or after a rebalance against what its group did."""
@@ -147,15 +196,16 @@ class _Polls:
             self.findings.add(f"{kind}-skip", what, (skipped.op, op), subject=skipped.message_id)
 
     def _exists(self, queue: Queue, start: int, end: int) -> _Seen | None:
-        holder = self.holder[queue]
-        between: Iterable[int] = range(start, end)
-        if end - start > len(holder):
-            between = sorted(offset for offset in holder if start <= offset < end)
-        return next((holder[offset] for offset in between if offset in holder), None)
+        return self._holder(queue).first(start, end)
+
+    def _holder(self, queue: Queue) -> _Holders:
+        if queue not in self.holders:
+            self.holders[queue] = _Holders(self.messages, queue)
+        return self.holders[queue]
 
     def _row(self, copy: Copy, message_id: str) -> None:
         send = self.messages.sends.get(message_id)
-        first = self.holder[copy.queue].setdefault(copy.offset, _Seen(message_id, copy.op))
+        first = self._holder(copy.queue).note(copy.offset, message_id, copy.op)
         if first.message_id != message_id:
             where = place(copy.queue, copy.offset)
             what = f"{where} is {message_id!r} in this poll and {first.message_id!r} elsewhere"

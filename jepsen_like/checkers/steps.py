@@ -30,7 +30,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from operator import length_hint
+from itertools import chain
+from operator import attrgetter, length_hint
 from typing import Any
 
 from jepsen_like.history import Operation
@@ -45,6 +46,8 @@ VOCABULARY = NOTES | {
     *("put", "get", "delete", "cas", "create"),
     "digest",
 }
+
+_invoked_index = attrgetter("invoked.index")
 
 Queue = tuple[str, int]
 """(topic, queue id)"""
@@ -76,7 +79,7 @@ class Operations:
         found = [self._by_f[f] for f in kinds if self._by_f.get(f)]
         if len(found) == 1:
             return found[0]
-        return sorted((operation for some in found for operation in some), key=lambda o: o.invoked.index)
+        return sorted(chain.from_iterable(found), key=_invoked_index)
 
     def answered(self, *kinds: str) -> list[Operation]:
         """Those of them that were answered with ok."""

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like import history as history_module
 from jepsen_like.history import HistoryError, HistoryWriter, Op, pair_up, read_history
+
+
+@pytest.fixture(autouse=True, params=[1, 300, 1 << 17])
+def batch_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line by line, a few lines at once, everything at once: all the same to whoever reads."""
+    monkeypatch.setattr(history_module, "_BATCH_BYTES", request.param)
 
 
 def write(path: Path, count: int = 3) -> Path:

@@ -126,7 +126,7 @@ BROKEN_VALUES = {
     "rows that are none": (
         Script().did("read", {"messages": [1], "end": True}, node=1, topic="t", queue_id=0, offset=0),
         3,
-        "cannot unpack",
+        "a row is a pair",
     ),
     "an answer to another": (
         Script().did("send", {"id": "b", "queue_id": 0, "queue_offset": 0}, topic="t", id="a"), 3, "answers 'b'",
