@@ -138,6 +138,12 @@ class TopicsSection(_Section, frozen=True, kw_only=True):
     default_queues: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
 
 
+class IndexSection(_Section, frozen=True, kw_only=True):
+    """Whether a leader writes the keys of messages into the message index (RocketMQ: messageIndexEnable)."""
+
+    enabled: bool = True
+
+
 class OffsetsSection(_Section, frozen=True, kw_only=True):
     """Oneway offset commits ride in the log at the latest after `flush_ms`."""
 
@@ -177,6 +183,7 @@ class Config(_Section, frozen=True, kw_only=True):
     limits: LimitsSection = LimitsSection()
     send: SendSection = SendSection()
     topics: TopicsSection = TopicsSection()
+    index: IndexSection = IndexSection()
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()
     failpoints: FailpointsSection = FailpointsSection()

@@ -15,6 +15,8 @@ from zlib import crc32
 import msgspec
 from google_crc32c import value as crc32c
 
+from cluster.message_keys import KEYS_MARK, key_words
+from statemachine.message_index import key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class BatchMessage(msgspec.Struct, gc=False):
     properties: bytes
     tag_hash: int
     key_hash: int
+    unique_key: bytes = b""
 
 
 class Send(msgspec.Struct, gc=False):
@@ -156,14 +159,18 @@ def message_size(send: Send) -> int:
 
 
 def build(
-    sends: Sequence[Send], *, entry_position: int, store_ms: int, store_host: bytes, effects: bytes = b""
-) -> Built:
-    """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed."""
-    return _Builder(entry_position, store_ms, store_host).run(sends, effects)
+    sends: Sequence[Send], *, entry_position: int, store_ms: int, store_host: bytes, effects: bytes = b"",
+    index: bool = True,
+) -> Built:  # fmt: skip
+    """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
+
+    `index`: whether the message index is to hold their keys.
+    """
+    return _Builder(entry_position, store_ms, store_host, index).run(sends, effects)
 
 
 class _Builder:
-    def __init__(self, entry_position: int, store_ms: int, store_host: bytes) -> None:
+    def __init__(self, entry_position: int, store_ms: int, store_host: bytes, index: bool) -> None:
         self.position = entry_position + MESSAGES_AT
         self.store_ms = store_ms
         self.store_host = store_host
@@ -171,6 +178,9 @@ class _Builder:
         self.touched: list[tuple[QueueCursor, int]] = []
         self.sessions: dict[bytes, list[int | list[bytes]]] = {}
         self.unique: list[UniqueRow] = []
+        self.index = index
+        self.keys: list[int] = []
+        """Records of the message index, as numbers."""
 
     def run(self, sends: Sequence[Send], effects: bytes) -> Built:
         offsets: list[int] = []
@@ -189,12 +199,15 @@ class _Builder:
             else:
                 self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
                 positions.append(first)
+                if self.index:
+                    self._add_keys(slot.topic_id, send.unique_key.encode(), send.properties, first)
                 if slot.dedup == "strict" and send.unique_key:
                     self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
             offsets.append(offset)
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
-        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects)
+        keys = struct.pack(f">{len(self.keys)}Q", *self.keys)
+        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, keys)
         touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
 
@@ -244,9 +257,19 @@ class _Builder:
             offset, position = cursor.next_offset, self.position
             self._add(send, cursor, message.flag, message.body, message.properties, message.tag_hash)
             positions.append(position)
+            if self.index:
+                self._add_keys(send.slot.topic_id, message.unique_key, message.properties, position)
             if strict and message.key_hash:
                 self._add_unique(send, message.key_hash, message.body, offset, position)
         return tuple(positions)
+
+    def _add_keys(self, topic_id: int, unique_key: bytes, properties: bytes, position: int) -> None:
+        """A record for each key (RECORD of statemachine/message_index.py, packed by `run`)."""
+        low = position & 0xFFFFFFFF
+        if unique_key:
+            self.keys.append(crc32(unique_key, topic_id) << 32 | low)  # key_hash, without its call
+        if KEYS_MARK in properties:
+            self.keys += [key_hash(topic_id, word) << 32 | low for word in key_words(properties)]
 
     def _add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
         row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))

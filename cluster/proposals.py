@@ -66,6 +66,7 @@ class Proposals:
         """
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
+        self._index = config.index.enabled
         self._state = state
         self._clock = clock
         self._store_host = store_host
@@ -352,8 +353,9 @@ class Proposals:
         effects = self._effects.take() if self._effects else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built = build(
-            sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host, effects=effects
-        )
+            sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host,
+            effects=effects, index=self._index,
+        )  # fmt: skip
         try:
             entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
         except (NotLeaderError, ProposalDroppedError):

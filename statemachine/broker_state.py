@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership
-from raftlog.types import Entry, EntryId, EntryType
+from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
 from statemachine import commands, keys, payload, query
 from statemachine.commands import Command, CommandResult, InvalidCommandError
 from statemachine.consume_queue import ConsumeQueues
@@ -24,6 +24,7 @@ from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.groups import GroupConfig, Groups
 from statemachine.kv import KV, META, KVError
 from statemachine.members import Members
+from statemachine.message_index import MessageIndex
 from statemachine.query import QueueItem
 from statemachine.stage import Stage
 from statemachine.topics import TopicConfig, Topics
@@ -64,6 +65,7 @@ class BrokerState:
         self._offsets = ConsumerOffsets(kv)
         self._queues = ConsumeQueues(kv)
         self._dedup = Dedup(kv)
+        self._index = MessageIndex(kv)
         self._members = Members(kv)
         self._mark = _load_mark(kv)
         self._failure: str | None = None
@@ -134,6 +136,11 @@ class BrokerState:
         low, high = self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id)
         return query.offset_by_time(self._kv, topic_id, queue_id, timestamp_ms, upper, low, high)
 
+    @property
+    def message_index(self) -> MessageIndex:
+        """Where the messages with a key lie; for `bucket_below` and `candidates`."""
+        return self._index
+
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """What is remembered of a producer (16 bytes), None if it is unknown or expired."""
         return self._dedup.session(producer_id)
@@ -171,6 +178,8 @@ class BrokerState:
                     f"entry (term {entry.term}, index {entry.index}) does not follow (term {term}, index {index})"
                 )
             term, index = entry.term, entry.index
+            if entry.flags & FLAG_ROLL:
+                self._index.roll(stage, entry.timestamp_ms)
             results.append(self._apply_entry(stage, entry))
         mark = AppliedMark(term, index, entry.end_position, entry.timestamp_ms, entry.header_crc)
         stage.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*mark))
@@ -184,6 +193,7 @@ class BrokerState:
         self._groups.publish()
         self._offsets.publish()
         self._dedup.publish()
+        self._index.publish()
         self._members.publish()
         grown = self._queues.publish()
         self._mark = mark
@@ -223,6 +233,8 @@ class BrokerState:
         if decoded.unique:
             for row in decoded.iter_unique():
                 self._dedup.add_unique(stage, row, entry.timestamp_ms)
+        if decoded.keys:
+            self._index.add(stage, entry.position, entry.end_position, entry.timestamp_ms, decoded.keys)
         return results
 
     # -- commands

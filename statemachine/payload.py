@@ -4,14 +4,14 @@ Drawn in docs/disk-format.md; all integers big-endian. The leader builds it once
 applies it without looking at a message: a run's items are, byte for byte, what apply stores in the consume queue. ::
 
     head (40 bytes)
-      0  version       u8   1
+      0  version       u8   2 if there are keys, else 1
       1  reserved      3
       4  messages_len  u32  stored messages, back to back, in RocketMQ's stored form
       8  message_count u32
      12  runs_len      u32
      16  sessions_len  u32
      20  unique_len    u32
-     24  keys_len      u32  0 in version 1 (the message index)
+     24  keys_len      u32  records of the message index, 8 bytes each; 0 in version 1
      28  effects_len   u32  msgpack array of commands, applied in the same step, before the rows
      32  reserved      u64
 
@@ -25,6 +25,8 @@ applies it without looking at a message: a run's items are, byte for byte, what 
       sequence u64 | topic_id u32 | queue_id u32 | queue_offset u64 | position u64
     unique (40 bytes; only for topics with dedup=strict)
       key_hash u64 | topic_id u32 | queue_id u32 | queue_offset u64 | position u64 | body_crc u32 | reserved u32
+    key (8 bytes; one per key of a message, in the order of the messages)
+      hash u32 | low half of the message's position u32
 
 `position` is that of a message's first byte in the commit log (RocketMQ's physical offset):
 entry position + 64 (frame header) + 40 (head) + bytes of the messages before it.
@@ -38,12 +40,15 @@ from enum import IntEnum
 from typing import NamedTuple
 
 VERSION = 1
+VERSION_KEYS = 2
+"""Of a payload with keys: a node that would leave them out of its index refuses it."""
 HEAD = struct.Struct(">B3xIIIIIII8x")
 RUN = struct.Struct(">IIQIB3x")
 ITEM = struct.Struct(">QIIqQ")
 SESSION = struct.Struct(">16sQQI4x")
 SESSION_ROW = struct.Struct(">QIIQQ")
 UNIQUE = struct.Struct(">QIIQQI4x")
+KEY_SIZE = 8
 MESSAGES_AT = 64 + HEAD.size
 """Offset of the first message from the position of its frame."""
 
@@ -102,6 +107,7 @@ class Payload(NamedTuple):
     runs: bytes
     sessions: bytes
     unique: bytes
+    keys: bytes
     effects: bytes
 
     def iter_runs(self) -> Iterator[Run]:
@@ -143,6 +149,7 @@ def encode(
     sessions: Sequence[SessionRows] = (),
     unique: Sequence[UniqueRow] = (),
     effects: bytes = b"",
+    keys: bytes = b"",
 ) -> bytes:
     """Packs a payload; `messages` are parts that join to the stored messages (they need not be one part each)."""
     messages_len = sum(map(len, messages))
@@ -159,9 +166,10 @@ def encode(
     sessions_data = b"".join(session_parts)
     unique_data = b"".join([UNIQUE.pack(*row) for row in unique])
     head = HEAD.pack(
-        VERSION, messages_len, message_count, len(runs_data), len(sessions_data), len(unique_data), 0, len(effects)
-    )
-    return b"".join([head, *messages, runs_data, sessions_data, unique_data, effects])
+        VERSION_KEYS if keys else VERSION, messages_len, message_count, len(runs_data), len(sessions_data),
+        len(unique_data), len(keys), len(effects),
+    )  # fmt: skip
+    return b"".join([head, *messages, runs_data, sessions_data, unique_data, keys, effects])
 
 
 def decode(payload: bytes) -> Payload:
@@ -169,13 +177,17 @@ def decode(payload: bytes) -> Payload:
     if len(payload) < HEAD.size:
         raise PayloadError(f"a payload has at least {HEAD.size} bytes, not {len(payload)}")
     version, messages_len, count, runs_len, sessions_len, unique_len, keys_len, effects_len = HEAD.unpack_from(payload)
-    if version != VERSION:
-        raise PayloadError(f"payload format {version} is not {VERSION}: written by a newer RaftMQ?")
+    if not VERSION <= version <= VERSION_KEYS:
+        raise PayloadError(
+            f"payload format {version} is not one of {VERSION} to {VERSION_KEYS}: written by a newer RaftMQ?"
+        )
     a = HEAD.size + messages_len
     b = a + runs_len
     c = b + sessions_len
     d = c + unique_len
     e = d + keys_len
-    if e + effects_len != len(payload) or unique_len % UNIQUE.size:
+    if e + effects_len != len(payload) or unique_len % UNIQUE.size or keys_len % KEY_SIZE:
         raise PayloadError("section lengths do not add up")
-    return Payload(count, messages_len, payload[a:b], payload[b:c], payload[c:d], payload[e:])
+    if keys_len and version < VERSION_KEYS:
+        raise PayloadError(f"payload format {version} has no keys, and there are {keys_len} bytes of them")
+    return Payload(count, messages_len, payload[a:b], payload[b:c], payload[c:d], payload[d:e], payload[e:])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from cluster.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
+from cluster.message_keys import property_of
 from cluster.proposals import Proposals
 from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
@@ -55,18 +56,6 @@ class Refused(Exception):
 def tag_hash(tag: bytes) -> int:
     """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
     return java_hash(tag.decode("utf-8", "replace")) if tag else 0
-
-
-def property_of(properties: bytes, mark: bytes) -> bytes:
-    """The value of a property in `name 0x01 value 0x02 ...`, `mark` being its name with the 0x01; b"" if absent."""
-    at = properties.find(mark)
-    while at > 0 and properties[at - 1] != 2:
-        at = properties.find(mark, at + 1)
-    if at < 0:
-        return b""
-    start = at + len(mark)
-    end = properties.find(b"\x02", start)
-    return properties[start:] if end < 0 else properties[start:end]
 
 
 class Route(Protocol):
@@ -272,7 +261,7 @@ class SendHandler:
                     raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
                 properties, key, tag = self._check_message(body_len, body[props_at + 2 : stop])
                 key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
-                messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash))
+                messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
                 at = stop
                 if len(messages) > self._limits.batch_messages_max:
                     limit = self._limits.batch_messages_max

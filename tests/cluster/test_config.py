@@ -149,8 +149,8 @@ WRONG_VALUES = [
     ("peers.0.prot", 5, "unknown key peers.0.prot", "[peers.0] has id, host, port, admin, listeners",
      "did you mean port?"),
     ("rafft.tick_ms", 5, "unknown section rafft",
-     "a configuration has node, cluster, peers, listeners, peer, admin, raft, log, limits, send, topics, offsets, "
-     "dedup, failpoints, log_output", "did you mean raft?"),
+     "a configuration has node, cluster, peers, listeners, peer, admin, raft, log, limits, send, topics, index, "
+     "offsets, dedup, failpoints, log_output", "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 1 to 10000",
      "write, for example: tick_ms = 50"),
     ("raft.tick_ms", 0, "raft.tick_ms cannot be 0", "raft.tick_ms is a whole number from 1 to 10000",

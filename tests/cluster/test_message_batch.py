@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.message_batch import BatchMessage, QueueCursor, Send, TopicSlot, build, message_size, normal_kind
+from cluster.message_keys import KEYS_MARK, key_words, property_of
 from statemachine import payload
+from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import MESSAGES_AT, SESSION_ROW, RowKind
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -87,6 +89,30 @@ def test_unique_rows_only_for_strict_topics() -> None:
     strict = slot_of("S", 3, dedup="strict")
     (row,) = payload.decode(built_of(send(strict, 2, **fields)).payload).iter_unique()
     assert (row.topic_id, row.queue_id, row.queue_offset, row.position) == (3, 2, 100, (1 << 40) + MESSAGES_AT)
+
+
+def test_d4_every_key_has_a_record() -> None:
+    """UNIQ_KEY and each word of KEYS, of single messages and of batches; nothing if the index is off."""
+    slot = slot_of("T", 7)
+    words = b"KEYS\x01a b  a\x02MYKEYS\x01no\x02"
+    one = send(slot, unique_key="U1", properties=b"UNIQ_KEY\x01U1\x02" + words)
+    named = BatchMessage(0, b"", b"UNIQ_KEY\x01U2\x02", 0, 0, b"U2")
+    batch = send(slot, 1, batch=(named, BatchMessage(0, b"", words, 0, 0)))
+    built = built_of(one, batch)
+    first, (second, third) = built.positions
+    expected = [(b"U1", first), (b"a", first), (b"b", first), (b"U2", second), (b"a", third), (b"b", third)]
+    records = list(RECORD.iter_unpack(payload.decode(built.payload).keys))
+    assert records == [(key_hash(7, key), position & 0xFFFFFFFF) for key, position in expected]
+    off = build([one, batch], entry_position=0, store_ms=5, store_host=HOST, index=False)
+    assert payload.decode(off.payload).keys == b""
+
+
+def test_a_property_is_found_by_its_whole_name() -> None:
+    properties = b"XKEYS\x01no\x02KEYS\x01yes\x02"
+    assert property_of(properties, KEYS_MARK) == b"yes"
+    assert property_of(b"KEYS\x01last", KEYS_MARK) == b"last"
+    assert property_of(b"XKEYS\x01no\x02", KEYS_MARK) == b""
+    assert key_words(b"KEYS\x01 one  two one \x02") == [b"one", b"two"]
 
 
 def test_kinds_follow_the_topic() -> None:

@@ -22,7 +22,8 @@ Rows = dict[str, list[tuple[bytes, bytes]]]
 class LogBuilder:
     """Builds entries; `entries` is the log so far. Knows the next offset of each queue, as a leader does."""
 
-    def __init__(self) -> None:
+    def __init__(self, segment_size: int = 2**26) -> None:
+        self.segment_size = segment_size
         self.entries: list[Entry] = []
         self.tail = EMPTY_TAIL
         self.now_ms = 1_000_000
@@ -36,7 +37,7 @@ class LogBuilder:
             payload=data,
             timestamp_ms=self.now_ms,
             group_id=1,
-            segment_size=2**26,
+            segment_size=self.segment_size,
         )
         self.tail = tail_after(self.tail, entry)
         self.entries.append(entry)
@@ -62,10 +63,11 @@ class LogBuilder:
         sessions: tuple[payload.SessionRows, ...] = (),
         unique: tuple[payload.UniqueRow, ...] = (),
         effects: tuple[commands.Command, ...] = (),
+        keys: bytes = b"",
     ) -> Entry:
         packed = commands.pack(list(effects)) if effects else b""
         count = sum(run.count for run in runs)
-        return self.add(EntryType.MESSAGES, payload.encode([b"m" * 8], count, runs, sessions, unique, packed))
+        return self.add(EntryType.MESSAGES, payload.encode([b"m" * 8], count, runs, sessions, unique, packed, keys))
 
     @staticmethod
     def session(producer: int, low: int, sequences: list[int]) -> payload.SessionRows:
@@ -76,7 +78,7 @@ class LogBuilder:
 def drawn_log(seed: int, length: int) -> list[Entry]:
     """A log that uses every entry type and command, drawn by the seed."""
     rng = Random(seed)
-    log = LogBuilder()
+    log = LogBuilder(segment_size=rng.choice([2**13, 2**17, 2**26]))
     log.add(EntryType.GENESIS)
     ids: dict[str, int] = {}
     next_id = 1
@@ -124,7 +126,9 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
         for _ in range(rng.randrange(3))
     )
     commit = ["commit_offsets", [[f"g{rng.randrange(3)}", rng.choice(topic_ids), rng.randrange(2), rng.randrange(99)]]]
-    log.messages(*runs, sessions=sessions, unique=unique, effects=(commit,) if rng.random() < 0.4 else ())
+    effects = (commit,) if rng.random() < 0.4 else ()
+    keys = rng.randbytes(8 * rng.choice([0, 1, 1, 3, 40, 6000]))
+    log.messages(*runs, sessions=sessions, unique=unique, effects=effects, keys=keys)
 
 
 def all_rows(kv: KV) -> Rows:
@@ -133,7 +137,7 @@ def all_rows(kv: KV) -> Rows:
 
 
 @pytest.fixture(scope="session")
-def new_log() -> Callable[[], LogBuilder]:
+def new_log() -> Callable[..., LogBuilder]:
     """Makes an empty log."""
     return LogBuilder
 

@@ -32,16 +32,17 @@ unique_rows = st.builds(UniqueRow, u64, u32, u32, u64, u64, u32)
 
 @given(
     st.lists(st.binary(max_size=9)), u32, st.lists(runs(), max_size=3), st.lists(sessions(), max_size=3),
-    st.lists(unique_rows, max_size=3), st.binary(max_size=9),
+    st.lists(unique_rows, max_size=3), st.binary(max_size=9), st.integers(0, 3).map(lambda n: bytes(range(n * 8))),
 )  # fmt: skip
 def test_round_trip(
     messages: list[bytes], count: int, some_runs: list[Run], some_sessions: list[SessionRows],
-    unique: list[UniqueRow], effects: bytes,
+    unique: list[UniqueRow], effects: bytes, keys: bytes,
 ) -> None:  # fmt: skip
     body = b"".join(messages)
-    encoded = payload.encode(messages, count, some_runs, some_sessions, unique, effects)
+    encoded = payload.encode(messages, count, some_runs, some_sessions, unique, effects, keys)
     decoded = payload.decode(encoded)
     assert (decoded.message_count, decoded.messages_len, decoded.effects) == (count, len(body), effects)
+    assert (decoded.keys, encoded[0]) == (keys, 2 if keys else 1)
     assert encoded[payload.HEAD.size : payload.HEAD.size + len(body)] == body
     assert list(decoded.iter_runs()) == some_runs
     assert list(decoded.iter_sessions()) == some_sessions
@@ -64,6 +65,26 @@ def test_frozen_bytes() -> None:
         "00000300 00000000 00006800 00000000 00000700 00000100 00000200 00000000 00000300 00000000 "
         "00006800 00000900 00000090"
     )
+
+
+def test_frozen_bytes_with_keys() -> None:
+    """Version 2: version 1 and the records of the message index."""
+    encoded = payload.encode([b"ab"], 1, [], keys=bytes.fromhex("c0ffee0100000068"))
+    assert encoded.hex(" ", 4) == (
+        "0200 00000000 00020000 00010000 00000000 00000000 00000000 00080000 "
+        "00000000 00000000 00006162 c0ffee01 00000068"
+    )
+
+
+def test_keys_need_version_2_and_whole_records() -> None:
+    """A node of version 1 refuses keys instead of leaving them out of its rows."""
+    encoded = payload.encode([b"ab"], 1, [], keys=bytes(8))
+    with pytest.raises(PayloadError, match="has no keys"):
+        payload.decode(b"\x01" + encoded[1:])
+    with pytest.raises(PayloadError, match="do not add up"):
+        payload.decode(payload.encode([b"ab"], 1, [], keys=bytes(7)))
+    with pytest.raises(PayloadError, match="newer RaftMQ"):
+        payload.decode(b"\x03" + encoded[1:])
 
 
 @given(st.binary(max_size=300))
@@ -104,6 +125,6 @@ def test_a_run_that_is_cut_is_refused(cut: int) -> None:
 
 def test_a_newer_version_is_named() -> None:
     data = bytearray(payload.encode([], 0, []))
-    data[0] = 2
+    data[0] = payload.VERSION_KEYS + 1
     with pytest.raises(PayloadError, match="newer RaftMQ"):
         payload.decode(bytes(data))

@@ -1,0 +1,204 @@
+"""The message index: where in the log the messages with a key lie (docs/adr/0020-message-index.md).
+
+The leader writes one record per key into an entry's payload; apply stores an entry's records as one row, unread, and
+when RECORDS_MAX of them are open, deals them out to at most 256 rows by the first byte of their hash. A bucket is what
+one segment of the log holds: it is closed with the segment, and all its rows share a prefix, so trimming the log drops
+whole buckets. The rows depend on the log alone, not on how entries were grouped into runs.
+
+A record is 8 bytes: hash of topic and key (u32), then the low half of the message's position (u32). A bucket spans less
+than 4 GiB, so its base gives the other half back. Equal hashes are not equal keys: whoever looks up compares the key in
+the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from statemachine import keys
+from statemachine.kv import INDEX, KV
+from statemachine.stage import Stage
+
+RECORD = struct.Struct(">II")
+"""Hash, low half of the position."""
+RECORDS_MAX = 16_384
+"""Open records of a bucket: at most 128 KiB of memory, and what a lookup reads beside one partition."""
+BUCKET_SPAN = 1 << 32
+"""Bytes of log in a bucket, exclusive."""
+
+_LOW = BUCKET_SPAN - 1
+_HASH = struct.Struct(">I")
+
+
+def key_hash(topic_id: int, key: bytes) -> int:
+    """32 bits of a key of a topic. On disk in every log: never change it."""
+    return crc32(key, topic_id)
+
+
+class Bucket(NamedTuple):
+    """The part of the index that covers one segment, or as much of it as was written with an index."""
+
+    base: int
+    """Position of its first indexed entry."""
+    first_ms: int
+    last_ms: int
+    """No message in it was stored after this; U64_MAX as long as it is open."""
+
+
+class _Open:
+    """The open bucket; `pieces` holds the records of each entry since the last merge, `places` where those lie."""
+
+    __slots__ = ("base", "first_ms", "pieces", "places", "size")
+
+    def __init__(self, base: int, first_ms: int, places: list[int], pieces: list[bytes]) -> None:
+        self.base = base
+        self.first_ms = first_ms
+        self.places = places
+        self.pieces = pieces
+        self.size = sum(map(len, pieces))
+
+
+class _View(NamedTuple):
+    """What readers see of the open bucket. Lists only grow, so `pieces[:count]` stays what was published."""
+
+    base: int
+    pieces: list[bytes]
+    count: int  # type: ignore[assignment]
+
+
+_NO_VIEW = _View(-1, [], 0)
+
+
+class MessageIndex:
+    """All buckets. `add`, `roll` and `publish` belong to the apply lane; every other member to any thread."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._open = _load_open(kv)
+        self._view = _NO_VIEW
+        self._changed = True
+        self.publish()
+
+    # -- apply lane
+
+    def add(self, stage: Stage, position: int, end_position: int, time_ms: int, records: bytes) -> None:
+        """Adds the records of the entry at `position`, ascending from call to call."""
+        bucket = self._open
+        if bucket is not None and end_position - bucket.base > BUCKET_SPAN:
+            self.roll(stage, time_ms)
+            bucket = None
+        if bucket is None:
+            bucket = self._open = _Open(position, time_ms, [], [])
+            stage.put(INDEX, keys.index_bucket_key(position), keys.INDEX_BUCKET.pack(time_ms, keys.U64_MAX))
+        stage.put(INDEX, keys.index_entry_key(bucket.base, position), records)
+        bucket.places.append(position)
+        bucket.pieces.append(records)
+        bucket.size += len(records)
+        if bucket.size >= RECORDS_MAX * RECORD.size:
+            _merge(stage, bucket)
+        self._changed = True
+
+    def roll(self, stage: Stage, time_ms: int) -> None:
+        """Closes the open bucket, if there is one: the next entry, stored at `time_ms`, begins a segment."""
+        bucket = self._open
+        if bucket is None:
+            return
+        _merge(stage, bucket)
+        stage.put(INDEX, keys.index_bucket_key(bucket.base), keys.INDEX_BUCKET.pack(bucket.first_ms, time_ms))
+        self._open = None
+        self._changed = True
+
+    def publish(self) -> None:
+        """Shows the run's records to readers; called when its batch is written."""
+        if self._changed:
+            bucket = self._open
+            self._view = _NO_VIEW if bucket is None else _View(bucket.base, bucket.pieces, len(bucket.pieces))
+            self._changed = False
+
+    # -- any thread
+
+    def bucket_below(self, position: int) -> Bucket | None:
+        """The newest bucket whose base is below `position`; None if there is none."""
+        row = self._kv.seek_last(INDEX, keys.FIRST, keys.index_bucket_key(position))
+        if row is None:
+            return None
+        base = keys.index_base(row[0])
+        value = self._kv.get(INDEX, keys.index_bucket_key(base))
+        return None if value is None else Bucket(base, *keys.INDEX_BUCKET.unpack(value))
+
+    def candidates(self, bucket: Bucket, topic_id: int, key: bytes) -> Iterator[list[int]]:
+        """Positions of messages in the bucket whose key may be `key`, newest first: batches that descend, of
+        positions that ascend. Each batch is one row or what is open; reading goes on as the caller does."""
+        hashed = key_hash(topic_id, key)
+        wanted, base = _HASH.pack(hashed), bucket.base
+        view, lowest = self._view, keys.U64_MAX
+        if view.base == base:
+            found = _positions(base, b"".join(view.pieces[: view.count]), wanted, lowest)
+            if found:
+                lowest = found[0]
+                yield found
+        for data in self._merged(base, hashed >> 24):
+            # What was open above may have been merged meanwhile: it comes again, and not below what was given.
+            found = _positions(base, data, wanted, lowest)
+            if found:
+                lowest = found[0]
+                yield found
+
+    def _merged(self, base: int, partition: int) -> Iterator[bytes]:
+        """The merged rows of a partition, newest first."""
+        low, high = keys.index_partition_range(base, partition)
+        row = self._kv.seek_last(INDEX, low, high)
+        while row is not None:
+            yield row[1]
+            row = self._kv.seek_last(INDEX, low, row[0])
+
+
+def _merge(stage: Stage, bucket: _Open) -> None:
+    """Replaces the rows of single entries by one row for each first byte of a hash, in the order of the log."""
+    partitions: dict[int, list[int]] = {}
+    for record in struct.unpack(f">{bucket.size // RECORD.size}Q", b"".join(bucket.pieces)):
+        partition = partitions.get(record >> 56)
+        if partition is None:
+            partitions[record >> 56] = [record]
+        else:
+            partition.append(record)
+    for number, records in partitions.items():
+        key = keys.index_merged_key(bucket.base, number, bucket.places[0])
+        stage.put(INDEX, key, struct.pack(f">{len(records)}Q", *records))
+    for place in bucket.places:
+        stage.unput(INDEX, keys.index_entry_key(bucket.base, place))
+    bucket.places, bucket.pieces, bucket.size = [], [], 0
+
+
+def _positions(base: int, data: bytes, wanted: bytes, below: int) -> list[int]:
+    """Positions lower than `below` of the records with the hash `wanted`, ascending."""
+    found: list[int] = []
+    at = data.find(wanted)
+    while at >= 0:
+        if at % RECORD.size:
+            at = data.find(wanted, at + 1)
+            continue
+        position = base + (RECORD.unpack_from(data, at)[1] - base & _LOW)
+        if position < below:
+            found.append(position)
+        at = data.find(wanted, at + RECORD.size)
+    return found
+
+
+def _load_open(kv: KV) -> _Open | None:
+    """The open bucket as the store has it."""
+    last = kv.seek_last(INDEX, keys.FIRST, keys.LAST)
+    if last is None:
+        return None
+    base = keys.index_base(last[0])
+    row = kv.get(INDEX, keys.index_bucket_key(base))
+    first_ms, last_ms = (0, 0) if row is None else keys.INDEX_BUCKET.unpack(row)
+    if last_ms != keys.U64_MAX:
+        return None
+    places, pieces = [], []
+    for key, records in kv.scan(INDEX, *keys.index_entries_range(base)):
+        places.append(keys.index_place(key))
+        pieces.append(records)
+    return _Open(base, first_ms, places, pieces)
