@@ -1,0 +1,306 @@
+"""Making a backup: the part that only needs files. It runs in a process of its own (worker.py), beside the node.
+
+The cut is the applied index A of the checkpoint. Everything up to A is committed and on the node's disk, so its bytes
+never change again: segment files can be linked or copied while the node appends to the last of them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cluster.backup import files, listing, verify
+from cluster.backup import manifest as manifests
+from cluster.backup.files import checksum
+from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest
+from cluster.backup.segments import Part, parts_below
+from cluster.local_errors import ExitCode, LocalError
+from raftlog.errors import RaftLogError
+from raftlog.frame import HEADER_SIZE, FrameHeader
+from raftlog.storage import genesis as genesis_format
+from raftlog.storage import identity as identities
+from raftlog.storage import layout
+from raftlog.storage.identity import Identity
+from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.types import LogTail
+from statemachine.rocks_reader import CheckpointReader
+
+SPARE_BYTES = 1 << 20
+"""For the manifest and the directories."""
+TABLE = ".sst"
+"""Ends the name of a RocksDB file that is never written again."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node tells the process that makes the backup."""
+
+    data: str
+    """The node's directory."""
+    checkpoint: str
+    """A RocksDB checkpoint on the node's own disk; stays the node's to remove."""
+    to: str
+    made_ms: int
+    cluster_name: str
+    broker_name: str
+    keep: int | None = None
+    """How many backups of this node stay in `to`; all without."""
+    copy_all: bool = False
+    """Hard-links nothing: a bad block of the node's disk is then not the backup's too."""
+    versions: dict[str, str] = {}
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup that was made and read back."""
+
+    path: str
+    manifest: Manifest
+    removed: list[str]
+    """Older backups, thinned out."""
+
+
+class _Source(NamedTuple):
+    identity: Identity
+    cut: LogTail
+    segment_size: int
+    parts: list[Part]
+
+
+def create(request: Request, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
+    """Makes a backup in `request.to`. Raises LocalError; then nothing of it stays there, or the error says what."""
+    target = Path(request.to)
+    source = _look_at(request)
+    identity, cut = source.identity, source.cut
+    _make_target(target)
+    name = listing.name_of(request.made_ms, str(identity.cluster_uuid), identity.node_id, cut.index)
+    if (target / name).exists():
+        raise LocalError(
+            f"{target / name} exists already", "one was made within the same second", "try again", ExitCode.REFUSED
+        )
+    partial = target / (name + listing.PARTIAL)
+    work = _Work(request, source, partial, on_stage)
+    try:
+        listing.remove_unfinished(target, str(identity.cluster_uuid), identity.node_id)
+        manifest = work.run(name)
+        partial.rename(target / name)
+        files.sync_file(target)
+    except OSError as error:
+        left = files.remove_tree(partial)
+        if _is_below(error.filename, request.data):
+            raise _source_vanished(error, request, left) from error
+        raise files.target_error(error, target, work.needed, left) from error
+    except (RaftLogError, EOFError) as error:
+        raise _source_damaged(error, identity, files.remove_tree(partial)) from error
+    except BaseException:
+        files.remove_tree(partial)
+        raise
+    removed = [] if request.keep is None else _thin_out(target, identity, request.keep)
+    return Made(path=str(target / name), manifest=manifest, removed=removed)
+
+
+def _look_at(request: Request) -> _Source:
+    """What is to be backed up. Only reads."""
+    data = Path(request.data)
+    try:
+        identity = identities.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY)
+        with CheckpointReader(Path(request.checkpoint)) as reader:
+            mark = reader.mark
+        cut = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
+        if mark.index < 0:
+            raise LocalError(
+                "there is nothing to back up yet",
+                "the node has applied nothing",
+                "wait until a leader is elected: raftmq status",
+                ExitCode.REFUSED,
+            )
+        parts = parts_below(data / layout.LOG, cut.end_position, cut.header_crc, identity.group_id)
+        return _Source(identity, cut, _segment_size(parts[0].path), parts)
+    except RaftLogError as error:
+        raise _source_damaged(error, None, "") from error
+    except OSError as error:
+        raise _source_vanished(error, request, "") from error
+
+
+def _segment_size(first: Path) -> int:
+    with first.open("rb") as file:
+        file.seek(LOCAL_HEADER_SIZE)
+        header = FrameHeader(file.read(HEADER_SIZE))
+        entry = header.entry(file.read(header.frame_length - HEADER_SIZE))
+    return genesis_format.decode(entry).segment_size
+
+
+def _make_target(target: Path) -> None:
+    try:
+        target.mkdir(exist_ok=True)  # its parent must be there: one that is not may be a mount that is missing
+        files.sync_file(target)
+    except OSError as error:
+        raise LocalError(
+            f"{target} cannot be a backup target",
+            str(error),
+            f"mkdir -p {target.parent}    (and check that the disk is mounted), or: raftmq backup create --to DIR",
+            ExitCode.REFUSED,
+        ) from error
+
+
+class _Work:
+    """One backup being made."""
+
+    def __init__(self, request: Request, source: _Source, partial: Path, on_stage: Callable[[str], None]) -> None:
+        self._request = request
+        self._source = source
+        self._partial = partial
+        self._on_stage = on_stage
+        self._earlier: Manifest | None = None
+        self._copied: dict[Path, int] = {}
+        """File in the backup -> crc32c of what was read from the node."""
+        self._bytes_new = 0
+        self.needed = 0
+
+    def run(self, name: str) -> Manifest:
+        """Raises OSError, RaftLogError, EOFError."""
+        self._earlier = listing.newest(self._partial.parent, str(self._source.identity.cluster_uuid))
+        (self._partial / LOG).mkdir(parents=True)
+        (self._partial / STATE).mkdir()
+        self._check_space()
+        self._on_stage("state")
+        state = sorted(path for path in Path(self._request.checkpoint).iterdir() if path.is_file())
+        for path in state:
+            self._put_state(path)
+        self._on_stage("log")
+        for part in self._source.parts:
+            self._put_segment(part)
+        files.sync_tree(self._partial)
+        self._on_stage("reading back")
+        manifest = self._read_back(name, [path.name for path in state])
+        with (self._partial / MANIFEST).open("xb") as file:
+            file.write(manifests.encode(manifest))
+        files.sync_file(self._partial / MANIFEST)
+        files.sync_file(self._partial)
+        return manifest
+
+    def _check_space(self) -> None:
+        """Refuses early what cannot fit. Files that can be linked need no room."""
+        linked = self._can_link()
+        for part in self._source.parts:
+            if not (part.whole and (linked or self._earlier_segment(part))):
+                self.needed += part.size
+        if not linked:
+            self.needed += sum(path.stat().st_size for path in Path(self._request.checkpoint).iterdir())
+        if files.free_bytes(self._partial) < self.needed + SPARE_BYTES:
+            raise OSError(errno.ENOSPC, "there is not enough room", str(self._partial))
+
+    def _can_link(self) -> bool:
+        if self._request.copy_all:
+            return False
+        probe = self._partial / "probe"
+        if not files.link(Path(self._request.data) / layout.IDENTITY, probe):
+            return False
+        probe.unlink()
+        return True
+
+    def _put_state(self, path: Path) -> None:
+        target = self._partial / STATE / path.name
+        if path.name.endswith(TABLE):
+            if not self._request.copy_all and files.link(path, target):
+                return
+            earlier = self._earlier_state(path)
+            if earlier is not None and files.link(earlier, target):
+                return
+        self._copy(path, target, path.stat().st_size)
+
+    def _put_segment(self, part: Part) -> None:
+        target = self._partial / LOG / part.path.name
+        if part.whole:
+            earlier = self._earlier_segment(part)
+            if earlier is not None and files.link(earlier, target):
+                return
+            if not self._request.copy_all and files.link(part.path, target):
+                return
+        self._copy(part.path, target, part.size)
+
+    def _copy(self, source: Path, target: Path, size: int) -> None:
+        self._copied[target] = files.copy(source, target, size)
+        self._bytes_new += size
+
+    def _earlier_segment(self, part: Part) -> Path | None:
+        """The same frames in an earlier backup: equal header_crc at an index means equal logs up to there."""
+        if self._earlier is None:
+            return None
+        for record in self._earlier.segments:
+            same = (record.base_position, record.end_position, record.last_header_crc)
+            if same == (part.header.base_position, part.end_position, part.last_header_crc):
+                path = self._partial.parent / self._earlier.name / LOG / part.path.name
+                return None if self._request.copy_all and path.samefile(part.path) else path
+        return None
+
+    def _earlier_state(self, path: Path) -> Path | None:
+        """The same bytes in an earlier backup. Names repeat when a database is made anew, so the bytes are compared."""
+        if self._earlier is None:
+            return None
+        relative = f"{STATE}/{path.name}"
+        record = next((each for each in self._earlier.state if each.path == relative), None)
+        if record is None or checksum(path) != (record.size, record.crc32c):
+            return None
+        return self._partial.parent / self._earlier.name / relative
+
+    def _read_back(self, name: str, state: list[str]) -> Manifest:
+        request, identity, cut = self._request, self._source.identity, self._source.cut
+        ends = [(part.header.base_position, part.end_position) for part in self._source.parts]
+        tail, segments = verify.read_log(self._partial, ends, identity.group_id)
+        records = []
+        for path in (self._partial / STATE / each for each in state):
+            size, crc = checksum(path)
+            self._check_copy(path, crc)
+            records.append(FileRecord(f"{STATE}/{path.name}", size, crc))
+        mark, sums = verify.read_state(self._partial)
+        if not verify.same_place(mark, tail) or not verify.same_place(mark, cut):
+            raise EOFError(f"the log ends at index {tail.index}, the state at {mark.index}, the cut was {cut.index}")
+        frames = sum(record.end_position - record.base_position for record in segments)
+        return Manifest(
+            name=name, made_ms=request.made_ms, node=identity.node_id, cluster_uuid=str(identity.cluster_uuid),
+            cluster_name=request.cluster_name, broker_name=request.broker_name, group_id=identity.group_id,
+            index=cut.index, term=cut.term, position=cut.end_position, header_crc=cut.header_crc,
+            timestamp_ms=cut.timestamp_ms, segment_size=self._source.segment_size,
+            origin=[(str(each.cluster_uuid), each.last_index) for each in identity.origin],
+            digest=sums, segments=segments, state=records,
+            bytes_total=frames + sum(record.size for record in records), bytes_new=self._bytes_new,
+            versions=request.versions,
+        )  # fmt: skip
+
+    def _check_copy(self, path: Path, crc: int) -> None:
+        if self._copied.get(path, crc) != crc:
+            raise OSError(errno.EIO, "what was read back differs from what was written", str(path))
+
+
+def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
+    """An old backup that cannot be removed does not make the new one worse."""
+    try:
+        return listing.thin_out(target, str(identity.cluster_uuid), identity.node_id, keep)
+    except (OSError, LocalError):
+        return []
+
+
+def _is_below(name: object, folder: str) -> bool:
+    return isinstance(name, str | Path) and Path(folder) in Path(name).parents
+
+
+def _source_damaged(error: Exception, identity: Identity | None, left: str) -> LocalError:
+    who = f"node {identity.node_id}" if identity else "the node"
+    return LocalError(
+        f"the backup was not made: what {who} holds is damaged, or what was written was not read back",
+        f"{error}{left}",
+        "raftmq backup create --to DIR --node ANOTHER    (and raftmq logs, for what is wrong with this one)",
+        ExitCode.FAILED,
+    )
+
+
+def _source_vanished(error: OSError, request: Request, left: str) -> LocalError:
+    return LocalError(
+        f"the backup was not made: {error.filename} went away meanwhile",
+        f"{error.strerror or error}{left}; the log may have been trimmed while it was copied",
+        f"raftmq backup create --to {request.to}    (once more)",
+        ExitCode.FAILED,
+    )

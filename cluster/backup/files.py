@@ -1,0 +1,130 @@
+"""Putting a file into a backup: a hard link where it can be, else a copy; on disk, and read back from there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from google_crc32c import extend
+
+from cluster.local_errors import ExitCode, LocalError
+from raftlog.errors import out_of_space
+
+CHUNK = 1 << 20
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+
+
+def link(source: Path, target: Path) -> bool:
+    """Gives the file a second name; False if it cannot have one there (another file system, too many links)."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
+
+
+def copy(source: Path, target: Path, size: int | None = None) -> int:
+    """Copies the first `size` bytes (all without), synced; returns their crc32c. Raises OSError, EOFError if short."""
+    total, crc = 0, 0
+    with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
+        while size is None or total < size:
+            data = reader.read(CHUNK if size is None else min(CHUNK, size - total))
+            if not data:
+                break
+            write_all(writer.fileno(), data)
+            crc = extend(crc, data)
+            total += len(data)
+        os.fsync(writer.fileno())
+    if size is not None and total < size:
+        raise EOFError(f"{source} has {total} bytes, {size} were expected")
+    return crc
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of it: a nearly full disk may take a part."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
+    """(bytes, crc32c) of path[start:stop], read from the disk rather than from memory as far as the system allows."""
+    crc, total = 0, 0
+    with path.open("rb") as file:
+        drop_cache(file.fileno())
+        file.seek(start)
+        while stop is None or start + total < stop:
+            data = file.read(CHUNK if stop is None else min(CHUNK, stop - start - total))
+            if not data:
+                break
+            crc = extend(crc, data)
+            total += len(data)
+    return total, crc
+
+
+def drop_cache(fd: int) -> None:
+    """What is read next comes from the disk: reading back what is still in memory would prove nothing."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def sync_file(path: Path) -> None:
+    """Returns when the file is on disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tree(root: Path) -> None:
+    """Returns when every name below `root`, and its own, is on disk."""
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir()), root.parent):
+        sync_file(folder)
+
+
+def remove_tree(path: Path) -> str:
+    """Removes a folder of ours; returns what to tell a person if something is left of it, else ""."""
+    shutil.rmtree(path, ignore_errors=True)
+    return f"; {path} could not be removed: rm -r {path}" if os.path.lexists(path) else ""
+
+
+def target_error(error: OSError, target: Path, needed: int, left: str = "") -> LocalError:
+    """Why the target failed, in three lines."""
+    if out_of_space(error):
+        return LocalError(
+            f"the backup target {target} is full",
+            f"{free_text(target)}, this backup needs about {needed} more{left}",
+            f"free space there, lower --keep, or use another target: raftmq backup create --to DIR (was {target})",
+            ExitCode.FAILED,
+        )
+    if not target.is_dir() or error.errno in (errno.ESTALE, errno.ENOTCONN, errno.EIO, errno.ENODEV):
+        return LocalError(
+            f"the backup target {target} vanished while it was written to",
+            f"{error.strerror or error}{left}; the node goes on unharmed",
+            f"check the mount, then: raftmq backup create --to {target}",
+            ExitCode.FAILED,
+        )
+    return LocalError(
+        f"the backup to {target} failed",
+        f"{error}{left}; the node goes on unharmed",
+        f"ls -ld {target}    (owner, space, read-only?)",
+        ExitCode.FAILED,
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Space left for data on the file system of `path`."""
+    stat = os.statvfs(path)
+    return stat.f_bavail * stat.f_frsize
+
+
+def free_text(path: Path) -> str:
+    """Free space in words; said even when the file system does not answer any more."""
+    try:
+        return f"{free_bytes(path)} bytes are free"
+    except OSError:
+        return "free space unknown"

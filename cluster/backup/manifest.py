@@ -1,0 +1,139 @@
+"""manifest.json: what a backup holds, every file with its CRC; written last, so without it there is no backup.
+
+::
+
+    TARGET/<time>-<cluster>-n<node>-i<index>/       one backup; <...>.partial while it is being made
+        manifest.json                               below
+        log/<base position>.seg                     segment files up to the cut; of the last one only the part below it
+        state/                                      a RocksDB checkpoint of the applied state at the cut
+
+The cut is an applied index: everything up to it is committed and in the backup, nothing above it is. Numbers that need
+64 bits (digests) are hexadecimal text, so that any JSON reader keeps them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from cluster.local_errors import ExitCode, LocalError
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+LOG = "log"
+STATE = "state"
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """A file of `state/`, compared byte for byte."""
+
+    path: str
+    """Below the backup's folder."""
+    size: int
+    crc32c: int
+
+
+class SegmentRecord(msgspec.Struct, frozen=True):
+    """A segment file. What counts are its frames: the sync marks in front and what lies behind are local to a disk."""
+
+    base_position: int
+    end_position: int
+    """Position after its last frame."""
+    last_index: int
+    last_header_crc: int
+    """Equal ones at an index mean equal logs up to there."""
+    crc32c: int
+    """Of the frames."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup in its own words."""
+
+    name: str
+    made_ms: int
+    """When it was begun, by the node's clock."""
+    node: int
+    cluster_uuid: str
+    cluster_name: str
+    broker_name: str
+    group_id: int
+    index: int
+    """The cut, likewise the next four."""
+    term: int
+    position: int
+    """Where the log ends: the position after entry `index`."""
+    header_crc: int
+    timestamp_ms: int
+    segment_size: int
+    origin: list[tuple[str, int]]
+    """The cluster's ancestors, oldest first: (cluster uuid, last index)."""
+    digest: dict[str, str]
+    """Family -> sum of its rows at the cut, 16 hexadecimal digits."""
+    segments: list[SegmentRecord]
+    state: list[FileRecord]
+    bytes_total: int
+    bytes_new: int
+    """Copied; the rest are hard links."""
+    versions: dict[str, str]
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+class _Envelope(msgspec.Struct):
+    schema: int
+    crc32c: int
+    """Of the very bytes of `backup`."""
+    backup: msgspec.Raw
+
+
+def hex_sums(sums: dict[str, int]) -> dict[str, str]:
+    """Digest sums as a manifest has them."""
+    return {family: f"{total:016x}" for family, total in sums.items()}
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file's bytes."""
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body))) + b"\n"
+
+
+def load(backup: Path) -> Manifest:
+    """Reads a backup's manifest. Raises LocalError: none there, damaged, or of a newer release."""
+    path = backup / MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise LocalError(
+            f"{backup} is no backup",
+            f"there is no {MANIFEST} in it" if backup.is_dir() else "there is no such directory",
+            f"raftmq backup list {backup.parent}",
+            ExitCode.REFUSED,
+        ) from None
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read", str(error), f"ls -l {backup}", ExitCode.REFUSED) from error
+    try:
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema > SCHEMA:
+            raise LocalError(
+                f"{backup} was made by a newer release",
+                f"its manifest has schema {schema}, this release reads schemas up to {SCHEMA}",
+                "use the release that made it",
+                ExitCode.REFUSED,
+            )
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        body: Any = bytes(envelope.backup)
+        if crc32c(body) != envelope.crc32c:
+            raise msgspec.DecodeError("the checksum does not fit")
+        return msgspec.json.decode(body, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise LocalError(
+            f"{path} is damaged",
+            f"{error}; without it nobody can tell what else is damaged",
+            f"use another backup: raftmq backup list {backup.parent}",
+            ExitCode.REFUSED,
+        ) from None

@@ -1,0 +1,120 @@
+"""The log in a backup: which segment files lie below the cut, and whether their frames are the log they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from google_crc32c import extend
+
+from cluster.backup.files import CHUNK, drop_cache
+from cluster.backup.manifest import SegmentRecord
+from raftlog.errors import CorruptLogError, FrameError
+from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
+from raftlog.storage import layout
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, SegmentHeader, decode_header
+from raftlog.types import LogTail
+
+
+class Part(NamedTuple):
+    """A source segment file as far as it goes into a backup."""
+
+    path: Path
+    header: SegmentHeader
+    end_position: int
+    last_header_crc: int
+    """Of the frame that ends at `end_position`."""
+    whole: bool
+    """Sealed, and all of it lies below the cut."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file up to the cut, local header included."""
+        return LOCAL_HEADER_SIZE + self.end_position - self.header.base_position
+
+
+def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) -> list[Part]:
+    """The files with the log's bytes below `end_position`, whose last frame has `header_crc`.
+
+    Raises CorruptLogError if a file in the middle is missing or its local header damaged, OSError if one vanishes.
+    """
+    headers = [read_header(log / layout.segment_name(base), group_id) for base in _bases(log, end_position)]
+    parts: list[Part] = []
+    for number, (path, header) in enumerate(headers):
+        following = headers[number + 1][1].previous if number + 1 < len(headers) else None
+        end = end_position if following is None else following.end_position
+        crc = header_crc if following is None else following.header_crc
+        whole = following is not None or _is_sealed_at(log, end_position)
+        parts.append(Part(path, header, end, crc, whole))
+    return parts
+
+
+def _bases(log: Path, end_position: int) -> list[int]:
+    return [base for base in layout.segment_bases([path.name for path in log.iterdir()]) if base < end_position]
+
+
+def _is_sealed_at(log: Path, end_position: int) -> bool:
+    return (log / layout.segment_name(end_position)).exists()
+
+
+def read_header(path: Path, group_id: int) -> tuple[Path, SegmentHeader]:
+    """A segment file's local header. Raises CorruptLogError."""
+    with path.open("rb") as file:
+        return path, decode_header(file.read(LOCAL_HEADER_SIZE), path, group_id)
+
+
+def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int) -> tuple[LogTail, SegmentRecord]:
+    """Reads the frames up to `end_position`, each checked with its payload and against the one before.
+
+    `previous`: the log's tail before this file, None for the first file of a log that was trimmed. Raises
+    CorruptLogError naming file, position and index.
+    """
+    _, header = read_header(path, group_id)
+    if previous is not None and header.previous != previous:
+        raise CorruptLogError(f"{path} begins at position {header.base_position}, the file before ends elsewhere")
+    tail = header.previous
+    frames = _Frames(path, end_position - header.base_position)
+    try:
+        while tail.end_position < end_position:
+            tail = frames.next(tail, group_id)
+    except FrameError as error:
+        raise CorruptLogError(
+            f"{path} is damaged at position {tail.end_position}, index {tail.index + 1}: {error}"
+        ) from error
+    return tail, SegmentRecord(header.base_position, end_position, tail.index, tail.header_crc, frames.crc)
+
+
+class _Frames:
+    """Frames one after another, and the CRC of the bytes they were cut from."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.crc = 0
+        self._chunks = self._read(path, size)
+        self._data = b""
+        self._at = 0
+
+    def _read(self, path: Path, size: int) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            drop_cache(file.fileno())
+            file.seek(LOCAL_HEADER_SIZE)
+            while size and (data := file.read(min(CHUNK, size))):
+                size -= len(data)
+                self.crc = extend(self.crc, data)
+                yield data
+
+    def _take(self, size: int) -> bytes:
+        while len(self._data) - self._at < size:
+            data = next(self._chunks, b"")
+            if not data:
+                raise FrameError("the file ends within a frame")
+            self._data = self._data[self._at :] + data
+            self._at = 0
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def next(self, tail: LogTail, group_id: int) -> LogTail:
+        frame = FrameHeader(self._take(HEADER_SIZE), group_id)
+        entry = frame.entry(self._take(frame.frame_length - HEADER_SIZE))
+        check_follows(tail, entry)
+        return tail_after(tail, entry)

@@ -1,0 +1,126 @@
+"""Reading a backup back: every byte of every file, the chain of the log, and the state's rows against their sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cluster.backup import manifest as manifests
+from cluster.backup.files import checksum
+from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
+from cluster.backup.segments import walk
+from raftlog.errors import RaftLogError
+from raftlog.storage.layout import segment_name
+from raftlog.types import EMPTY_TAIL, LogTail
+from statemachine.rocks_reader import CheckpointReader
+
+
+class Verified(NamedTuple):
+    """What reading a backup back found. It is good if `problems` is empty."""
+
+    manifest: Manifest
+    problems: list[str]
+    """One sentence each, naming the file."""
+    bytes_read: int
+
+
+def verify(backup: Path) -> Verified:
+    """Reads all of it. Raises LocalError if there is no backup, or one of a newer release, or no readable manifest."""
+    manifest = manifests.load(backup)
+    problems = [*_unexpected(backup, manifest)]
+    problems += _log_problems(backup, manifest)
+    problems += [problem for record in manifest.state if (problem := _file_problem(backup, record))]
+    if not problems:
+        problems += _state_problems(backup, manifest)
+    return Verified(manifest, problems, manifest.bytes_total)
+
+
+def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[LogTail, list[SegmentRecord]]:
+    """Walks the segment files with these (base, end) positions. Raises CorruptLogError, OSError."""
+    tail = EMPTY_TAIL if ends[0][0] == 0 else None
+    records = []
+    for base, end in ends:
+        tail, record = walk(backup / LOG / segment_name(base), tail, end, group_id)
+        records.append(record)
+    assert tail is not None
+    return tail, records
+
+
+def read_state(backup: Path) -> tuple[LogTail, dict[str, str]]:
+    """The applied mark as the tail of the log it stands for, and the digest. Raises KVError."""
+    with CheckpointReader(backup / STATE) as reader:
+        mark = reader.mark
+        tail = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
+        return tail, manifests.hex_sums(reader.digest())
+
+
+def same_place(one: LogTail, other: LogTail) -> bool:
+    """Whether both name the same frame."""
+    return one[:4] == other[:4]
+
+
+def _unexpected(backup: Path, manifest: Manifest) -> list[str]:
+    known = {MANIFEST, *(record.path for record in manifest.state)}
+    known |= {f"{LOG}/{segment_name(record.base_position)}" for record in manifest.segments}
+    found = {str(path.relative_to(backup)) for path in backup.rglob("*") if not path.is_dir()}
+    return [f"{backup / name} is missing" for name in sorted(known - found)] + [
+        f"{backup / name} is not in the manifest" for name in sorted(found - known)
+    ]
+
+
+def _log_problems(backup: Path, manifest: Manifest) -> list[str]:
+    ends = [(record.base_position, record.end_position) for record in manifest.segments]
+    try:
+        tail, records = read_log(backup, ends, manifest.group_id)
+    except (RaftLogError, OSError) as error:
+        return [str(error)]
+    problems = [
+        f"{backup / LOG / segment_name(record.base_position)} holds another log than the manifest says"
+        for record, told in zip(records, manifest.segments, strict=True)
+        if record != told
+    ]
+    if (tail.index, tail.term, tail.end_position) != (manifest.index, manifest.term, manifest.position):
+        problems.append(f"{backup / LOG} ends at index {tail.index}, the manifest says {manifest.index}")
+    return problems
+
+
+def _file_problem(backup: Path, record: FileRecord) -> str:
+    try:
+        size, crc = checksum(backup / record.path)
+    except OSError as error:
+        return f"{backup / record.path} cannot be read: {error.strerror or error}"
+    if (size, crc) == (record.size, record.crc32c):
+        return ""
+    return (
+        f"{backup / record.path} is damaged: {size} bytes with crc32c {crc:08x}, the manifest says "
+        f"{record.size} with {record.crc32c:08x}"
+    )
+
+
+def _state_problems(backup: Path, manifest: Manifest) -> list[str]:
+    try:
+        mark, sums = read_state(backup)
+    except (RaftLogError, OSError) as error:
+        return [str(error)]
+    problems = []
+    if (mark.index, mark.term, mark.header_crc) != (manifest.index, manifest.term, manifest.header_crc):
+        problems.append(f"{backup / STATE} was applied up to index {mark.index}, the manifest says {manifest.index}")
+    for family, total in sums.items():
+        told = manifest.digest.get(family, "0" * 16)  # a family that the release which made it did not have
+        if total != told:
+            problems.append(f"{backup / STATE}: the rows of family {family} sum to {total}, the manifest says {told}")
+    return problems
+
+
+def as_json(name: str, verified: Verified) -> dict[str, object]:
+    """For --json."""
+    told = msgspec.to_builtins(verified.manifest)
+    return {
+        "name": name,
+        "good": not verified.problems,
+        "problems": verified.problems,
+        "bytes_read": verified.bytes_read,
+        **{key: told[key] for key in ("made_ms", "node", "cluster_uuid", "index", "term", "digest")},
+    }

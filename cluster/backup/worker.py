@@ -1,0 +1,80 @@
+"""`python -m cluster.backup.worker`: makes one backup in a process of its own, on idle CPU and disk time.
+
+The node writes a `create.Request` as one line of JSON to its stdin and keeps that open: if the node dies, the worker
+removes what it began and ends. It answers in lines of JSON: `{"stage": ...}` as it goes on, then `{"made": ...}` or
+`{"error": {"what", "why", "fix"}}`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+import msgspec
+
+from cluster.backup.create import Made, Request, create
+from cluster.local_errors import LocalError
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A LocalError on its way to the node."""
+
+    what: str
+    why: str
+    fix: str
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line from the worker."""
+
+    stage: str = ""
+    made: Made | None = None
+    error: Problem | None = None
+
+
+def main() -> int:
+    """Reads a request, makes the backup, says what became of it."""
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_end_with_the_node, daemon=True).start()
+    _stand_back()
+    try:
+        _say(Line(made=create(request, lambda stage: _say(Line(stage=stage)))))
+    except LocalError as error:
+        _say(Line(error=Problem(error.what, error.why, error.fix)))
+        return 1
+    return 0
+
+
+def _say(line: Line) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the node is gone; its thread below ends this process
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _end_with_the_node() -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    _thread.interrupt_main(signal.SIGTERM)
+
+
+def _stand_back() -> None:
+    """The node's own work goes first."""
+    os.nice(19)
+    import psutil
+
+    with contextlib.suppress(OSError, AttributeError, psutil.Error):
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

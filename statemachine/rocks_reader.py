@@ -1,0 +1,105 @@
+"""Rows of a RocksDB checkpoint, read without changing a byte of it: for backups, also on read-only media.
+
+RocksDB and its binding write a log and a settings file beside what they open, so what is opened is a folder of symbolic
+links to the checkpoint's files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from rocksdict import AccessType, Options, Rdict
+
+from statemachine import keys
+from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
+from statemachine.digest import row_hash
+from statemachine.kv import FAMILIES, META, KVError
+
+_MASK = 2**64 - 1
+
+
+class CheckpointReader:
+    """An open checkpoint, for `with`. Raises KVError if it cannot be opened, is damaged, or is of a newer version."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._links = Path(tempfile.mkdtemp(prefix="raftmq-read-"))
+        try:
+            for file in path.iterdir():
+                (self._links / file.name).symlink_to(file.absolute())
+            self._open()
+        except KVError:
+            shutil.rmtree(self._links, ignore_errors=True)
+            raise
+        except Exception as error:
+            shutil.rmtree(self._links, ignore_errors=True)
+            raise KVError(f"the state database at {path} cannot be opened: {error}") from error
+
+    def _open(self) -> None:
+        names = set(Rdict.list_cf(str(self._links), Options(raw_mode=True))) - {"default"}
+        if unknown := sorted(names - set(FAMILIES)):
+            raise KVError(
+                f"the state database at {self._path} has column families this version does not know "
+                f"({', '.join(unknown)}): a newer RaftMQ wrote it; use that version"
+            )
+        families = {name: Options(raw_mode=True) for name in names}
+        options = Options(raw_mode=True)
+        options.create_if_missing(False)
+        self._db = Rdict(str(self._links), options, column_families=families, access_type=AccessType.read_only())
+        self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
+        row = self._views[META].get(keys.FORMAT_KEY) if META in names else None
+        if row is not None and keys.U32.unpack(row)[0] > keys.FORMAT:
+            self.close()
+            raise KVError(
+                f"the state database at {self._path} has row format {keys.U32.unpack(row)[0]}, this version reads "
+                f"{keys.FORMAT}: a newer RaftMQ wrote it; use that version"
+            )
+
+    @property
+    def mark(self) -> AppliedMark:
+        """The last applied entry."""
+        row = self._views[META].get(keys.APPLIED_KEY) if META in self._views else None
+        return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+
+    def rows(self, family: str) -> Iterator[tuple[bytes, bytes]]:
+        """Every row of the family, ascending; none if the checkpoint is older than the family."""
+        if family not in self._views:
+            return
+        cursor = self._views[family].iter()
+        cursor.seek_to_first()
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        try:
+            cursor.status()  # a damaged block ends the iteration; only this tells it from the last row
+        except Exception as error:
+            raise KVError(f"family {family} of the state database at {self._path} is damaged: {error}") from error
+
+    def digest(self) -> dict[str, int]:
+        """The sum of each family, as `statemachine.digest.digest` has it."""
+        sums = {}
+        for family in FAMILIES:
+            rows = self.rows(family)
+            total = sum(row_hash(family, key, row) for key, row in rows if (family, key) != (META, keys.APPLIED_KEY))
+            sums[family] = total & _MASK
+        return sums
+
+    def close(self) -> None:
+        """Lets go of the files; idempotent."""
+        for view in self._views.values():
+            view.close()
+        self._views = {}
+        self._db.close()
+        shutil.rmtree(self._links, ignore_errors=True)
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

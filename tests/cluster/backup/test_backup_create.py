@@ -1,0 +1,207 @@
+"""Backups of a stopped node's files: what is in them, what is linked, what is noticed, what a bad target leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.backup import create as creating
+from cluster.backup import files, listing, manifest
+from cluster.backup.create import create
+from cluster.backup.verify import verify
+from cluster.local_errors import LocalError
+
+DAY_MS = 86_400_000
+NOW_MS = 1_700_000_000_000
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def problems(backup: Path) -> list[str]:
+    """What reading it back finds; a damaged manifest is a problem too."""
+    try:
+        return verify(backup).problems
+    except LocalError as error:
+        return [error.what]
+
+
+def test_a_backup_holds_the_log_up_to_the_cut_and_the_rows_of_the_cut(stopped: Any, tmp_path: Path) -> None:
+    made = create(stopped.request(tmp_path / "to"))
+    told, expected = made.manifest, stopped.expected
+    assert (told.index, told.term, told.position) == (
+        expected["last_index"], expected["last_term"], expected["end_position"],
+    )  # fmt: skip
+    assert {
+        family: int(total, 16) for family, total in told.digest.items() if family in expected["digest"]
+    } == expected["digest"]
+    assert told.segments[0].base_position == 0
+    assert told.segments[-1].end_position == expected["end_position"]
+    assert len(told.segments) > 3
+    found = verify(Path(made.path))
+    assert (found.problems, found.manifest) == ([], told)
+    assert [each.name for each in listing.backups_in(tmp_path / "to")[0]] == [told.name]
+    assert manifest.load(Path(made.path)) == told
+
+
+def test_sealed_files_are_linked_and_the_last_one_is_copied(stopped: Any, tmp_path: Path) -> None:
+    made = create(stopped.request(tmp_path / "to"))
+    log = stopped.data / "log"
+    kept = sorted((Path(made.path) / "log").iterdir())
+    assert [path.samefile(log / path.name) for path in kept] == [True] * (len(kept) - 1) + [False]
+    copies = create(stopped.request(tmp_path / "copies", copy_all=True))
+    assert not any(path.samefile(log / path.name) for path in (Path(copies.path) / "log").iterdir())
+    assert copies.manifest.bytes_new > made.manifest.bytes_new
+    assert copies.manifest.segments == made.manifest.segments
+
+
+def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    linking = files.link
+
+    def not_across(source: Path, target: Path) -> bool:
+        """As if the target were on another file system."""
+        return str(tmp_path / "to") in str(source) and linking(source, target)
+
+    monkeypatch.setattr(files, "link", not_across)
+    first = create(stopped.request(tmp_path / "to"))
+    later = stopped._replace(checkpoint=stopped.grow(200))
+    second = create(later.request(tmp_path / "to", NOW_MS + 1000))
+    assert first.manifest.bytes_new >= first.manifest.bytes_total
+    assert second.manifest.bytes_new < second.manifest.bytes_total - 500_000
+    same = [
+        record.base_position for record in second.manifest.segments if record in first.manifest.segments
+    ]  # all that were sealed then
+    assert len(same) == len(first.manifest.segments) - 1
+    for base in same:
+        name = f"{base:020d}.seg"
+        assert (Path(first.path) / "log" / name).samefile(Path(second.path) / "log" / name)
+    assert verify(Path(first.path)).problems == verify(Path(second.path)).problems == []
+    shutil.rmtree(first.path)
+    assert verify(Path(second.path)).problems == []
+
+
+def test_a_backup_stays_what_it_was_while_the_node_goes_on(stopped: Any, tmp_path: Path) -> None:
+    made = create(stopped.request(tmp_path / "to"))
+    stopped.grow(400)
+    assert verify(Path(made.path)).problems == []
+
+
+def test_the_oldest_go_when_there_are_more_than_keep(stopped: Any, tmp_path: Path) -> None:
+    target = tmp_path / "to"
+    made_names = []
+    for day in range(4):
+        made = create(stopped.request(target, NOW_MS + day * DAY_MS, keep=2))
+        made_names.append(made.manifest.name)
+    assert [Path(path).name for path in made.removed] == [made_names[1]]
+    assert names(target) == made_names[2:]
+
+
+def test_every_flipped_byte_of_a_small_backup_is_noticed_or_does_not_count(stopped: Any, tmp_path: Path) -> None:
+    """Not what lies before and behind a segment's frames: marks and zeroes are not part of the backup."""
+    made = create(stopped.request(tmp_path / "to", copy_all=True))
+    root = Path(made.path)
+    ends = {
+        f"{each.base_position:020d}.seg": 4096 + each.end_position - each.base_position
+        for each in made.manifest.segments
+    }
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        size = path.stat().st_size
+        for at in sorted({0, size // 2, size - 1} if path.name in ends else {size // 2} if size else set()):
+            counts = path.name not in ends or at < 64 or 4096 <= at < ends[path.name]
+            with path.open("r+b") as file:
+                original = os.pread(file.fileno(), 1, at)
+                os.pwrite(file.fileno(), bytes([original[0] ^ 0x10]), at)
+                assert bool(problems(root)) is counts, (path, at)
+                os.pwrite(file.fileno(), original, at)
+    assert verify(root).problems == []
+
+
+def test_missing_and_extra_files_are_told(stopped: Any, tmp_path: Path) -> None:
+    root = Path(create(stopped.request(tmp_path / "to")).path)
+    (root / "state" / "CURRENT").rename(root / "state" / "current")
+    told = " ".join(verify(root).problems)
+    assert "CURRENT is missing" in told
+    assert "current is not in the manifest" in told
+
+
+def test_damage_of_the_node_is_not_carried_into_a_backup(stopped: Any, tmp_path: Path) -> None:
+    path = sorted((stopped.data / "log").glob("*.seg"))[1]
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), b"\xff\xfe", 4096 + 70_000)
+    with pytest.raises(LocalError, match=r"(?s)what node 1 holds is damaged.*at position.*--node ANOTHER"):
+        create(stopped.request(tmp_path / "to"))
+    assert names(tmp_path / "to") == []
+
+
+def test_a_full_target_is_refused_before_anything_is_copied(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda path: 5000)
+    with pytest.raises(LocalError, match=r"(?s)is full.*5000 bytes are free, this backup needs about \d{6}.*--keep"):
+        create(stopped.request(tmp_path / "to", copy_all=True))
+    assert names(tmp_path / "to") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "nth"),
+    [
+        (errno.ENOSPC, "is full", 1), (errno.EDQUOT, "is full", 12), (errno.EIO, "vanished", 4),
+        (errno.EACCES, "failed", 9),
+    ],
+)  # fmt: skip
+def test_a_target_that_fails_in_the_middle(
+    stopped: Any, tmp_path: Path, monkeypatch: Any, number: int, what: str, nth: int
+) -> None:
+    writing, count = files.write_all, 0
+
+    def fails(fd: int, data: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count == nth:
+            raise OSError(number, os.strerror(number), str(tmp_path / "to"))
+        writing(fd, data)
+
+    before = sorted(stopped.data.rglob("*"))
+    monkeypatch.setattr(files, "write_all", fails)
+    with pytest.raises(LocalError, match=what):
+        create(stopped.request(tmp_path / "to", copy_all=True))
+    assert count == nth
+    assert names(tmp_path / "to") == []
+    assert sorted(stopped.data.rglob("*")) == before
+
+
+def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    copying = files.copy
+
+    def vanishes(source: Path, target: Path, size: int | None = None) -> int:
+        shutil.rmtree(tmp_path / "to")
+        return copying(source, target, size)
+
+    monkeypatch.setattr(files, "copy", vanishes)
+    with pytest.raises(LocalError, match=r"(?s)vanished.*unharmed.*check the mount"):
+        create(stopped.request(tmp_path / "to"))
+    with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*is mounted"):
+        create(stopped.request(tmp_path / "no" / "such" / "parent"))
+
+
+def test_what_an_earlier_attempt_left_is_removed_and_told(stopped: Any, tmp_path: Path) -> None:
+    target = tmp_path / "to"
+    mine = target / f"20200101T000000Z-{stopped.expected['cluster_uuid'][:8]}-n1-i5.partial"
+    other = target / "20200101T000000Z-aaaaaaaa-n2-i5.partial"
+    (mine / "log").mkdir(parents=True)
+    other.mkdir()
+    assert len(listing.backups_in(target)[1]) == 2
+    create(stopped.request(target))
+    assert (mine.exists(), other.exists()) == (False, True)
+
+
+def test_a_copy_that_is_not_read_back_as_it_was_written(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    summing = files.checksum
+    monkeypatch.setattr(creating, "checksum", lambda path: (summing(path)[0], 1))
+    with pytest.raises(LocalError, match="read back"):
+        create(stopped.request(tmp_path / "to", copy_all=True))
+    assert names(tmp_path / "to") == []
