@@ -180,11 +180,12 @@ class _Builder:
         self.unique: list[UniqueRow] = []
         self.index = index
         self.keys: list[int] = []
-        """Records of the message index, as numbers."""
+        """Records of the message index (statemachine/message_index.py), as numbers."""
 
     def run(self, sends: Sequence[Send], effects: bytes) -> Built:
         offsets: list[int] = []
         positions: list[tuple[int, ...] | int] = []
+        keys = self.keys
         for send in sends:
             slot = send.slot
             cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
@@ -200,14 +201,17 @@ class _Builder:
                 self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
                 positions.append(first)
                 if self.index:
-                    self._add_keys(slot.topic_id, send.unique_key.encode(), send.properties, first)
+                    if send.unique_key:  # `key_hash` and `_add_words` without their calls: every message comes here
+                        keys.append(crc32(send.unique_key.encode(), slot.topic_id) << 32 | first & 0xFFFFFFFF)
+                    if KEYS_MARK in send.properties:
+                        self._add_words(slot.topic_id, send.properties, first)
                 if slot.dedup == "strict" and send.unique_key:
                     self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
             offsets.append(offset)
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
-        keys = struct.pack(f">{len(self.keys)}Q", *self.keys)
-        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, keys)
+        records = struct.pack(f">{len(keys)}Q", *keys)
+        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, records)
         touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
 
@@ -252,24 +256,24 @@ class _Builder:
 
     def _add_batch(self, send: Send, cursor: QueueCursor) -> tuple[int, ...]:
         positions: list[int] = []
-        strict = send.slot.dedup == "strict"
+        strict, topic_id = send.slot.dedup == "strict", send.slot.topic_id
         for message in send.batch:
             offset, position = cursor.next_offset, self.position
             self._add(send, cursor, message.flag, message.body, message.properties, message.tag_hash)
             positions.append(position)
             if self.index:
-                self._add_keys(send.slot.topic_id, message.unique_key, message.properties, position)
+                if message.unique_key:
+                    self.keys.append(crc32(message.unique_key, topic_id) << 32 | position & 0xFFFFFFFF)
+                if KEYS_MARK in message.properties:
+                    self._add_words(topic_id, message.properties, position)
             if strict and message.key_hash:
                 self._add_unique(send, message.key_hash, message.body, offset, position)
         return tuple(positions)
 
-    def _add_keys(self, topic_id: int, unique_key: bytes, properties: bytes, position: int) -> None:
-        """A record for each key (RECORD of statemachine/message_index.py, packed by `run`)."""
+    def _add_words(self, topic_id: int, properties: bytes, position: int) -> None:
+        """A record for each word of KEYS."""
         low = position & 0xFFFFFFFF
-        if unique_key:
-            self.keys.append(crc32(unique_key, topic_id) << 32 | low)  # key_hash, without its call
-        if KEYS_MARK in properties:
-            self.keys += [key_hash(topic_id, word) << 32 | low for word in key_words(properties)]
+        self.keys += [key_hash(topic_id, word) << 32 | low for word in key_words(properties)]
 
     def _add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
         row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
