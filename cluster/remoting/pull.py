@@ -39,6 +39,9 @@ BYTES_MAX = 8 << 20
 """A reply's body; half of the frame that clients accept."""
 SCAN_MAX = 4096
 """Queue items looked at by one pull with a tag filter."""
+GAP_BYTES = 8 << 10
+"""Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of its
+own. What one pull reads is bounded by this and MESSAGES_MAX."""
 SCAN_WINDOW = 256
 """Items per fetch: an aligned chunk of the consume queue."""
 SUSPEND_MS_MAX = 60_000
@@ -334,7 +337,7 @@ def _read_block(services: Services, items: list[QueueItem]) -> bytes:
     """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
     first = items[0].position
     span = items[-1].position + items[-1].size - first
-    if len(items) < 2 or span > 2 * sum([item.size for item in items]):
+    if len(items) < 2 or span > sum([item.size for item in items]) + GAP_BYTES * len(items):
         return b""
     try:
         return services.read_log(first, span)

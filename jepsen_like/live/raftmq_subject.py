@@ -209,12 +209,8 @@ class RaftMQSubject:
         """See Subject."""
         from cluster.client import connect
 
-        rows = 0
-        with connect(self.servers) as mq:
-            for node in self.nodes:
-                for queue_id in range(QUEUES):
-                    rows += _read_queue(mq, node, queue_id, history)
-        return rows
+        with connect(self.servers) as mq, concurrent.futures.ThreadPoolExecutor(len(self.nodes)) as pool:
+            return sum(pool.map(lambda node: _read_node(mq, node, history), self.nodes))
 
     def evidence(self) -> list[str]:
         """See Subject: the last words of nodes that ended by themselves."""
@@ -224,6 +220,10 @@ class RaftMQSubject:
                 last = " | ".join(line for line in log_tail(node, 3) if line.strip())
                 told.append(f"node {node.id} ended by itself {len(codes)} times, last with code {codes[-1]}: {last}")
         return told
+
+
+def _read_node(mq: Any, node: NodeRecord, history: HistoryWriter) -> int:
+    return sum(_read_queue(mq, node, queue_id, history) for queue_id in range(QUEUES))
 
 
 def _read_queue(mq: Any, node: NodeRecord, queue_id: int, history: HistoryWriter) -> int:

@@ -94,7 +94,7 @@ def test_scattered_messages_are_read_one_by_one(node: Any, pull: Any) -> None:
     mine = []
     for _ in range(3):
         mine += node.store("T", b"mine")
-        node.store("T", b"x" * 10_000, queue_id=1)
+        node.store("T", b"x" * 40_000, queue_id=1)
     assert pull(0).answer.body == b"".join(mine)
     assert len(node.reads) == 3
 
@@ -103,7 +103,7 @@ def test_interleaved_messages_are_sliced_out_of_one_read(node: Any, pull: Any) -
     mine = []
     for _ in range(3):
         mine += node.store("T", b"m" * 1000)
-        node.store("T", b"x", queue_id=1)
+        node.store("T", *[b"x" * 1000] * 5, queue_id=1)
     assert pull(0).answer.body == b"".join(mine)
     assert len(node.reads) == 1
 
