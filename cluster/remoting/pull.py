@@ -40,8 +40,8 @@ BYTES_MAX = 8 << 20
 SCAN_MAX = 4096
 """Queue items looked at by one pull with a tag filter."""
 GAP_BYTES = 8 << 10
-"""Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of its
-own. What one pull reads is bounded by this and MESSAGES_MAX."""
+"""Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
+its own. What one pull reads is bounded by this and MESSAGES_MAX."""
 SCAN_WINDOW = 256
 """Items per fetch: an aligned chunk of the consume queue."""
 SUSPEND_MS_MAX = 60_000
