@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.framing import FrameBuffer
 from cluster.peer.transport import BULK, CONTROL, Handlers
-from cluster.peer.wire import FRAME_MAX, Kind, WireError, decode_message, encode_message, pack, unpack
+from cluster.peer.wire import FRAME_MAX, NODE_KINDS, Kind, WireError, decode_message, encode_message, pack, unpack
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 
@@ -158,7 +158,7 @@ class MemoryTransport:
         buffer, frames = FrameBuffer(FRAME_MAX).feed(data)
         for start, stop in frames:
             kind, header, payload = unpack(buffer, start, stop)
-            if kind in (Kind.FORWARD, Kind.FORWARD_REPLY):
+            if kind in NODE_KINDS:
                 self.handlers.frame(peer, kind, header, payload)
                 continue
             message = decode_message(kind, header, payload, self._network.group_id)

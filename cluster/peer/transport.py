@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 from cluster.framing import FrameBuffer, FrameTooLargeError
-from cluster.peer.wire import FRAME_MAX, Kind, WireError, decode_message, encode_message, pack, unpack
+from cluster.peer.wire import FRAME_MAX, NODE_KINDS, Kind, WireError, decode_message, encode_message, pack, unpack
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 
@@ -52,7 +52,7 @@ class Handlers(NamedTuple):
     message: Callable[[Message], None]
     closed: Callable[[NodeId], None]
     frame: Callable[[NodeId, int, list[Any], bytes], None]
-    """Forwarded requests and their replies: (peer, kind, header, payload)."""
+    """Forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise WireError."""
 
 
 class Link(asyncio.Protocol):
@@ -302,7 +302,7 @@ class PeerTransport:
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         """A frame after the handshake. Raises WireError."""
         assert self._handlers is not None
-        if kind in (Kind.FORWARD, Kind.FORWARD_REPLY):
+        if kind in NODE_KINDS:
             self._handlers.frame(peer, kind, header, payload)
             return
         message = decode_message(kind, header, payload, self.membership.group_id)

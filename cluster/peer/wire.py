@@ -41,6 +41,8 @@ class Kind(IntEnum):
     REFUSED = 1
     FORWARD = 2
     FORWARD_REPLY = 3
+    FETCH = 4
+    FETCHED = 5
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
     APPEND_ENTRIES = 18
@@ -48,6 +50,10 @@ class Kind(IntEnum):
     HEARTBEAT = 20
     HEARTBEAT_REPLY = 21
     TIMEOUT_NOW = 22
+
+
+NODE_KINDS = frozenset((Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH, Kind.FETCHED))
+"""What the node handles itself; every other kind is a Raft message."""
 
 
 class WireError(ValueError):
