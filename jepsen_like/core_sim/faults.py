@@ -67,7 +67,12 @@ class Faults:
     def bounce(self, member: Member, down_us: int) -> None:
         """Crash and come back."""
         self.world.crash(member)
-        self.world.at(down_us, self.world.start, member)
+        self.world.at(down_us, self._come_back, member, member.starts)
+
+    def _come_back(self, member: Member, starts: int) -> None:
+        # Started by somebody else since then: this crash is over, and a later one is not ours to end.
+        if member.starts == starts:
+            self.world.start(member)
 
     def _crash(self) -> None:
         self.bounce(self.victim(), self.lasts())
