@@ -20,8 +20,9 @@ PYTHON ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+NIGHT_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-compat check lint types layers arch bench stories lock clean distclean
+.PHONY: help setup setup-dev demo test test-compat check lint types layers arch sim-night bench stories lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +52,9 @@ layers: $(STAMPS)/dev  ## who may import whom (import-linter)
 
 arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 	@$(BIN)/python -m pytest -q tests/architecture
+
+sim-night: $(STAMPS)/package  ## hours: wide search, seeded bugs, 600 s of chaos; seeds from the commit (NIGHT_ARGS=...)
+	@$(BIN)/python -m jepsen_like.night $(NIGHT_ARGS)
 
 bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1 for JSON only)
 	@JSON=$(JSON) $(BIN)/python bench/bench_cluster.py $(BENCH_ARGS)

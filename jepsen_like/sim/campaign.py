@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from zlib import crc32
 
 from jepsen_like.sim.faults import Fault, plan
+from jepsen_like.sim.monitor import SOMETIMES
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, Verdict, run_seed
 
@@ -54,7 +55,7 @@ class Summary:
         if changed < LEADER_CHANGE_SHARE_MIN:
             found.append(f"a leader change in {changed:.0%} of the seeds, {LEADER_CHANGE_SHARE_MIN:.0%} are due")
         if len(self.verdicts) >= SOMETIMES_FROM:
-            found += [f"never reached: {name}" for name, count in self.sometimes.items() if not count]
+            found += [f"never reached: {name}" for name in SOMETIMES if not self.sometimes[name]]
         return found
 
     def trace(self) -> str:

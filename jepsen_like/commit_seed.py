@@ -1,0 +1,35 @@
+"""Seeds that are new with every commit: each run of tests explores others, and anyone can repeat them.
+
+`python -m jepsen_like.commit_seed` prints the number.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+WITHOUT_GIT = 20_000_000
+_DIGITS = 7
+
+
+class CommitSeed(NamedTuple):
+    """The first seed to run, and what it was made of."""
+
+    first_seed: int
+    origin: str
+
+
+def commit_seed(root: Path = Path(__file__).parent) -> CommitSeed:
+    """From the commit that is checked out at `root`; the same number every time where there is no git."""
+    command = ["git", "-C", str(root), "rev-parse", "--verify", "HEAD"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return CommitSeed(WITHOUT_GIT, "no commit here, a fixed number")
+    return CommitSeed(int(commit[:_DIGITS], 16), f"commit {commit[:_DIGITS]}")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{commit_seed().first_seed}\n")

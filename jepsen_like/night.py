@@ -1,0 +1,78 @@
+"""`make sim-night`: the wide search, hours of it. Every step runs, whatever the one before found."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import click
+
+from jepsen_like.commit_seed import commit_seed
+
+CORE_SEEDS, FULL_SEEDS, CHAOS_S = 100_000, 2_000, 600
+
+
+class Step(NamedTuple):
+    """One command of `raftmq` and what it ended with."""
+
+    arguments: tuple[str, ...]
+    code: int
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """For the summary."""
+        outcome = "ok" if self.code == 0 else f"exit {self.code}"
+        return f"{outcome:<8} {self.seconds:>7.0f} s  raftmq {shlex.join(self.arguments)}"
+
+
+def plan(first_seed: int, core: int, full: int, chaos_s: int, jobs: int) -> list[tuple[str, ...]]:
+    """The commands. Rare states are summed up over each whole range, so a zero fails its step."""
+    seeds = ("--first-seed", str(first_seed), "--jobs", str(jobs))
+    return [
+        ("sim", "run", "--core", *seeds, "--seeds", str(core)),
+        ("sim", "run", *seeds, "--seeds", str(full)),
+        ("sim", "bugs"),
+        ("chaos", "run", "--time", str(chaos_s), "--seed", str(first_seed)),
+    ]
+
+
+def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]], int]) -> list[Step]:
+    """Runs them all, one after the other."""
+    steps = []
+    for arguments in commands:
+        click.echo(f"--- raftmq {shlex.join(arguments)}")
+        begun = time.monotonic()
+        steps.append(Step(arguments, run(arguments), time.monotonic() - begun))
+    return steps
+
+
+def _raftmq(arguments: tuple[str, ...]) -> int:
+    return subprocess.run([sys.executable, "-m", "cluster.cli", *arguments], check=False).returncode
+
+
+@click.command()
+@click.option("--first-seed", type=click.IntRange(min=0), help="Made from the commit unless given.")
+@click.option("--core", default=CORE_SEEDS, show_default=True, help="Seeds of the core simulator.")
+@click.option("--full", default=FULL_SEEDS, show_default=True, help="Seeds of the full-node simulator.")
+@click.option("--chaos-s", default=CHAOS_S, show_default=True, help="Seconds of real nodes under faults.")
+@click.option("--jobs", default=2, show_default=True, help="Processes of a search.")
+@click.pass_context
+def main(context: click.Context, first_seed: int | None, core: int, full: int, chaos_s: int, jobs: int) -> None:
+    """Search wide. Exit code: 0 if every step ended with 0."""
+    origin = "as given"
+    if first_seed is None:
+        first_seed, origin = commit_seed()
+    click.echo(f"seeds from {first_seed} ({origin})")
+    steps = perform(plan(first_seed, core, full, chaos_s, jobs), _raftmq)
+    for step in steps:
+        click.echo(step.line)
+    context.exit(1 if any(step.code for step in steps) else 0)
+
+
+if __name__ == "__main__":
+    main()

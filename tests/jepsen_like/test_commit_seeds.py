@@ -1,0 +1,70 @@
+"""Each commit runs seeds of its own, so that the suite explores something new; which ones, its output ends with."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jepsen_like import night
+from jepsen_like.commit_seed import WITHOUT_GIT, commit_seed
+from jepsen_like.core_sim.campaign import run_range as run_core
+from jepsen_like.sim.campaign import run_range as run_full
+
+CORE_SEEDS, FULL_SEEDS = 30, 3
+
+
+def test_core_seeds_of_this_commit(record_property: Callable[[str, object], None]) -> None:
+    seed = commit_seed()
+    summary = run_core(seed.first_seed, CORE_SEEDS)
+    record_property("seeds", f"{seed.origin}: {summary.line()}")
+    assert [(v.seed, v.checker, v.detail) for v in summary.violations] == [], (
+        f"raftmq sim replay --core {summary.violations[0].seed}"
+    )
+
+
+def test_full_node_seeds_of_this_commit(record_property: Callable[[str, object], None]) -> None:
+    seed = commit_seed()
+    summary = run_full(seed.first_seed, FULL_SEEDS)
+    record_property("seeds", f"{seed.origin}: {summary.line()}")
+    assert not summary.failing, f"raftmq sim replay {summary.failing[0].seed}"
+
+
+def test_the_seed_follows_the_commit_and_is_fixed_without_one(tmp_path: Path) -> None:
+    assert commit_seed(tmp_path) == (WITHOUT_GIT, "no commit here, a fixed number")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    for number in (1, 2):
+        (tmp_path / "file").write_text(str(number))
+        subprocess.run([*git, "init", "-q"], check=True)
+        subprocess.run([*git, "add", "file"], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", f"number {number}"], check=True)
+    last = commit_seed(tmp_path)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    assert last.first_seed == int(commit[:7], 16)
+    assert last.origin == f"commit {commit[:7]}"
+    subprocess.run([*git, "checkout", "-q", "HEAD~1"], check=True)
+    assert commit_seed(tmp_path) != last
+
+
+def test_the_night_runs_every_step_and_fails_if_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(arguments: tuple[str, ...]) -> int:
+        asked.append(arguments)
+        return 1 if "--core" in arguments else 0
+
+    monkeypatch.setattr(night, "_raftmq", run)
+    done = CliRunner().invoke(night.main, ["--first-seed", "9", "--core", "5", "--full", "4", "--chaos-s", "3"])
+    assert done.exit_code == 1
+    assert [words[:2] for words in asked] == [("sim", "run"), ("sim", "run"), ("sim", "bugs"), ("chaos", "run")]
+    assert "seeds from 9 (as given)" in done.output
+    assert done.output.count("\nok ") == 3
+    assert "exit 1" in done.output
+    asked.clear()
+    monkeypatch.setattr(night, "_raftmq", lambda arguments: 0)
+    again = CliRunner().invoke(night.main, [])
+    assert again.exit_code == 0
+    assert f"seeds from {commit_seed().first_seed} (" in again.output
