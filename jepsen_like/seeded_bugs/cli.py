@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,11 @@ import click
 if TYPE_CHECKING:
     from jepsen_like.seeded_bugs.catalogue import Bug
     from jepsen_like.seeded_bugs.matrix import Row
+
+
+SEEDS = {"core": 200, "full": 60}
+"""Engine -> random seeds per bug, so that all of it ends within half an hour on two processors."""
+ENGINES = tuple(SEEDS)
 
 
 def choose(only: tuple[str, ...]) -> list[Bug]:
@@ -27,12 +33,13 @@ def choose(only: tuple[str, ...]) -> list[Bug]:
     return [known[name] for name in only]
 
 
-def report(only: tuple[str, ...], seeds: int, first_seed: int, jobs: int, *, as_json: bool, black_box: bool) -> int:
+def report(
+    bugs: list[Bug], seeds: dict[str, int], first_seed: int, jobs: int, *, as_json: bool, black_box: bool
+) -> int:
     """Runs and prints the matrix; exit code 1 if a bug is not caught or the unmutated code raises an alarm."""
     from jepsen_like.seeded_bugs import matrix
     from jepsen_like.seeded_bugs.catalogue import BugError, patched
 
-    bugs = choose(only)
     try:
         for bug in bugs:
             patched(bug)
@@ -43,25 +50,30 @@ def report(only: tuple[str, ...], seeds: int, first_seed: int, jobs: int, *, as_
         found.append(row)
         if not as_json:
             _print_row(row)
-    alarms = matrix.clean(bugs, seeds, first_seed=first_seed)
+    clean = matrix.clean(bugs, seeds, jobs=jobs, first_seed=first_seed)
+    used = {engine: seeds[engine] for engine in dict.fromkeys(bug.engine for bug in bugs)}
+    cpu_seconds = round(clean.cpu_seconds + sum(row.cpu_seconds for row in found), 1)
     if as_json:
-        click.echo(json.dumps({"bugs": [row.as_dict() for row in found], "clean": {"seeds": seeds, "alarms": alarms}}))
+        unmutated = {"first_seed": first_seed, "seeds": used, "alarms": clean.alarms}
+        rows = [row.as_dict() for row in found]
+        click.echo(json.dumps({"bugs": rows, "clean": unmutated, "cpu_seconds": cpu_seconds}))
     else:
         by_seed = sum(row.kills > 0 for row in found)
+        counts = " and ".join(f"{count} {engine}" for engine, count in used.items())
         click.echo(
             f"{sum(row.caught for row in found)} of {len(found)} caught, {sum(row.scheduled for row in found)} by "
-            f"their schedule, {by_seed} by random seeds; unmutated code: {len(alarms)} alarms on the same schedules "
-            f"and {seeds} seeds from {first_seed}"
+            f"their schedule, {by_seed} by random seeds; unmutated code: {len(clean.alarms)} alarms on the same "
+            f"schedules and {counts} seeds from {first_seed}; {cpu_seconds / 60:.1f} processor minutes"
         )
-        for alarm in alarms:
+        for alarm in clean.alarms:
             click.echo(f"false alarm: {alarm}")
-    return 0 if all(row.caught for row in found) and not alarms else 1
+    return 0 if all(row.caught for row in found) and not clean.alarms else 1
 
 
 def _print_row(row: Row) -> None:
     note = f" [{row.note}]" if row.note else ""
     click.echo(
-        f"{row.name:5} {'caught' if row.caught else 'NOT CAUGHT':10} {row.checker or '-':22} "
+        f"{row.name:5} {row.engine:4} {'caught' if row.caught else 'NOT CAUGHT':10} {row.checker or '-':22} "
         f"{'schedule' if row.scheduled else '-':8} first seed {'-' if row.seed is None else row.seed:>5} "
         f"{row.kills_per_1000:7.1f}/1000 ({row.kills} of {row.seeds}) {row.title}{note}"
     )
@@ -69,11 +81,24 @@ def _print_row(row: Row) -> None:
 
 @click.command()
 @click.option("--only", multiple=True, metavar="ID", help="Only these bugs; may be repeated.")
-@click.option("--seeds", default=200, show_default=True, type=click.IntRange(min=0), help="Random seeds per bug.")
+@click.option("--engine", type=click.Choice(ENGINES), help="Only bugs of this engine.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=0),
+    help=f"Random seeds per bug.  [default: {', '.join(f'{count} {name}' for name, count in SEEDS.items())}]",
+)
 @click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1))
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
 @click.option("--black-box", is_flag=True, help="Random seeds are judged only by what clients see.")
 @click.option("--json", "as_json", is_flag=True)
-def bugs(only: tuple[str, ...], seeds: int, first_seed: int, jobs: int, *, black_box: bool, as_json: bool) -> None:
+def bugs(
+    only: tuple[str, ...], engine: str | None, seeds: int | None, first_seed: int, jobs: int | None, *,
+    black_box: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Plants each bug in a copy of the packages and tells who finds it; not caught is exit code 1."""
-    sys.exit(report(only, seeds, first_seed, jobs, as_json=as_json, black_box=black_box))
+    chosen = [bug for bug in choose(only) if engine in (None, bug.engine)]
+    if not chosen:
+        raise click.UsageError(f"none of these bugs is of engine {engine}")
+    counts = SEEDS if seeds is None else dict.fromkeys(SEEDS, seeds)
+    jobs = jobs or os.cpu_count() or 1
+    sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box))

@@ -11,16 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jepsen_like.seeded_bugs.catalogue import Bug, make_copy
 
-KILLS_ENOUGH = 20
-"""After so many kills the rate is known well enough."""
-_TIMEOUT_S = 300
+KILLS_ENOUGH = {"core": 20, "full": 10}
+"""Engine -> kills after which the rate is known well enough."""
+_TIMEOUT_S = 900
+_CHUNKS = 4
+"""Into how many processes the unmutated code's seeds are cut."""
 
 
 class Row(NamedTuple):
@@ -43,12 +45,22 @@ class Row(NamedTuple):
     """Of the random seeds tried."""
     seconds: float
     """Until the first kill by a seed, else of everything."""
+    cpu_seconds: float
+    """Of the whole row."""
     note: str
     """Why it is not caught, or what else fired."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return self._asdict()
+
+
+class Clean(NamedTuple):
+    """The unmutated code on the schedules and seeds of the matrix."""
+
+    alarms: list[str]
+    """What fired there: false alarms."""
+    cpu_seconds: float
 
 
 def run_in_copy(bug: Bug | None, request: dict[str, Any]) -> dict[str, Any]:
@@ -79,24 +91,28 @@ def _worker_process(root: Path, request: dict[str, Any]) -> subprocess.Completed
     )  # fmt: skip
 
 
-def request_for(bug: Bug | None, seeds: int, *, first_seed: int = 0, black_box: bool = False) -> dict[str, Any]:
-    """What the worker is asked to do."""
+def request_for(
+    engine: str, schedules: Sequence[str], checkers: Sequence[str], seeds: int, first_seed: int, *,
+    black_box: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """What a worker is asked to do."""
     return {
-        "schedule": bug.schedule if bug else "", "checkers": list(bug.checkers) if bug else [],
-        "first_seed": first_seed, "seeds": seeds, "kills_enough": KILLS_ENOUGH, "black_box": black_box,
+        "engine": engine, "schedules": list(schedules), "checkers": list(checkers), "first_seed": first_seed,
+        "seeds": seeds, "kills_enough": KILLS_ENOUGH[engine], "black_box": black_box,
     }  # fmt: skip
 
 
 def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -> Row:
     """Runs one bug."""
     started = time.monotonic()
-    found = run_in_copy(bug, request_for(bug, seeds, first_seed=first_seed, black_box=black_box))
+    request = request_for(bug.engine, [bug.schedule], bug.checkers, seeds, first_seed, black_box=black_box)
+    found = run_in_copy(bug, request)
     if "failed" in found:
         return Row(
-            bug.id, bug.title, bug.engine, False, None, False, None, 0, 0, 0.0, time.monotonic() - started,
+            bug.id, bug.title, bug.engine, False, None, False, None, 0, 0, 0.0, time.monotonic() - started, 0.0,
             f"the worker failed: {found['failed']}",
         )  # fmt: skip
-    played = found["schedule"]
+    (played,) = found["schedules"]
     search = found["search"] or {"seeds": 0, "kills": [], "others": [], "first_kill_seconds": None}
     kills = search["kills"]
     scheduled = played["checker"] in bug.checkers
@@ -107,29 +123,52 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     return Row(
         bug.id, bug.title, bug.engine, scheduled or bool(kills), checker, scheduled, kills[0][0] if kills else None,
         search["seeds"], len(kills), 1000 * len(kills) / search["seeds"] if search["seeds"] else 0.0,
-        search["first_kill_seconds"] or time.monotonic() - started, note,
+        search["first_kill_seconds"] or time.monotonic() - started, found["cpu_seconds"], note,
     )  # fmt: skip
 
 
-def rows(bugs: Sequence[Bug], seeds: int, *, jobs: int, first_seed: int = 0, black_box: bool = False) -> Iterator[Row]:
-    """Runs all, `jobs` at a time, in the order given."""
+def rows(
+    bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_seed: int = 0, black_box: bool = False
+) -> Iterator[Row]:
+    """Runs all, `jobs` at a time, in the order given. `seeds`: how many per engine."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda bug: row(bug, seeds, first_seed=first_seed, black_box=black_box), bugs)
+        yield from pool.map(
+            lambda bug: row(bug, seeds[bug.engine], first_seed=first_seed, black_box=black_box), bugs
+        )  # fmt: skip
 
 
-def clean(bugs: Sequence[Bug], seeds: int, *, first_seed: int = 0) -> list[str]:
-    """The unmutated code on the same schedules and seeds: what fired there (a false alarm), empty if nothing."""
-    with tempfile.TemporaryDirectory(prefix="raftmq-clean-") as folder:
-        root = Path(folder)
-        make_copy(root, None)
-        alarms = []
-        for bug in bugs:
-            found = worker(root, request_for(bug, 0))
-            if "failed" in found or found["schedule"]["checker"] is not None:
-                alarms.append(f"schedule of {bug.id}: {found}")
-        found = worker(root, request_for(None, seeds, first_seed=first_seed))
-        if "failed" in found:
-            alarms.append(str(found))
-        else:
-            alarms += [f"seed {seed}: {checker}" for seed, checker in found["search"].get("others", [])]
-        return alarms
+def clean(bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_seed: int = 0) -> Clean:
+    """The unmutated code on the same schedules and seeds, of the engines that these bugs name."""
+    alarms: list[str] = []
+    cpu_seconds = 0.0
+    with tempfile.TemporaryDirectory(prefix="raftmq-clean-") as folder, ThreadPoolExecutor(jobs) as pool:
+        make_copy(Path(folder), None)
+        names, requests = zip(*_clean_work(bugs, seeds, first_seed), strict=True)
+        for ids, found in zip(names, pool.map(lambda request: worker(Path(folder), request), requests), strict=True):
+            cpu_seconds += found.get("cpu_seconds", 0.0)
+            alarms += _alarms(ids, found)
+    return Clean(alarms, cpu_seconds)
+
+
+def _clean_work(
+    bugs: Sequence[Bug], seeds: Mapping[str, int], first_seed: int
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """(ids of the schedules, request) for each engine: one with all schedules, the others with seeds."""
+    for engine in dict.fromkeys(bug.engine for bug in bugs):
+        these = [bug for bug in bugs if bug.engine == engine]
+        yield [bug.id for bug in these], request_for(engine, [bug.schedule for bug in these], [], 0, first_seed)
+        step = -(-seeds[engine] // _CHUNKS)
+        for start in range(0, seeds[engine], max(1, step)):
+            count = min(step, seeds[engine] - start)
+            yield [], request_for(engine, [], [], count, first_seed + start)
+
+
+def _alarms(names: Sequence[str], found: dict[str, Any]) -> list[str]:
+    if "failed" in found:
+        return [f"the worker failed: {found['failed']}"]
+    fired = [
+        f"schedule of {name}: {played['checker']}: {played['detail']}"
+        for name, played in zip(names, found["schedules"], strict=True)
+        if played["checker"] is not None
+    ]
+    return fired + [f"seed {seed}: {checker}" for seed, checker in (found["search"] or {}).get("others", [])]

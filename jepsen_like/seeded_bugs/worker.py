@@ -1,6 +1,6 @@
-"""Runs inside a copy of the packages: plays a bug's schedule, then random seeds; one JSON line of findings.
+"""Runs inside a copy of the packages: plays schedules, then random seeds; one JSON line of findings.
 
-    python -m jepsen_like.seeded_bugs.worker ROOT '{"schedule": ..., "first_seed": 0, "seeds": 200, ...}'
+    python -m jepsen_like.seeded_bugs.worker ROOT '{"engine": "core", "schedules": [...], "first_seed": 0, ...}'
 """
 
 from __future__ import annotations
@@ -12,29 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import raftlog
-from jepsen_like.core_sim.run import run_seed
-from jepsen_like.core_sim.stage import Stage
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.seeded_bugs.engines import ENGINES, Engine, Fired
 
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
 """What mutated code may raise besides violations: noted as "crash", which catches nothing."""
 
 
-def play(schedule: str) -> dict[str, Any]:
+def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
     """The checker that fires in the schedule (None: nobody), and what it says."""
     started = time.monotonic()
-    checker, detail = None, ""
     try:
-        Stage().play(schedule)
-    except Violation as violation:
-        checker, detail = violation.checker, violation.detail
+        fired = engine.play(schedule, named)
     except _CRASHES as error:
-        checker, detail = "crash", repr(error)
-    return {"checker": checker, "detail": detail, "seconds": time.monotonic() - started}
+        fired = Fired("crash", repr(error))
+    return {"checker": fired.checker, "detail": fired.detail, "seconds": time.monotonic() - started}
 
 
-def search(request: dict[str, Any]) -> dict[str, Any]:
-    """Random seeds until enough kills, or all; what fired where. `named`: the checkers that count as caught."""
+def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
+    """Random seeds until enough kills, or all; what fired where. `checkers`: those that count as caught."""
     named = set(request["checkers"])
     kills: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
@@ -44,7 +39,7 @@ def search(request: dict[str, Any]) -> dict[str, Any]:
     end = seed + request["seeds"]
     while seed < end and len(kills) < request["kills_enough"]:
         try:
-            checker: str | None = run_seed(seed, black_box=request["black_box"]).checker
+            checker = engine.seed(seed, named, black_box=request["black_box"]).checker
         except _CRASHES as error:
             checker = f"crash: {error!r}"
         if checker is not None and (checker in named or request["black_box"]):
@@ -64,8 +59,12 @@ def main(root: str, request: dict[str, Any]) -> int:
     if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
         sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
         return 3
-    found = {"schedule": play(request["schedule"])} if request["schedule"] else {}
-    found["search"] = search(request) if request["seeds"] else {}
+    engine = ENGINES[request["engine"]]
+    found = {
+        "schedules": [play(engine, schedule, request["checkers"]) for schedule in request["schedules"]],
+        "search": search(engine, request) if request["seeds"] else None,
+        "cpu_seconds": time.process_time(),
+    }
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 

@@ -90,6 +90,14 @@ def id_of(body: bytes) -> str:
     return body.split(b" ", 1)[0].decode()
 
 
+def foreign_send(topic: str, message_id: str, queue_id: int) -> dict[str, str]:
+    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY."""
+    return {
+        "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000", "h": "0",
+        "i": f"UNIQ_KEY\x01{message_id}\x02", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+
+
 class OwnProducer:
     """`window` coroutines that each send one message after the other through one producer session."""
 
@@ -263,11 +271,7 @@ class ForeignProducer:
         except OSError as error:
             self._node = self.rng.choice(self.host.nodes)
             raise ConnectionRefusedError(str(error)) from error
-        queue = self.rng.randrange(self.host.options.queues)
-        ext = {
-            "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000", "h": "0",
-            "i": f"UNIQ_KEY\x01{message_id}\x02", "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
+        ext = foreign_send(topic, message_id, self.rng.randrange(self.host.options.queues))
         try:
             return await connection.call(SEND_CODE, ext, body_of(message_id, 10), timeout_s=4.0)
         except OSError:

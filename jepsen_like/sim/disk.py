@@ -7,14 +7,27 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
 from statemachine import keys
 from statemachine.digest import digest, row_hash
 from statemachine.kv import META, Batch
 from statemachine.memory_kv import MemoryKV
 
 _MASK = 2**64 - 1
+
+
+Left = Literal["nothing", "everything", "heads"]
+
+
+class Loss(NamedTuple):
+    """What a power failure leaves when nothing is left to chance."""
+
+    left: Left
+    """Of what no sync covered: nothing, everything, or of each write the first sector alone and of names none."""
+    batches_lost: int
+    """How many of the database's last unsynced batches are gone; more than there are: all."""
 
 
 class FaultyFileSystem(MemoryFileSystem):
@@ -26,9 +39,15 @@ class FaultyFileSystem(MemoryFileSystem):
         """Call ("fdatasync", "pwritev") -> errno; used up by the first such call."""
         self.failed: list[str] = []
         """What failed on demand since the last start."""
+        self.cut_power_in = ""
+        """The name of the call during which the power goes."""
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
         """See MemoryFileSystem."""
+        if call == self.cut_power_in:
+            self.off = True
+            self.cut_power_in = ""
+            raise PowerCut(f"{call} {path}")
         error = super().step(call, path, half)
         if error is None and self.fail_next and call in self.fail_next:
             code = self.fail_next.pop(call)
@@ -40,9 +59,23 @@ class FaultyFileSystem(MemoryFileSystem):
         """The disk is full after so many more bytes."""
         self.space_left = bytes_left
 
+    def crash_leaving(self, left: Left) -> None:
+        """As `crash`, without chance."""
+        if left == "everything":
+            self._durable_names = self._names.copy()
+        self._pending_names.clear()
+        for inode in self._inodes():
+            if left == "nothing":
+                inode.pending.clear()
+            elif left == "heads":
+                inode.pending = [c._replace(data=c.data[:SECTOR]) for c in inode.pending if isinstance(c, _Write)]
+            inode.sync()
+        self.crash(0)  # finds nothing that chance could decide
+
     def restart(self) -> None:
         """See MemoryFileSystem; nothing fails any more, and somebody made room."""
         super().restart()
+        self.cut_power_in = ""
         self.fail_next.clear()
         self.failed.clear()
         self.space_left = 1 << 40
@@ -127,7 +160,7 @@ class DigestKV:
         self._store.close()
 
 
-def lost_rows(kv: DigestKV, rng: random.Random) -> tuple[DigestKV, int]:
+def lost_rows(kv: DigestKV, rng: random.Random, loss: Loss | None = None) -> tuple[DigestKV, int]:
     """What is left of the database after a power cut, and how many of the unsynced batches are among it."""
-    kept = rng.randint(0, kv.unsynced)
+    kept = rng.randint(0, kv.unsynced) if loss is None else max(0, kv.unsynced - loss.batches_lost)
     return kv.crash(kept), kept

@@ -63,15 +63,15 @@ class Judge:
         ids = self._world.reader.ids
         return all(op.value["id"] in ids for op in self._world.recorder.ops if op.type == "ok" and op.f == "send")
 
-    def at_the_end(self) -> None:
-        """Everything that is judged once, on a quiet group."""
+    def stored(self) -> bool:
+        """Reads every replica and judges what it holds; false if something was found. Nobody writes any more."""
+        violations = self._world.monitor.violations
         self._run(self._read_all, "the replicas cannot be read")
-        if self._world.monitor.violations:
-            return
-        self._check_log()
-        self._check_foreign()
-        self._check_catalogue()
-        self._check_replicas()
+        if not violations:
+            self._check_log()
+            self._check_foreign()
+            self._check_catalogue()
+        return not violations
 
     async def _read_all(self, client: AsyncClient) -> None:
         for machine in self._world.machines.values():
@@ -116,17 +116,16 @@ class Judge:
     def _check_foreign(self) -> None:
         """docs/adr/0011: how many copies a retried foreign send may have."""
         monitor = self._world.monitor
-        for producer in self._world.foreign:
-            for foreign in producer.retried:
-                least, most = bounds(foreign)
-                for node, copies in self._copies.items():
-                    found = copies[foreign.message_id]
-                    if not least <= found <= most:
-                        ends = [attempt.ended for attempt in foreign.attempts]
-                        what = f"{foreign.message_id} stands {found} times on node {node}"
-                        monitor.report("foreign", f"{what}, {least} to {most} are right after {ends}")
-                if most == 1 and sum(a.ended == "unknown" for a in foreign.attempts) and least == 1:
-                    monitor.sometimes["retry answered by an earlier copy"] += 1
+        for foreign in self._world.retried():
+            least, most = bounds(foreign)
+            for node, copies in self._copies.items():
+                found = copies[foreign.message_id]
+                if not least <= found <= most:
+                    ends = [attempt.ended for attempt in foreign.attempts]
+                    what = f"{foreign.message_id} stands {found} times on node {node}"
+                    monitor.report("foreign", f"{what}, {least} to {most} are right after {ends}")
+            if most == 1 and sum(a.ended == "unknown" for a in foreign.attempts) and least == 1:
+                monitor.sometimes["retry answered by an earlier copy"] += 1
         if len({tuple(sorted(copies.items())) for copies in self._copies.values()}) > 1:
             monitor.report("foreign", "replicas hold different messages in the foreign topic")
 
@@ -140,7 +139,8 @@ class Judge:
                     what = f"{name} {'exists' if there else 'does not exist'} on node {machine.node_id}, "
                     self._world.monitor.report("catalogue", what + "the last acknowledged change says the opposite")
 
-    def _check_replicas(self) -> None:
+    def replicas(self) -> None:
+        """Looks into the nodes, when nothing moves any more."""
         monitor = self._world.monitor
         try:
             monitor.check_all()

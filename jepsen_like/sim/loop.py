@@ -168,6 +168,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def bury(self, processes: list[Process]) -> None:
         """Ends every task of a run, dead processes' too, and closes: nothing is left for the garbage collector."""
         self._ending = True
+        self._stopping = False  # type: ignore[attr-defined]  # a violation found outside any event asked for a stop
         self.after_event = None
         self.event_budget = 1 << 60
         self._scheduled.clear()

@@ -23,8 +23,8 @@ from cluster.config import (
 from cluster.environment import Environment
 from cluster.lanes import Lane
 from cluster.node import Node
-from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, lost_rows
-from jepsen_like.sim.lanes import DiskSpeed, SimLane
+from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
+from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
@@ -109,6 +109,8 @@ class Machine:
         """The last crash took rows that had been applied."""
         self.held = 0
         """How many faults want this machine down; it starts when none does."""
+        self.loss: Loss | None = None
+        """What the next power failure in the middle of a write leaves; None: chance decides."""
         self.config = config_of(node_id, options)
         voters = tuple(Voter(NodeId(i), UUID(int=i)) for i in range(1, options.nodes + 1))
         self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
@@ -132,8 +134,8 @@ class Machine:
         process = self.process = Process(f"node{self.node_id}", self.host)
         self.processes.append(process)
         environment = Environment(
-            fs=self.fs, open_kv=lambda _: self.kv, clock=self.clock, runner=self._lane, serves_admin=False,
-            entropy=self.rng.randbytes,
+            fs=self.fs, open_kv=lambda _: self.kv, clock=self.clock, runner=self._lane, apply_runner=self._lane,
+            serves_admin=False, entropy=self.rng.randbytes,
         )  # fmt: skip
         try:
             self.node = process.run(Node, self.config, environment)
@@ -168,12 +170,13 @@ class Machine:
             self.watcher.broken(f"node {self.node_id} stopped", failure)
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
 
-    def kill(self, *, power: bool) -> None:
-        """kill -9 or, with `power`, the plug is pulled: what was not synced is gone, or torn."""
+    def kill(self, *, power: bool, loss: Loss | None = None) -> None:
+        """kill -9 or, with `power`, the plug is pulled: what was not synced is gone, or torn (by chance, or as `loss`
+        says)."""
         if self.up:
-            self._end("power" if power else "kill", power=power)
+            self._end("power" if power else "kill", power=power, loss=loss)
 
-    def _end(self, how: str, *, power: bool) -> None:
+    def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
         process = self.process
         assert process is not None
         self.watcher.ended(self, how)
@@ -182,9 +185,12 @@ class Machine:
         self.network.process_ended(process, politely=not power)
         if power:
             self.network.links.down.add(self.host)
-            self.fs.crash(self.rng.randrange(1 << 30))
+            if loss is None:
+                self.fs.crash(self.rng.randrange(1 << 30))
+            else:
+                self.fs.crash_leaving(loss.left)
             unsynced = self.kv.unsynced
-            self.kv, kept = lost_rows(self.kv, self.rng)
+            self.kv, kept = lost_rows(self.kv, self.rng, loss)
             self.applied_lost = kept < unsynced
         else:
             self.fs.restart()
@@ -212,7 +218,11 @@ class Machine:
         assert self.process is not None
         watcher = LaneEvents(self, self.process)
         rng = random.Random(self.rng.random())
-        return SimLane(name, lane, loop, rng, speed, lambda: self.disk_factor, watcher, on_done, on_failure)
+        kind = SimApplyLane if name == "apply" else SimLane
+        made = kind(name, lane, loop, rng, speed, lambda: self.disk_factor, watcher, on_done, on_failure)
+        if isinstance(made, SimApplyLane):
+            made.inline = options.apply_inline
+        return made
 
 
 class LaneEvents:
@@ -239,7 +249,8 @@ class LaneEvents:
     def on_power_cut(self) -> None:
         """See LaneWatcher."""
         if self._process.alive:
-            self._machine.kill(power=True)
+            loss, self._machine.loss = self._machine.loss, None
+            self._machine.kill(power=True, loss=loss)
 
 
 def config_of(node_id: int, options: Options) -> Config:

@@ -43,6 +43,7 @@ class Options(NamedTuple):
     split: float
     disk_s: tuple[float, float]
     apply_s: tuple[float, float]
+    apply_inline: float
     skew_ms: int
     fault_phase_s: float
     fault_every_s: float
@@ -101,6 +102,7 @@ def draw(seed: int) -> Options:
         split=rng.choice((0.0, 0.02, 0.1)),
         disk_s=(disk, disk * rng.choice((2, 6))),
         apply_s=(0.0001, rng.choice((0.0005, 0.003, 0.02))),
+        apply_inline=stream(seed, "inline").choice((0.0, 0.5, 1.0)),
         skew_ms=rng.choice((0, 100, 400)),
         fault_phase_s=rng.choice((6.0, 8.0, 10.0)),
         fault_every_s=rng.choice((0.4, 0.7, 1.0)),

@@ -157,9 +157,9 @@ class OffsetRegister:
             except OSError:
                 connection = None
                 continue
-            self.host.spawn(partial(self._ask, connection, self.acked))
+            self.host.spawn(partial(self.ask, connection, self.acked))
 
-    async def _ask(self, connection: Connection, low: int) -> None:
+    async def ask(self, connection: Connection, low: int) -> None:
         """One of many on their way: what was asked late of a stopped leader is answered when it goes on."""
         try:
             reply = await connection.call(RequestCode.QUERY_CONSUMER_OFFSET, _REGISTER, timeout_s=3.0)
@@ -167,6 +167,8 @@ class OffsetRegister:
             return
         if reply.code == ResponseCode.SUCCESS:
             self._judge(low, int(reply.ext["offset"]))
+        elif reply.code == ResponseCode.QUERY_NOT_FOUND:
+            self._judge(low, 0)
 
     def _judge(self, low: int, found: int) -> None:
         if not low <= found <= self.tried and found not in self._doubtful:
@@ -174,26 +176,34 @@ class OffsetRegister:
 
     async def _write(self) -> None:
         """One attempt through any node. Impatient: a stopped leader must not keep the writer from the next one."""
-        self.tried += 1
-        op = self.recorder.invoke("offset-write", self.tried)
         try:
-            link = await self._links.get(self._address)
-            ext = {**_REGISTER, "commitOffset": str(self.tried)}
-            reply = await link.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=IMPATIENT_S)
-        except OSError as error:
-            self._doubtful.add(self.tried)
-            self.recorder.end(op, "info", str(error)[:100])
+            if await self.write(partial(self._links.get, self._address), IMPATIENT_S):
+                return
+        except OSError:
             self._links.drop(self._address)
-            self._address = self._any()
-            return
-        if reply.code == ResponseCode.SUCCESS:
-            self.acked = self.tried
-            self.recorder.end(op, "ok", self.tried)
-            return
-        error_kind = error_of(reply.code, reply.remark, "commit")
-        self._doubtful.add(self.tried)
-        self.recorder.end(op, "info" if isinstance(error_kind, Unknown) else "fail", str(error_kind)[:100])
         self._address = self._any()
+
+    async def write(self, connect: Callable[[], Awaitable[Connection]], patience_s: float) -> bool:
+        """Commits the next number; True if that was acknowledged. Raises OSError if nobody answered."""
+        self.tried += 1
+        value = self.tried
+        op = self.recorder.invoke("offset-write", value)
+        try:
+            link = await connect()
+            ext = {**_REGISTER, "commitOffset": str(value)}
+            reply = await link.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=patience_s)
+        except OSError as error:
+            self._doubtful.add(value)
+            self.recorder.end(op, "info", str(error)[:100])
+            raise
+        if reply.code == ResponseCode.SUCCESS:
+            self.acked = value
+            self.recorder.end(op, "ok", value)
+            return True
+        error_kind = error_of(reply.code, reply.remark, "commit")
+        self._doubtful.add(value)
+        self.recorder.end(op, "info" if isinstance(error_kind, Unknown) else "fail", str(error_kind)[:100])
+        return False
 
     def _any(self) -> str:
         return f"{self.rng.choice(self.host.nodes)}:{BROKER_PORT}"

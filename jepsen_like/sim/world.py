@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from cluster.node import Node
 from cluster.remoting import server
-from jepsen_like.sim.clients import ClientHost, ForeignProducer, OwnProducer
+from jepsen_like.sim.clients import ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.faults import Fault, plan
 from jepsen_like.sim.judge import Judge
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
@@ -60,14 +61,18 @@ class Verdict(NamedTuple):
 class World:
     """Everything of a run; `run` gives the verdict."""
 
-    def __init__(self, options: Options, faults: Sequence[Fault], trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, options: Options, faults: Sequence[Fault], trace: Callable[[str], None] | None = None, *,
+        black_box: bool = False,
+    ) -> None:  # fmt: skip
+        """`black_box`: judged only by what clients see (`monitor.SEEN_BY_CLIENTS`)."""
         server._opaque = 0  # the one counter that lives as long as the interpreter
         self.options = options
         self.faults = tuple(faults)
         self.loop = SimLoop(options.event_budget)
         self.network = Network(self.loop, Links(stream(options.seed, "network"), options.latency_s, options.split))
         ids = [NodeId(i) for i in range(1, options.nodes + 1)]
-        self.monitor = Monitor(self.loop, ids)
+        self.monitor = Monitor(self.loop, ids, black_box=black_box)
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
         self.loop.after_event = self.monitor.after_event
@@ -112,6 +117,8 @@ class World:
             self.monitor.report("stuck", str(error))
         finally:
             verdict_events, verdict_now, digest = self.loop.events, self.loop.now, self._hash()
+            for client in self._clients():
+                client.stopped = True
             self.loop.bury(self._processes())
             self._untie()
             logging.disable(logging.NOTSET)
@@ -122,7 +129,7 @@ class World:
     def _phases(self) -> None:
         for machine in self.machines.values():
             machine.start()
-        for phase in (self._begin, self._faults, self._heal, self._finish, self.judge.at_the_end):
+        for phase in (self._begin, self._faults, self._heal, self._finish):
             phase()
             if self.monitor.violations:
                 return
@@ -149,17 +156,24 @@ class World:
         self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
 
     def _finish(self) -> None:
-        for client in self._clients():
-            if client is not self.reader:
-                client.stopped = True
+        """What was stored is judged before the wait for the reader: what is lost never comes to it either."""
         others = [client for client in self._clients() if client is not self.reader]
+        for client in others:
+            client.stopped = True
         if not self._wait(lambda: all(c.done for c in others), FINISH_S, "clients wait for ever"):
+            return
+        if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
         if not self._wait(self.judge.reader_has_all, FINISH_S, "a consumer does not get what was acknowledged"):
             return
         self.reader.stopped = True
         self._wait(lambda: self.reader.done, FINISH_S, "the consumer does not end")
-        self._wait(self._equal, PROGRESS_S, "replicas do not become equal")
+        if self._wait(self._equal, PROGRESS_S, "replicas do not become equal"):
+            self.judge.replicas()
+
+    def retried(self) -> list[Foreign]:
+        """What foreign clients sent until it was answered."""
+        return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue]:
         return [*self.producers, *self.foreign, self.reader, self.register, self.catalogue]
@@ -195,14 +209,17 @@ class World:
         return any(m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
                    for m in self.machines.values())  # fmt: skip
 
+    def _running(self) -> list[Node]:
+        return [m.node for m in self.machines.values() if m.node is not None and hasattr(m.node, "raw")]
+
     def _healthy(self) -> bool:
         if not self._writable():
             return False
-        terms = {m.node.raw.term for m in self.machines.values() if m.node is not None and hasattr(m.node, "raw")}
-        return len(terms) == 1 and all(m.up for m in self.machines.values())
+        nodes = self._running()
+        return len(nodes) == len(self.machines) and len({node.raw.term for node in nodes}) == 1
 
     def _equal(self) -> bool:
-        nodes = [m.node for m in self.machines.values() if m.node is not None]
+        nodes = self._running()
         marks = {(n.state.applied, n.raw.raft.log.tail.index, n.raw.commit_index) for n in nodes}
         return len(nodes) == len(self.machines) and len(marks) == 1 and all(
             n.state.applied.index == n.raw.raft.log.tail.index for n in nodes
@@ -242,10 +259,11 @@ class World:
 
 
 def run_seed(
-    seed: int, *, faults: Sequence[Fault] | None = None, trace: Callable[[str], None] | None = None
-) -> Verdict:
+    seed: int, *, faults: Sequence[Fault] | None = None, trace: Callable[[str], None] | None = None,
+    black_box: bool = False,
+) -> Verdict:  # fmt: skip
     """Runs one seed; `faults` replaces its plan (for shrinking), `trace` hears of everything worth telling."""
     options = draw(seed)
-    verdict = World(options, plan(options) if faults is None else faults, trace).run()
+    verdict = World(options, plan(options) if faults is None else faults, trace, black_box=black_box).run()
     gc.collect()  # a world is one large cycle
     return verdict

@@ -15,17 +15,20 @@ from jepsen_like.core_sim.stage import ScriptError, Stage
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.seeded_bugs import matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched
+from jepsen_like.seeded_bugs.engines import ENGINES
 
 BUGS = load_all()
-CORE = [bug for bug in BUGS if bug.engine == "core"]
-REPRESENTATIVE = ["C03", "C04", "C20", "C24", "R02"]
-"""One each of commit rule, disk, liveness, lease and read."""
+REPRESENTATIVE = ["C03", "C04", "C20", "C24", "R02", "Q01", "Q07", "S03"]
+"""One each of commit rule, disk, liveness, lease and read; state machine, acknowledgement and storage."""
 
-WITNESSES = Path(__file__).with_name("witnesses.py")
+WITNESSES = {
+    "core": Path(__file__).with_name("witnesses.py"),
+    "full": Path(__file__).with_name("witnesses_full.py"),
+}
 
 
-def witnesses() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("seeded_bug_witnesses", WITNESSES)
+def witnesses(engine: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"seeded_bug_witnesses_{engine}", WITNESSES[engine])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -33,16 +36,16 @@ def witnesses() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("bug", CORE, ids=lambda bug: bug.id)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_the_witness_holds_on_the_product(bug: Bug) -> None:
-    getattr(witnesses(), bug.witness)()
+    getattr(witnesses(bug.engine), bug.witness)()
 
 
 def fails_in_copy(bug: Bug, root: Path) -> bool:
     make_copy(root, bug)
     done = subprocess.run(
-        [sys.executable, WITNESSES, root, bug.witness], cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True, text=True, check=False,
+        [sys.executable, WITNESSES[bug.engine], root, bug.witness], cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr, done.stderr
@@ -50,13 +53,14 @@ def fails_in_copy(bug: Bug, root: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", CORE, ids=lambda bug: bug.id)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_the_witness_fails_once_the_bug_is_in(bug: Bug, tmp_path: Path) -> None:
     assert fails_in_copy(bug, tmp_path)
 
 
-def test_a_witness_fails_once_its_bug_is_in(tmp_path: Path) -> None:
-    bug = next(bug for bug in BUGS if bug.id == "C29")
+@pytest.mark.parametrize("name", ["C29", "Q07"])
+def test_a_witness_fails_once_its_bug_is_in(name: str, tmp_path: Path) -> None:
+    bug = next(bug for bug in BUGS if bug.id == name)
     assert fails_in_copy(bug, tmp_path)
 
 
@@ -71,17 +75,17 @@ def test_every_bug_is_another_change() -> None:
     assert len(set(edits)) == len(edits)
 
 
-@pytest.mark.parametrize("bug", CORE, ids=lambda bug: bug.id)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_the_schedule_is_clean_on_the_product(bug: Bug) -> None:
-    Stage().play(bug.schedule)
+    assert ENGINES[bug.engine].play(bug.schedule, bug.checkers).checker is None
 
 
 def test_representative_bugs_are_caught_and_the_product_is_clean() -> None:
     bugs = [bug for bug in BUGS if bug.id in REPRESENTATIVE]
-    rows = list(matrix.rows(bugs, 3, jobs=1))
+    rows = list(matrix.rows(bugs, {"core": 3, "full": 0}, jobs=1))
     assert [(row.name, row.caught, row.scheduled) for row in rows] == [(bug.id, True, True) for bug in bugs]
     assert [row.checker for row in rows] == [bug.checkers[0] for bug in bugs]
-    assert matrix.clean(bugs[:1], 3) == []
+    assert matrix.clean([bugs[0], bugs[-1]], {"core": 3, "full": 1}, jobs=1).alarms == []
 
 
 @pytest.mark.slow

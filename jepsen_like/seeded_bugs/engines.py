@@ -1,0 +1,78 @@
+"""What plays schedules and random seeds, by the engine that a bug names: who fires, and what it says.
+
+An engine is imported when it is used: a worker that searches the core does not wait for the rest of the packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.world import Verdict
+
+
+class Fired(NamedTuple):
+    """The checker that fired (None: nobody) and what it says."""
+
+    checker: str | None
+    detail: str
+
+
+NOBODY = Fired(None, "")
+
+
+class Engine(Protocol):
+    """Runs whatever packages are imported; the exceptions of mutated code come through."""
+
+    def play(self, schedule: str, named: Collection[str]) -> Fired:
+        """Plays a schedule. If several checkers fire, one of those `named` is told."""
+
+    def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
+        """Runs a random seed."""
+
+
+class Core:
+    """`jepsen_like.core_sim`: the Raft core alone."""
+
+    def play(self, schedule: str, named: Collection[str]) -> Fired:
+        """See Engine."""
+        from jepsen_like.core_sim.stage import Stage
+        from jepsen_like.core_sim.violation import Violation
+
+        try:
+            Stage().play(schedule)
+        except Violation as violation:
+            return Fired(violation.checker, violation.detail)
+        return NOBODY
+
+    def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
+        """See Engine."""
+        from jepsen_like.core_sim.run import run_seed
+
+        return Fired(run_seed(seed, black_box=black_box).checker, "")
+
+
+class Full:
+    """`jepsen_like.sim`: full nodes and clients."""
+
+    def play(self, schedule: str, named: Collection[str]) -> Fired:
+        """See Engine."""
+        from jepsen_like.sim.stage import play
+
+        return _fired(play(schedule), named)
+
+    def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
+        """See Engine."""
+        from jepsen_like.sim.world import run_seed
+
+        return _fired(run_seed(seed, black_box=black_box), named)
+
+
+def _fired(verdict: Verdict, named: Collection[str]) -> Fired:
+    """A run is stopped by its first violation, and one event may show several."""
+    found = [violation for violation in verdict.violations if violation.checker in named] or verdict.violations
+    return Fired(found[0].checker, found[0].what) if found else NOBODY
+
+
+ENGINES: dict[str, Engine] = {"core": Core(), "full": Full()}

@@ -1,0 +1,151 @@
+"""The client of a written schedule: one send, one question, one commit at a time, each told to which node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from cluster.client.connection import Connection, Links, Reply
+from cluster.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from cluster.client.producer import AsyncProducer
+from jepsen_like.history import Op
+from jepsen_like.sim.clients import (
+    FOREIGN_TOPIC,
+    SEND_CODE,
+    TOPIC,
+    Attempt,
+    ClientHost,
+    Foreign,
+    body_of,
+    foreign_send,
+)
+from jepsen_like.sim.machine import BROKER_PORT, Machine
+from jepsen_like.sim.readers import OffsetRegister
+from jepsen_like.sim.recorder import Recorder
+
+ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
+"""After how long our client gives an attempt up, and the whole send."""
+
+
+class Hand:
+    """`open`: how many operations are not over. Every operation is recorded and judged as those of a random run."""
+
+    def __init__(self, host: ClientHost, recorder: Recorder, register: OffsetRegister) -> None:
+        self.host, self.recorder, self.register = host, recorder, register
+        self.open = 0
+        self.retried: list[Foreign] = []
+        self._sent = 0
+        self._producer: AsyncProducer | None = None
+        self._links: Links | None = None
+
+    @property
+    def address(self) -> str:
+        """Of the client's machine."""
+        return self.host.process.host
+
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.open += 1
+
+        async def run() -> None:
+            try:
+                await work()
+            finally:
+                self.open -= 1
+
+        self.host.spawn(run)
+
+    # --- our client --------------------------------------------------------------------------------------------------
+
+    def send(self, count: int, size: int) -> None:
+        """Our client sends so many messages, each when the one before is settled, wherever it finds the leader."""
+        self._begin(partial(self._send_all, count, size))
+
+    async def _send_all(self, count: int, size: int) -> None:
+        if self._producer is None:
+            self._producer = self.host.client(timeout_s=TIMEOUT_S).producer(attempt_timeout_s=ATTEMPT_S)
+        for _ in range(count):
+            op = self._invoke()
+            try:
+                result = await self._producer.send(TOPIC, body_of(op.value["id"], size), queue_id=0)
+            except (RaftMQError, OSError) as error:
+                self._failed(op, error)
+            else:
+                place = {"queue_id": result.queue_id, "queue_offset": result.queue_offset}
+                self.recorder.end(op, "ok", {**op.value, **place})
+
+    def _invoke(self) -> Op:
+        self._sent += 1
+        return self.recorder.invoke("send", {"id": f"hand-{self._sent}", "topic": TOPIC})
+
+    def _failed(self, op: Op, error: Exception) -> None:
+        unknown = isinstance(error, Unknown) or not isinstance(error, RaftMQError)
+        self.recorder.end(op, "info" if unknown else "fail", {**op.value, "error": str(error)[:100]})
+
+    # --- a client of others, at one node -----------------------------------------------------------------------------
+
+    def ask(self, node: str, count: int, size: int) -> None:
+        """Sends so many messages to one node, all at once, each once."""
+        for _ in range(count):
+            self._begin(partial(self._ask, node, self._invoke(), size))
+
+    async def _ask(self, node: str, op: Op, size: int) -> None:
+        try:
+            reply = await self._call(node, TOPIC, op.value["id"], size)
+        except OSError as error:
+            self._failed(op, error)
+            return
+        if reply.code == 0:
+            place = {"queue_id": int(reply.ext["queueId"]), "queue_offset": int(reply.ext["queueOffset"])}
+            self.recorder.end(op, "ok", {**op.value, **place})
+        else:
+            self._failed(op, error_of(reply.code, reply.remark, "send"))
+
+    def offer(self, machine: Machine, message_id: str) -> None:
+        """Sends a message with this UNIQ_KEY to one node, perhaps not for the first time."""
+        foreign = next((one for one in self.retried if one.message_id == message_id), None)
+        if foreign is None:
+            foreign = Foreign(message_id, [])
+            self.retried.append(foreign)
+        self._begin(partial(self._offer, machine, foreign))
+
+    async def _offer(self, machine: Machine, foreign: Foreign) -> None:
+        incarnation = len(machine.processes)
+        try:
+            reply = await self._call(machine.host, FOREIGN_TOPIC, foreign.message_id, 10)
+        except OSError:
+            ended = "silence"
+        else:
+            unknown = is_unknown(reply.code, reply.remark)
+            ended = "ok" if reply.code == 0 else "unknown" if unknown else "no"
+        foreign.attempts.append(Attempt(machine.host, incarnation, ended))
+
+    async def _call(self, node: str, topic: str, message_id: str, size: int) -> Reply:
+        link = await self._link(node)
+        return await link.call(SEND_CODE, foreign_send(topic, message_id, 0), body_of(message_id, size), timeout_s=4.0)
+
+    async def _link(self, node: str) -> Connection:
+        if self._links is None:
+            self._links = Links(self.host.environment)
+        return await self._links.get(f"{node}:{BROKER_PORT}")
+
+    # --- the register ------------------------------------------------------------------------------------------------
+
+    def commit(self, node: str) -> None:
+        """Commits the register's next value through a node."""
+        self._begin(partial(self._commit, node))
+
+    async def _commit(self, node: str) -> None:
+        try:
+            await self.register.write(partial(self._link, node), 4.0)
+        except OSError:
+            return
+
+    def query(self, node: str) -> None:
+        """Reads the register through a node: nothing older than what is acknowledged by now."""
+        self._begin(partial(self._query, node, self.register.acked))
+
+    async def _query(self, node: str, low: int) -> None:
+        try:
+            await self.register.ask(await self._link(node), low)
+        except OSError:
+            return

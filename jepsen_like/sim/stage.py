@@ -1,0 +1,290 @@
+"""A schedule written by hand for full nodes: commands, one per line, judged as a random run is.
+
+    nodes COUNT [option=value ...]      options of `options.Options`; no fault and no load but what the script says
+    lead N                              leadership goes to N; goes on when N takes writes
+    send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
+    ask N [COUNT] [body=BYTES] [later]  a foreign client sends at node N, all at once, each once
+    offer N ID [later]                  a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
+    commit N [later] | query N [later]  the register: its next value is committed, or it is read, through node N
+    load SECONDS                        the clients of a random run work for so long
+    reader                              a consumer group reads from now on
+    wait SECONDS                        time passes         answered    until everything asked for has ended
+    kill N ... | start N ...            kill -9             pause N | resume N      SIGSTOP, SIGCONT
+    power N [left=LEFT] [rows=K]        the plug is pulled; LEFT of what was not synced: nothing, everything, heads (the
+                                        first sector of each write); the database loses its last K batches (default all)
+    power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
+    crash N before-ack|after-ack        the plug is pulled when N has entries on disk and has not told, or has told
+    fail N CALL ERRNO                   N's next CALL fails
+    fill N BYTES                        N's disk takes so many more bytes     slow N FACTOR   N's lanes take longer
+    cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
+    settle                              heals, starts all, waits until everything was answered and read; then judges
+
+Without `later` a command ends when its operation does, or after 6 s.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from jepsen_like.sim.clients import ClientHost, Foreign
+from jepsen_like.sim.disk import Loss
+from jepsen_like.sim.hand import Hand
+from jepsen_like.sim.machine import Machine, host_of
+from jepsen_like.sim.network import Edge
+from jepsen_like.sim.options import Options, draw
+from jepsen_like.sim.world import Verdict, World
+from raftlog.types import NodeId, Role
+
+OPERATION_S = 6.0
+LEAD_S = 10.0
+_CALM: dict[str, Any] = {
+    "nodes": 3, "tick_ms": 25, "election_ticks": 8, "segment_size": 128 << 10, "idle_mark_ms": 50,
+    "append_bytes_max": 1 << 20, "batch_bytes_max": 8192, "batch_messages_max": 4096, "batches_inflight_max": 4,
+    "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
+    "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
+    "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
+    "body_max": 40, "think_s": 0.03,
+}  # fmt: skip
+
+
+class ScriptError(ValueError):
+    """A line that cannot be read; the message names it."""
+
+
+class Stage(World):
+    """A world in which nothing happens unless the script says so."""
+
+    def __init__(self, script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> None:
+        """Raises ScriptError if the first line does not say `nodes`."""
+        lines = [(number, line.split("#")[0].split()) for number, line in enumerate(script.splitlines(), 1)]
+        self._lines = [(number, words) for number, words in lines if words]
+        super().__init__(_options(self._lines.pop(0) if self._lines else (0, [])), (), trace, black_box=black_box)
+        host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
+        self.hosts.append(host)
+        self.hand = Hand(host, self.recorder, self.register)
+        self._reads = False
+        self._started: list[Any] = []
+        self._crashes: dict[tuple[NodeId, str], None] = {}
+        self.monitor.on_drained = partial(self._lane_event, "before-ack")
+        self.monitor.on_reported = partial(self._lane_event, "after-ack")
+
+    def _phases(self) -> None:
+        for machine in self.machines.values():
+            machine.start()
+        self._begin()
+        for number, words in self._lines:
+            if self.monitor.violations:
+                return
+            self.monitor.log("> " + " ".join(words))
+            self._command(number, words)
+
+    def _command(self, number: int, words: list[str]) -> None:
+        command = getattr(self, "do_" + words[0].replace("-", "_"), None)
+        if command is None:
+            raise ScriptError(f"line {number}: no command {words[0]!r}")
+        named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        plain = [word for word in words[1:] if "=" not in word and word != "later"]
+        if "later" in words:
+            named["later"] = "yes"
+        try:
+            inspect.signature(command).bind(*plain, **named)
+            command(*plain, **named)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ScriptError(f"line {number}: {' '.join(words)}: {error!r}") from error
+
+    def _clients(self) -> list[Any]:
+        return [*self._started, self.reader]
+
+    def retried(self) -> list[Foreign]:
+        """See World."""
+        return super().retried() + self.hand.retried
+
+    def _machine(self, name: str) -> Machine:
+        return self.machines[NodeId(int(name))]
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def _operation(self, later: str) -> None:
+        if not later:
+            self._until(lambda: not self.hand.open, OPERATION_S)
+
+    def _until(self, reached: Callable[[], object], limit_s: float) -> bool:
+        end = self.loop.now + limit_s
+        while not reached() and self.loop.now < end and not self.monitor.violations:
+            self._pass_time(0.005)
+        return bool(reached())
+
+    def do_send(self, count: str = "1", *, body: str = "20", later: str = "") -> None:
+        self.hand.send(int(count), int(body))
+        self._operation(later)
+
+    def do_ask(self, node: str, count: str = "1", *, body: str = "20", later: str = "") -> None:
+        self.hand.ask(self._machine(node).host, int(count), int(body))
+        self._operation(later)
+
+    def do_offer(self, node: str, message_id: str, *, later: str = "") -> None:
+        self.hand.offer(self._machine(node), message_id)
+        self._operation(later)
+
+    def do_commit(self, node: str, *, later: str = "") -> None:
+        self.hand.commit(self._machine(node).host)
+        self._operation(later)
+
+    def do_query(self, node: str, *, later: str = "") -> None:
+        self.hand.query(self._machine(node).host)
+        self._operation(later)
+
+    def do_answered(self) -> None:
+        self._until(lambda: not self.hand.open, OPERATION_S)
+
+    def do_load(self, seconds: str) -> None:
+        load: list[Any] = [*self.producers, *self.foreign, self.register, self.catalogue]
+        for client in load:
+            client.start()
+        self._started += load
+        self.do_reader()
+        self._pass_time(float(seconds))
+
+    def do_reader(self) -> None:
+        if not self._reads:
+            self._reads = True
+            self.reader.start()
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def do_lead(self, name: str) -> None:
+        machine = self._machine(name)
+        end = self.loop.now + LEAD_S
+        while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
+            leader = self.nemesis.leader()
+            if leader is not None and leader is not machine and leader.node is not None and leader.process is not None:
+                leader.process.run(leader.node.transfer, machine.node_id)
+            self._until(lambda: self._leads(machine), 0.5)
+        if not self._leads(machine):
+            self.monitor.report("liveness", f"node {name} does not lead {LEAD_S:.0f} s after it was told to")
+
+    @staticmethod
+    def _leads(machine: Machine) -> bool:
+        node = machine.node
+        return node is not None and node.raw.role is Role.LEADER and node.proposals.open
+
+    def do_wait(self, seconds: str) -> None:
+        self._pass_time(float(seconds))
+
+    def do_kill(self, *names: str) -> None:
+        for name in names:
+            self._down(self._machine(name), None, power=False)
+
+    def do_power(self, *names: str, left: str = "nothing", rows: str = "1000000") -> None:
+        for name in names:
+            self._down(self._machine(name), _loss(left, rows), power=True)
+
+    def _down(self, machine: Machine, loss: Loss | None, *, power: bool) -> None:
+        machine.held = 1
+        machine.kill(power=power, loss=loss)
+
+    def do_power_in(self, name: str, call: str, *, left: str = "nothing", rows: str = "1000000") -> None:
+        machine = self._machine(name)
+        machine.loss = _loss(left, rows)
+        machine.held = 1
+        machine.fs.cut_power_in = call
+
+    def do_crash(self, name: str, moment: str) -> None:
+        if moment not in ("before-ack", "after-ack"):
+            raise ValueError(moment)
+        self._crashes[NodeId(int(name)), moment] = None
+
+    def _lane_event(self, moment: str, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        key = (machine.node_id, moment)
+        if lane != "append" or done.last is None or key not in self._crashes:
+            return
+        del self._crashes[key]
+        loss = _loss("nothing", "1000000")
+        if moment == "before-ack":
+            self._down(machine, loss, power=True)
+        else:  # the answer leaves in the turn that this report has woken
+            self._soon(partial(self._soon, partial(self._down, machine, loss, power=True)))
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        self.loop.call_outside(0.0, act)
+
+    def do_start(self, *names: str) -> None:
+        for name in names:
+            machine = self._machine(name)
+            machine.held = 0
+            machine.start()
+
+    def do_pause(self, name: str) -> None:
+        self._machine(name).pause()
+
+    def do_resume(self, name: str) -> None:
+        self._machine(name).resume()
+
+    # --- disks and network -------------------------------------------------------------------------------------------
+
+    def do_fail(self, name: str, call: str, code: str) -> None:
+        self._machine(name).fs.fail_next[call] = getattr(errno, code)
+
+    def do_fill(self, name: str, size: str) -> None:
+        self._machine(name).fs.fill(int(size))
+
+    def do_slow(self, name: str, factor: str) -> None:
+        self._machine(name).disk_factor = float(factor)
+
+    def _host(self, name: str) -> str:
+        return self.hand.address if name == "client" else host_of(int(name))
+
+    def do_cut(self, what: str) -> None:
+        if "->" in what:
+            a, b = what.split("->")
+            edges: list[Edge] = [(self._host(a), self._host(b))]
+        else:
+            own = self._host(what)
+            others = [m.host for m in self.machines.values() if m.host != own]
+            edges = [edge for other in others for edge in ((own, other), (other, own))]
+        self.network.cut(edges)
+
+    def do_heal(self) -> None:
+        self.network.heal()
+
+    def do_settle(self) -> None:
+        self.do_reader()
+        for phase in (self._heal, self._end_of_hand, self._finish):
+            if not self.monitor.violations:
+                phase()
+
+    def _end_of_hand(self) -> None:
+        self.wait_for(lambda: not self.hand.open, "an operation never ends")
+
+
+def _loss(left: str, rows: str) -> Loss:
+    if left not in ("nothing", "everything", "heads"):
+        raise ValueError(left)
+    return Loss(left, int(rows))  # type: ignore[arg-type]
+
+
+def _options(line: tuple[int, list[str]]) -> Options:
+    number, words = line
+    if not words or words[0] != "nodes":
+        raise ScriptError(f"line {number}: a script begins with `nodes COUNT`")
+    try:
+        given = dict(word.split("=", 1) for word in words[2:])
+        chosen = {**_CALM, "nodes": int(words[1]), **{name: _number(value) for name, value in given.items()}}
+        return draw(0)._replace(**chosen)
+    except (ValueError, IndexError) as error:
+        raise ScriptError(f"line {number}: {' '.join(words)}: {error}") from error
+
+
+def _number(text: str) -> Any:
+    if ".." in text:
+        return tuple(float(part) for part in text.split(".."))
+    return float(text) if "." in text else int(text)
+
+
+def play(script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> Verdict:
+    """Plays a script to its end, or to the first violation. Raises ScriptError."""
+    return Stage(script, black_box=black_box, trace=trace).run()
