@@ -156,6 +156,15 @@ class DedupSection(_Section, frozen=True, kw_only=True):
     session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
 
 
+class BackupSection(_Section, frozen=True, kw_only=True):
+    """Backups that this node makes of itself, by the clock."""
+
+    to: str = ""
+    """An absolute path; "" for none."""
+    every_minutes: Annotated[int, msgspec.Meta(ge=1, le=10_080)] = 60
+    keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
+
+
 class FailpointsSection(_Section, frozen=True, kw_only=True):
     """Whether faults may be injected over HTTP. For tests only."""
 
@@ -186,6 +195,7 @@ class Config(_Section, frozen=True, kw_only=True):
     index: IndexSection = IndexSection()
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()
+    backup: BackupSection = BackupSection()
     failpoints: FailpointsSection = FailpointsSection()
     log_output: LogOutputSection = LogOutputSection()
 

@@ -39,6 +39,7 @@ def check(config: Config, source: Source) -> None:
     _check_peers(config, source)
     _check_ports(config, source)
     _check_limits(config, source)
+    _check_backup(config, source)
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
@@ -145,6 +146,16 @@ def _check_ports(config: Config, source: Source) -> None:
                     "each port of a node serves one purpose",
                     f"give {dotted(path)} another port",
                 )
+
+
+def _check_backup(config: Config, source: Source) -> None:
+    target = config.backup.to
+    if target and not Path(target).is_absolute():
+        raise ConfigError(
+            f"{source.where(('backup', 'to'))}: backup.to {target} is not an absolute path",
+            "a node is started from many working directories, and its backups belong in one place",
+            f'write, for example: to = "/var/backups/{target}"',
+        )
 
 
 def _check_limits(config: Config, source: Source) -> None:

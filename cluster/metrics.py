@@ -149,6 +149,10 @@ class NodeMetrics:
         """The alarms that are raised."""
         self._alarm.clear()
         for key in keys:
+    def backup_age(self, seconds: float | None) -> None:
+        """The age of the newest good backup, None if none is known."""
+        self._backup_age.set(float("nan") if seconds is None else seconds)
+
             self._alarm.labels(key).set(1)
 
     def loop_lag(self, seconds: float) -> None:
@@ -175,6 +179,10 @@ class NodeMetrics:
         self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
         self._peer_lag = gauge("raftmq_peer_lag_entries", "Entries the peer's disk is behind the leader's log", "peer")
 
+        self._backup_age = gauge(
+            "raftmq_backup_age_seconds", "Age of the newest good backup that this node knows of itself; NaN without one"
+        )
+        self._backup_age.set(float("nan"))
     def _define_lanes(self) -> None:
         self._proposals = self._counter("raftmq_raft_proposals", "Entries proposed")
         settled = self._counter("raftmq_raft_settled", "Requests whose entry was decided or given up", "outcome")

@@ -20,6 +20,7 @@ from cluster.admin.versions import versions
 from cluster.alarms import Alarms
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane, FlushLane
+from cluster.backup.service import Backups
 from cluster.config import Config, split_address
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
@@ -78,6 +79,8 @@ class Node:
         self._started_ms = self._clock.monotonic_ms()
         self._parts = Parts(config, self.failpoints, self.environment)
         self.state: BrokerState = self._parts.state
+        identity = self._parts.directory.identity
+        self.backups = Backups(config, identity, self._parts.kv, self.alarms, self._clock.wall_ms)
         self._replay_from = self.state.applied.index
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self._servers: list[asyncio.Server] = []
@@ -132,6 +135,7 @@ class Node:
         self._lag.start()
         if not self.environment.serves_admin:
             return
+        self.backups.start()
         admin = await loop.run_in_executor(None, importlib.import_module, "cluster.admin.server")
         self._admin = admin.AdminServer(self)
         await self._admin.start()
@@ -177,6 +181,7 @@ class Node:
         self._closing = True
         self._timer.cancel()
         self._lag.stop()
+        await self.backups.close()
         if self._admin is not None:
             await self._admin.close()
         for server in self._servers:

@@ -101,6 +101,7 @@ async def get_metrics(call: Call) -> Raw:
     )
     metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     metrics.alarms(alarm.key for alarm in status.alarms)
+    metrics.backup_age(call.port.backups.age_s)
     return Raw(CONTENT_TYPE, metrics.render())
 
 

@@ -11,6 +11,7 @@ from cluster.alarms import Alarm, Alarms
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
+    from cluster.backup.service import Backups
     from cluster.config import Config
     from cluster.failpoints import FailpointSet
     from cluster.metrics import NodeMetrics
@@ -106,6 +107,7 @@ class AdminPort(Protocol):
     failpoints: FailpointSet
     metrics: NodeMetrics
     alarms: Alarms
+    backups: Backups
 
     def status(self) -> NodeStatus:
         """Where the node stands now. Cheap: also called for each scrape."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import faults, groups, node, page, topics
+from cluster.admin import backup, faults, groups, node, page, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 
@@ -68,6 +68,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
     Route("POST", "/v1/leader/transfer", node.transfer_leader, node.TransferView, Serves.LEADER, node.TransferRequest),
+    Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
+    Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),
     Route("PUT", "/v1/failpoints", faults.set_failpoint, faults.FailpointsView, body=faults.FailpointRequest),
     Route("GET", "/metrics", node.get_metrics, "text/plain"),

@@ -258,7 +258,7 @@ class _Work:
         mark, sums = verify.read_state(self._partial)
         if not verify.same_place(mark, tail) or not verify.same_place(mark, cut):
             raise EOFError(f"the log ends at index {tail.index}, the state at {mark.index}, the cut was {cut.index}")
-        frames = sum(record.end_position - record.base_position for record in segments)
+        logged = sum(part.size for part in self._source.parts)
         return Manifest(
             name=name, made_ms=request.made_ms, node=identity.node_id, cluster_uuid=str(identity.cluster_uuid),
             cluster_name=request.cluster_name, broker_name=request.broker_name, group_id=identity.group_id,
@@ -266,7 +266,7 @@ class _Work:
             timestamp_ms=cut.timestamp_ms, segment_size=self._source.segment_size,
             origin=[(str(each.cluster_uuid), each.last_index) for each in identity.origin],
             digest=sums, segments=segments, state=records,
-            bytes_total=frames + sum(record.size for record in records), bytes_new=self._bytes_new,
+            bytes_total=logged + sum(record.size for record in records), bytes_new=self._bytes_new,
             versions=request.versions,
         )  # fmt: skip
 

@@ -44,6 +44,20 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
     return crc
 
 
+def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
+    """Writes `page`, then the `size` bytes that stand at the same offset in `source`, synced; returns their crc32c."""
+    crc = 0
+    with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
+        write_all(writer.fileno(), page)
+        reader.seek(len(page))
+        while size and (data := reader.read(min(CHUNK, size))):
+            write_all(writer.fileno(), data)
+            crc = extend(crc, data)
+            size -= len(data)
+        os.fsync(writer.fileno())
+    return crc
+
+
 def write_all(fd: int, data: bytes) -> None:
     """All of it: a nearly full disk may take a part."""
     view = memoryview(data)

@@ -66,6 +66,10 @@ class AdminApi:
         """A reading that a majority has confirmed. Raises LocalError."""
         return self._call("GET", f"{path}?consistency=linearizable", None)
 
+    def local(self, path: str) -> dict[str, Any]:
+        """What the node that answers says about itself. Raises LocalError."""
+        return self._call("GET", path, None)
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """A change. Raises LocalError."""
         return self._call("POST", path, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -11,12 +12,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
 from cluster.admin.server import build_app
 from cluster.alarms import Alarms
+from cluster.backup.service import Backups
 from cluster.config import Config, load
 from cluster.failpoints import FailpointSet
 from cluster.metrics import NodeMetrics
 from cluster.services import Outcome, ProposeResult
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
+from raftlog.storage.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
@@ -37,10 +40,13 @@ class FakeNode:
 
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
         self.config = make_config(node_id, **overrides)
-        self.state = BrokerState(MemoryKV())
+        self.kv = MemoryKV()
+        self.state = BrokerState(self.kv)
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
         self.metrics = NodeMetrics()
         self.alarms = Alarms(lambda: 1_700_000_000_000)
+        identity = Identity(UUID(int=1), 1, self.config.node_id, UUID(int=node_id), 0)
+        self.backups = Backups(self.config, identity, self.kv, self.alarms, lambda: 1_700_000_000_000)
         self.leader = NodeId(1)
         self.fate = Outcome.OK
         self.confirms: bool | None = True

@@ -1,0 +1,66 @@
+"""/v1/backup: start a backup on this node, and see how the last one went."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from cluster.admin.call import Answer, Call
+from cluster.admin.errors import ApiError
+from cluster.backup.service import Attempt, Schedule
+from cluster.local_errors import LocalError
+
+
+class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/backup`."""
+
+    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    """A directory of the node's machine; it is made if only its last part is missing."""
+    keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    """How many backups of this node stay there."""
+    copy_all: bool = False
+    """Hard-link nothing to the node's own files."""
+    every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """The caller will ask again so often; an alarm is raised when no good backup is younger than twice that."""
+
+
+class BackupView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/backup`."""
+
+    node: int
+    attempt: Attempt | None
+    """Being made, or made last since the node started."""
+    last_good_ms: int | None
+    age_s: float | None
+    schedule: Schedule | None
+
+
+async def get_backup(call: Call) -> BackupView:
+    """How the last backup of this node went, and how old the newest good one is."""
+    return _view(call)
+
+
+async def start_backup(call: Call) -> Answer:
+    """Starts a backup of this node; 202, and GET tells how it goes."""
+    wanted: BackupRequest = call.body
+    if not wanted.to.startswith("/"):
+        raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
+    try:
+        call.port.backups.begin(
+            wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s
+        )  # fmt: skip
+    except LocalError as error:
+        raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
+    return Answer(202, _view(call))
+
+
+def _view(call: Call) -> BackupView:
+    backups = call.port.backups
+    return BackupView(
+        node=call.port.config.node.id,
+        attempt=backups.attempt,
+        last_good_ms=backups.last_good_ms,
+        age_s=backups.age_s,
+        schedule=backups.schedule,
+    )

@@ -1,0 +1,212 @@
+"""A new cluster from a backup: the log and the rows of the cut on every node, and one MEMBERSHIP entry on top.
+
+The new cluster has a uuid of its own, so none of its nodes is ever taken for one of the old cluster, which may still
+run; IDENTITY keeps where it comes from. Everything is made under `<into>.partial` and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from cluster.backup import files
+from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
+from cluster.backup.segments import read_header
+from cluster.backup.verify import verify
+from cluster.config import dump, load
+from cluster.local_config import plan_nodes, write_configs
+from cluster.local_errors import ExitCode, LocalError
+from cluster.local_layout import NodeRecord
+from raftlog import membership as memberships
+from raftlog.frame import make_entry
+from raftlog.membership import Membership
+from raftlog.storage import identity as identities
+from raftlog.storage import layout
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.genesis import Voter
+from raftlog.storage.hard_state import HardStateStore
+from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
+
+PARTIAL = ".partial"
+
+
+class Restored(NamedTuple):
+    """The cluster that was made."""
+
+    cluster_uuid: UUID
+    manifest: Manifest
+    nodes: list[NodeRecord]
+
+
+def restore(
+    backup: Path,
+    into: Path,
+    *,
+    count: int = 3,
+    base_port: int | None = None,
+    now_ms: int,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Restored:
+    """Makes a local cluster of `count` nodes in `into` (new or empty), ready for `raftmq up`. Raises LocalError.
+
+    `now_ms`: wall time, stamped on the MEMBERSHIP entry unless the log's time is later.
+    """
+    partial = into.with_name(into.name + PARTIAL)
+    nodes = plan_nodes(partial, count, base_port)
+    _check_unused(backup, into, partial)
+    on_stage("reading the backup")
+    verified = verify(backup)
+    if verified.problems:
+        raise LocalError(
+            f"{backup} is damaged",
+            "; ".join(verified.problems[:3]),
+            f"use another one: raftmq backup verify {backup.parent}",
+            ExitCode.REFUSED,
+        )
+    manifest = verified.manifest
+    try:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        _check_space(partial, manifest, count)
+        made = _Cluster(backup, manifest, nodes, now_ms)
+        made.write_configs()
+        for node in nodes:
+            on_stage(f"making node {node.id}")
+            made.write_node(node)
+        files.sync_tree(partial)
+        partial.rename(into)
+        files.sync_file(into.parent)
+    except OSError as error:
+        raise _failed(error, into, files.remove_tree(partial)) from error
+    except BaseException:
+        files.remove_tree(partial)
+        raise
+    return Restored(made.cluster_uuid, manifest, plan_nodes(into, count, base_port))
+
+
+def _check_unused(backup: Path, into: Path, partial: Path) -> None:
+    held = sorted(path.name for path in into.iterdir()) if into.is_dir() else []
+    if held or (into.exists() and not into.is_dir()):
+        raise LocalError(
+            f"{into} is not empty",
+            f"it holds {', '.join(held[:3])}" if held else "it is a file",
+            f"raftmq restore --from {backup} --into {into}.restored    (a restore never takes over what is there)",
+            ExitCode.REFUSED,
+        )
+    if partial.exists():
+        raise LocalError(
+            f"{partial} is in the way",
+            "a restore works there until it is complete, and one was interrupted or is running now",
+            f"rm -r {partial}    (if none is running)",
+            ExitCode.REFUSED,
+        )
+
+
+def _check_space(partial: Path, manifest: Manifest, count: int) -> None:
+    needed = count * (manifest.bytes_total + (1 << 20))
+    if files.free_bytes(partial) < needed:
+        raise OSError(errno.ENOSPC, f"{count} nodes need about {needed} bytes", str(partial))
+
+
+def _failed(error: OSError, into: Path, left: str) -> LocalError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return LocalError(
+        f"the restore into {into} failed",
+        f"{error.strerror or error}; {files.free_text(into.parent)}{left}; the backup is untouched",
+        "free space, or restore onto another disk: raftmq restore --from BACKUP --into DIR"
+        if full
+        else f"ls -ld {into.parent}    (owner, space, read-only?)",
+    )
+
+
+class _Cluster:
+    """The nodes being made. Everything that differs between them is the node id and the node uuid."""
+
+    def __init__(self, backup: Path, manifest: Manifest, nodes: list[NodeRecord], now_ms: int) -> None:
+        self._backup = backup
+        self._manifest = manifest
+        self._nodes = nodes
+        self._now_ms = now_ms
+        self._fs = OsFileSystem()
+        self.cluster_uuid = uuid.uuid4()
+        self._voters = tuple(Voter(NodeId(node.id), uuid.uuid4()) for node in nodes)
+        self._members = Membership(
+            self.cluster_uuid, self._voters, (), memberships.RESTORE,
+            f"restored from backup {manifest.name} of cluster {manifest.cluster_uuid}, index {manifest.index}",
+        )  # fmt: skip
+
+    def write_configs(self) -> None:
+        """The names stay: clients know the broker by its name."""
+        write_configs(self._nodes)
+        for node in self._nodes:
+            config = load(node.config_path)
+            names = replace(config.cluster, name=self._manifest.cluster_name, broker_name=self._manifest.broker_name)
+            if names != config.cluster:
+                named = replace(config, cluster=names, node=replace(config.node, data_dir="data"))
+                node.config_path.write_text(dump(named), encoding="utf-8")
+
+    def write_node(self, node: NodeRecord) -> None:
+        """IDENTITY comes last: without it the directory counts as never made."""
+        manifest, data = self._manifest, Path(load(node.config_path).node.data_dir)
+        (data / layout.LOG).mkdir(parents=True)
+        (data / layout.STATE).mkdir()
+        for file in manifest.state:
+            self._copy_state(file, data)
+        for segment in manifest.segments:
+            self._copy_segment(segment, data)
+        hard_state = HardStateStore.create(self._fs, data / layout.HARD_STATE, manifest.group_id)
+        hard_state.save(HardState(manifest.term + 1, NOBODY, manifest.index))
+        hard_state.close()
+        self._append_members(data)
+        origin = tuple(Ancestor(UUID(cluster), index) for cluster, index in manifest.origin)
+        identity = Identity(
+            self.cluster_uuid, manifest.group_id, NodeId(node.id), dict(self._voters)[NodeId(node.id)], self._now_ms,
+            (*origin, Ancestor(UUID(manifest.cluster_uuid), manifest.index)),
+        )  # fmt: skip
+        identities.save(self._fs, data, identity)
+
+    def _copy_state(self, record: FileRecord, data: Path) -> None:
+        name = Path(record.path).name
+        source = self._backup / STATE / name
+        if files.copy(source, data / layout.STATE / name, record.size) != record.crc32c:
+            raise OSError(errno.EIO, "the backup changed while it was read", str(source))
+
+    def _copy_segment(self, record: SegmentRecord, data: Path) -> None:
+        """Frames as they are, under sync marks of this disk."""
+        name = layout.segment_name(record.base_position)
+        source, target = self._backup / LOG / name, data / layout.LOG / name
+        _, header = read_header(source, self._manifest.group_id)
+        page = bytearray(encode_header(header.previous, header.group_id))
+        end = LogTail(0, record.last_index, record.end_position, record.last_header_crc, record.base_position, 0)
+        term = self._term_of_last(source, record)
+        for seq in (2, 3):
+            mark = encode_mark(mark_of(end._replace(term=term), seq))
+            page[MARK_OFFSETS[seq % 2] : MARK_OFFSETS[seq % 2] + len(mark)] = mark
+        if files.copy_behind(bytes(page), source, target, record.end_position - record.base_position) != record.crc32c:
+            raise OSError(errno.EIO, "the backup changed while it was read", str(source))
+
+    def _term_of_last(self, source: Path, record: SegmentRecord) -> int:
+        following = [each for each in self._manifest.segments if each.base_position == record.end_position]
+        if not following:
+            return self._manifest.term
+        _, header = read_header(source.with_name(layout.segment_name(record.end_position)), self._manifest.group_id)
+        return header.previous.term
+
+    def _append_members(self, data: Path) -> None:
+        log = SegmentedLog.open(self._fs, data, group_id=self._manifest.group_id)
+        entry = make_entry(
+            log.tail, term=self._manifest.term + 1, entry_type=EntryType.MEMBERSHIP,
+            payload=memberships.encode(self._members), timestamp_ms=self._now_ms, group_id=self._manifest.group_id,
+            segment_size=log.segment_size,
+        )  # fmt: skip
+        log.append([entry])
+        log.close(clean=True)

@@ -1,0 +1,266 @@
+"""Backups on the node's side: makes the checkpoint, lets a worker process do the rest, remembers how it went.
+
+One at a time. What runs on the node's own time is the checkpoint, a matter of hard links; the worker copies, reads back
+and sums up on idle CPU and disk time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from cluster.admin.versions import versions
+from cluster.alarms import Alarms
+from cluster.backup import listing
+from cluster.backup.create import Made, Request
+from cluster.backup.worker import Line
+from cluster.config import Config
+from cluster.local_errors import ExitCode, LocalError
+from raftlog.errors import StorageError
+from raftlog.storage import layout
+from raftlog.storage.identity import Identity
+from statemachine.kv import KV
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT = "backup.tmp"
+"""In DATA/checkpoints while a backup is made; means nothing afterwards."""
+OVERDUE, FAILED = "backup_overdue", "backup_failed"
+WATCH_S = 5.0
+LINE_MAX = 64 << 20
+"""The last line of the worker has the manifest in it."""
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """The backup that is being made, or was made last."""
+
+    started_ms: int
+    """Names it: no two of a node begin in the same millisecond."""
+    to: str
+    state: str = "running"
+    """`running`, `done` or `failed`."""
+    stage: str = "checkpoint"
+    error: list[str] | None = None
+    """What, why, what to type; only if it failed."""
+    path: str | None = None
+    """Where the backup is; only if it is done, likewise the next five."""
+    index: int | None = None
+    """Everything up to this entry is in it."""
+    bytes_total: int | None = None
+    bytes_new: int | None = None
+    """Copied; the rest are hard links to the node's files or to an earlier backup's."""
+    seconds: float | None = None
+    removed: list[str] = []
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """How often there should be one."""
+
+    to: str
+    every_s: float
+    keep: int | None
+
+
+class Backups:
+    """The backups of one node. Event loop only."""
+
+    def __init__(self, config: Config, identity: Identity, kv: KV, alarms: Alarms, wall_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._identity = identity
+        self._kv = kv
+        self._alarms = alarms
+        self._wall_ms = wall_ms
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._worker: asyncio.subprocess.Process | None = None
+        self._begun_ms = wall_ms()
+        section = config.backup
+        self.schedule = (
+            Schedule(to=section.to, every_s=section.every_minutes * 60.0, keep=section.keep) if section.to else None
+        )
+        """From the configuration, or what the command line asked for last (then it does the asking)."""
+        self.attempt: Attempt | None = None
+        self.last_good_ms: int | None = None
+        """When the newest good backup of this node that is known was begun."""
+
+    def start(self) -> None:
+        """Begins to keep the schedule, if the configuration has one."""
+        self._timer = asyncio.get_running_loop().create_task(self._keep_schedule(), name="backups")
+
+    async def close(self) -> None:
+        """Ends a backup under way; the worker removes what it began."""
+        tasks = [task for task in (self._timer, self._task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether one is being made."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the newest known good backup of this node was begun; None if none is known."""
+        return None if self.last_good_ms is None else max(0.0, (self._wall_ms() - self.last_good_ms) / 1000)
+
+    def begin(
+        self, to: str, *, keep: int | None = None, copy_all: bool = False, every_s: float | None = None
+    ) -> Attempt:
+        """Starts a backup to the directory `to`; `attempt` tells how it goes. Raises LocalError if one is being made.
+
+        `every_s`: whoever asks will ask again so often; when nobody does, the alarm is raised.
+        """
+        if self.running:
+            assert self.attempt is not None
+            raise LocalError(
+                "a backup is being made",
+                f"to {self.attempt.to}, since {self.attempt.started_ms} ms",
+                "wait for it to end, then repeat the command",
+                ExitCode.REFUSED,
+            )
+        if every_s is not None:
+            self.schedule = Schedule(to=to, every_s=every_s, keep=keep)
+        last = self.attempt.started_ms if self.attempt else 0
+        self.attempt = Attempt(started_ms=max(self._wall_ms(), last + 1), to=to)
+        request = Request(
+            data=self._config.node.data_dir, checkpoint=str(self._checkpoint), to=to, made_ms=self.attempt.started_ms,
+            cluster_name=self._config.cluster.name, broker_name=self._config.cluster.broker_name, keep=keep,
+            copy_all=copy_all, versions=versions(),
+        )  # fmt: skip
+        self._task = asyncio.get_running_loop().create_task(self._run(request, self.attempt), name="backup")
+        return self.attempt
+
+    @property
+    def _checkpoint(self) -> Path:
+        return Path(self._config.node.data_dir) / layout.CHECKPOINTS / CHECKPOINT
+
+    async def _run(self, request: Request, attempt: Attempt) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, self._make_checkpoint)
+            made = await self._work(request, attempt)
+        except LocalError as error:
+            attempt.state, attempt.error = "failed", [error.what, error.why, error.fix]
+            logger.error("backup to %s failed: %s; %s; %s", attempt.to, error.what, error.why, error.fix)
+            self._alarms.raise_alarm(FAILED, f"the last backup to {attempt.to} failed: {error.what}; {error.fix}")
+        except asyncio.CancelledError:
+            attempt.state = "failed"
+            attempt.error = [
+                "the backup was given up",
+                "the node is stopping",
+                f"raftmq backup create --to {request.to}",
+            ]
+            raise
+        else:
+            self._done(attempt, made)
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is ending; the next start or backup removes it
+                await asyncio.shield(loop.run_in_executor(None, self._remove_checkpoint))
+        self._watch()
+
+    def _done(self, attempt: Attempt, made: Made) -> None:
+        manifest = made.manifest
+        attempt.state, attempt.path, attempt.index = "done", made.path, manifest.index
+        attempt.bytes_total, attempt.bytes_new, attempt.removed = manifest.bytes_total, manifest.bytes_new, made.removed
+        attempt.seconds = (self._wall_ms() - attempt.started_ms) / 1000
+        self.last_good_ms = attempt.started_ms
+        self._alarms.clear(FAILED)
+        logger.info(
+            "backup %s made and read back in %.1f s: index %d, %d bytes, %d of them copied",
+            made.path, attempt.seconds, manifest.index, manifest.bytes_total, manifest.bytes_new,
+        )  # fmt: skip
+
+    def _make_checkpoint(self) -> None:
+        """On an executor's thread. Raises LocalError."""
+        try:
+            self._remove_checkpoint()
+            self._checkpoint.parent.mkdir(exist_ok=True)
+            self._kv.flush_tables()
+            self._kv.checkpoint(str(self._checkpoint))
+        except (OSError, StorageError) as error:
+            raise LocalError(
+                "no checkpoint of the state could be made",
+                str(error),
+                "raftmq backup create --to DIR --node ANOTHER    (and free space on this node's disk)",
+            ) from error
+
+    def _remove_checkpoint(self) -> None:
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    async def _work(self, request: Request, attempt: Attempt) -> Made:
+        """Lets a worker make it. Raises LocalError."""
+        # -P keeps the working directory off the import path, as for the node itself.
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "cluster.backup.worker",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_MAX,
+        )  # fmt: skip
+        self._worker = worker
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        try:
+            worker.stdin.write(msgspec.json.encode(request) + b"\n")
+            while data := await worker.stdout.readline():
+                line = msgspec.json.decode(data, type=Line)
+                if line.made is not None:
+                    return line.made
+                if line.error is not None:
+                    raise LocalError(line.error.what, line.error.why, line.error.fix)
+                attempt.stage = line.stage
+        finally:
+            worker.stdin.close()
+            if worker.returncode is None and asyncio.current_task() is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    worker.terminate()  # no matter after its last line; else it removes what it began
+            await asyncio.shield(worker.wait())
+        raise LocalError(
+            "the process that makes the backup ended without a word",
+            f"exit code {worker.returncode}; it may have been killed for lack of memory",
+            f"raftmq backup create --to {request.to}    (once more; raftmq logs tells what it printed)",
+        )
+
+    # --- schedule ----------------------------------------------------------------------------------------------------
+
+    async def _keep_schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._remove_checkpoint)
+        scheduled = self.schedule
+        if scheduled is not None:
+            self.last_good_ms = await loop.run_in_executor(None, self._newest_in, scheduled.to)
+        next_ms = 0 if scheduled is None or self.last_good_ms is None else self.last_good_ms + scheduled.every_s * 1000
+        while True:
+            if scheduled is not None and self._wall_ms() >= next_ms and not self.running:
+                next_ms = self._wall_ms() + scheduled.every_s * 1000
+                self.begin(scheduled.to, keep=scheduled.keep)
+            self._watch()
+            await asyncio.sleep(WATCH_S)
+
+    def _newest_in(self, to: str) -> int | None:
+        try:
+            found = listing.newest(Path(to), str(self._identity.cluster_uuid), self._identity.node_id)
+        except (OSError, LocalError) as error:
+            logger.warning("the backups in %s cannot be listed: %s", to, error)
+            return None
+        return None if found is None else found.made_ms
+
+    def _watch(self) -> None:
+        """Raises the alarm when the last good backup is older than twice the time between two."""
+        if self.schedule is None:
+            return
+        age_s = (self._wall_ms() - (self.last_good_ms or self._begun_ms)) / 1000
+        if age_s <= 2 * self.schedule.every_s:
+            self._alarms.clear(OVERDUE)
+            return
+        since = "no good backup is known" if self.last_good_ms is None else "the last good backup is too old"
+        self._alarms.raise_alarm(
+            OVERDUE,
+            f"{since}: there should be one every {self.schedule.every_s:.0f} s in {self.schedule.to}; "
+            f"raftmq backup create --to {self.schedule.to}",
+        )
