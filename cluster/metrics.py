@@ -145,14 +145,14 @@ class NodeMetrics:
         self._topics.set(topics)
         self._groups.set(groups)
 
-    def alarms(self, keys: Iterable[str]) -> None:
-        """The alarms that are raised."""
-        self._alarm.clear()
-        for key in keys:
     def backup_age(self, seconds: float | None) -> None:
         """The age of the newest good backup, None if none is known."""
         self._backup_age.set(float("nan") if seconds is None else seconds)
 
+    def alarms(self, keys: Iterable[str]) -> None:
+        """The alarms that are raised."""
+        self._alarm.clear()
+        for key in keys:
             self._alarm.labels(key).set(1)
 
     def loop_lag(self, seconds: float) -> None:
@@ -175,14 +175,14 @@ class NodeMetrics:
         self._last_index = gauge("raftmq_raft_last_index", "Index of the last entry in the log")
         self._writes_open = gauge("raftmq_raft_writes_open", "1 if this node leads and takes writes")
         self._alarm = gauge("raftmq_alarm", "1 for each alarm that is raised", "key")
-        self._leader_changes = self._counter("raftmq_raft_leader_changes", "Times another leader became known")
-        self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
-        self._peer_lag = gauge("raftmq_peer_lag_entries", "Entries the peer's disk is behind the leader's log", "peer")
-
         self._backup_age = gauge(
             "raftmq_backup_age_seconds", "Age of the newest good backup that this node knows of itself; NaN without one"
         )
         self._backup_age.set(float("nan"))
+        self._leader_changes = self._counter("raftmq_raft_leader_changes", "Times another leader became known")
+        self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
+        self._peer_lag = gauge("raftmq_peer_lag_entries", "Entries the peer's disk is behind the leader's log", "peer")
+
     def _define_lanes(self) -> None:
         self._proposals = self._counter("raftmq_raft_proposals", "Entries proposed")
         settled = self._counter("raftmq_raft_settled", "Requests whose entry was decided or given up", "outcome")
