@@ -74,7 +74,7 @@ def run_command(
 def _wish(
     scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int | None
 ) -> Wish:
-    from cluster.config_source import did_you_mean
+    from cluster.config_source import nearest
     from cluster.local_errors import ExitCode, LocalError
     from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.session import SUBJECTS, Wish
@@ -86,8 +86,8 @@ def _wish(
         )  # fmt: skip
     if subject not in SUBJECTS:
         raise LocalError(
-            f"there is no subject {subject!r}", f"there are {', '.join(SUBJECTS)}", did_you_mean(subject, SUBJECTS),
-            ExitCode.USAGE,
+            f"there is no subject {subject!r}", f"there are {', '.join(SUBJECTS)}",
+            f"raftmq chaos run --subject {nearest(subject, SUBJECTS) or SUBJECTS[0]}", ExitCode.USAGE,
         )  # fmt: skip
     chosen = tuple(nemeses_named(nemesis)) if nemesis is not None else None
     named = scenario_named(scenario) if scenario is not None else None

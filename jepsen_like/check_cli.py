@@ -6,6 +6,15 @@ from pathlib import Path
 
 import click
 
+HISTORY = "history.jsonl"
+
+
+def _history_in(folder: Path) -> Path:
+    """Raises UsageError if it is no folder of a run."""
+    if not (folder / HISTORY).is_file():
+        raise click.UsageError(f"{folder} holds no {HISTORY}: name the folder of a run, or a history")
+    return folder / HISTORY
+
 
 @click.group()
 def main() -> None:
@@ -13,7 +22,7 @@ def main() -> None:
 
 
 @main.command("check")
-@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("history", type=click.Path(exists=True, path_type=Path))
 @click.option("--workload", metavar="NAME", help="Judge by this workload, not by the one the file names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--shown", default=3, show_default=True, metavar="N", help="Anomalies of each kind to show in full.")
@@ -22,7 +31,9 @@ def main() -> None:
 def check_command(
     context: click.Context, history: Path, workload: str | None, as_json: bool, shown: int, report: Path | None
 ) -> None:
-    """Judge HISTORY, a file of JSON lines. Exit code: 0 valid, 1 invalid, 3 unknown (2: wrong command).
+    """Judge HISTORY, a file of JSON lines or the folder of a run.
+
+    Exit code: 0 valid, 1 invalid, 3 unknown (2: wrong command).
 
     A foreign, cut or edited file is unknown, and the line where that shows is named.
     """
@@ -36,6 +47,8 @@ def check_command(
             workload_named(workload)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
+    if history.is_dir():
+        history = _history_in(history)
     verdict, ops = check_file(history, workload)
     if report is not None:
         run = RunInfo(history.name, f"raftmq chaos check {history}", machine=machine_facts())
