@@ -42,8 +42,7 @@ def calm_start(world: World) -> None:
     """
     knobs = world.knobs
     network = world.network
-    network.link_us, network.jitter_us = 200, 100
-    world.disk_us = dict.fromkeys(world.members, 200)
+    _quick(world)
     traffic = Traffic(world)
     acked = world.history.acked
     if not world.run_until(lambda: len(acked) >= _CALM_OPERATIONS, world.now + _ELECTION_TICKS * TICK_US):
@@ -51,7 +50,7 @@ def calm_start(world: World) -> None:
     traffic.stop()
     network.link_us, network.jitter_us = knobs.link_us, knobs.jitter_us
     world.disk_us = dict.fromkeys(world.members, knobs.disk_us)
-    if len(world.leader_terms) == 1:
+    if len(world.leader_terms) == 1 and world.monitor is not None:
         _check_traffic(world, traffic)
 
 
@@ -147,11 +146,13 @@ def _cut_off(world: World, leader: Member) -> None:
     ticks = 2 * int(world.knobs.raft["election_ticks"]) + 2
     term = leader.raw.term
 
-    def stepped_down() -> bool:
-        return leader.raw.role is not Role.LEADER or leader.raw.term != term
-
-    if not world.run_until(stepped_down, world.now + ticks * world.tick_us[leader.id]):
+    if not world.run_until(lambda: not _leads(leader, term), world.now + ticks * world.tick_us[leader.id]):
         raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from everyone")
+
+
+def _leads(leader: Member, term: int) -> bool:
+    """What a client learns that asks `leader` to write."""
+    return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
 
 
 def rejoin(world: World) -> None:
@@ -165,12 +166,58 @@ def rejoin(world: World) -> None:
     term = leader.raw.term
     world.tell(f"rejoin of {away[0]}")
     world.network.cut(world.links_of(away))
-    world.run_until(lambda: False, world.now + 4 * election_us)
+    if world.run_until(lambda: not _leads(leader, term), world.now + 4 * election_us):
+        raise Violation("disruption", f"leader {leader.id} steps down while node {away[0]} is away")
     world.network.heal()
-    world.run_until(lambda: False, world.now + 2 * election_us)
+    if world.run_until(lambda: not _leads(leader, term), world.now + 2 * election_us):
+        raise Violation("disruption", f"leader {leader.id} steps down as node {away[0]} comes back")
     terms = {int(member.id): member.raw.term for member in world.up()}
-    if set(terms.values()) != {term}:
+    if world.monitor is not None and set(terms.values()) != {term}:
         raise Violation("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
+
+
+def handover(world: World) -> None:
+    """Leadership asked for a member that lags a little goes there, and no client is left without an answer.
+
+    Raises "handover".
+    """
+    leader = world.leader()
+    raft = world.knobs.raft
+    if leader is None or world.seed % 4 != 2 or raft["election_ticks"] < 2 * raft["heartbeat_ticks"] + 2:
+        return
+    _quick(world)
+    target = next(member for member in world.members.values() if member is not leader)
+    world.tell(f"handover from {leader.id} to {target.id}")
+    term = leader.raw.term
+    world.network.cut(world.links_of([target.id]))
+    before = _client_writes(world, leader)
+    world.run_until(lambda: world.history.acked.keys() >= set(before), world.now + TICK_US)
+    world.network.heal()
+    leader.act(leader.raw.transfer_leadership, target.id)
+    late: list[int] = []
+    for _ in range(2 * int(raft["election_ticks"])):
+        late += _client_writes(world, leader)
+        if world.run_until(lambda: not _leads(leader, term), world.now + TICK_US // 4):
+            break
+    lost = [operation for operation in late if operation not in world.history.acked]
+    if lost and not _leads(leader, term):
+        raise Violation("handover", f"leader {leader.id} took {len(lost)} operations it was handing over and lost them")
+    if not world.run_until(lambda: target.raw.role is Role.LEADER, world.now + int(raft["election_ticks"]) * TICK_US):
+        raise Violation("handover", f"node {target.id} does not lead, although node {leader.id} was asked to hand over")
+
+
+def _quick(world: World) -> None:
+    world.network.link_us, world.network.jitter_us = 200, 100
+    world.disk_us = dict.fromkeys(world.members, 200)
+
+
+def _client_writes(world: World, leader: Member) -> list[int]:
+    """A new operation of every client at `leader`; those that it took."""
+    for client in world.clients:
+        client.fresh(1)
+        leader.act(world.propose, leader, client)
+    taken = {operation for _, operation, _ in world.pending[leader.id].values()}
+    return [client.batch[0] for client in world.clients if client.batch[0] in taken]
 
 
 def final(world: World) -> None:

@@ -17,7 +17,7 @@ from jepsen_like.core_sim.knobs import TICK_US
 from jepsen_like.core_sim.member import Member
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.world import World
-from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply
+from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply, TimeoutNow
 from raftlog.types import Role
 
 _ATTEMPTS = 4
@@ -293,6 +293,37 @@ class Plays:
                 world.start(member)
             goal = candidate.raw.term
             yield from self._urge(old, lambda: _leads(old) or (old.up and old.raw.term > goal))
+            yield Until(lambda: False, 6)
+
+    def _late_handover(self) -> Play:
+        """Word to take over comes after the leader gave up on it, to a member that meanwhile lacks what was written."""
+        world = self.world
+        leader = yield from self._a_leader()
+        if leader is None:
+            return
+        target = self._others(leader)[0]
+        term = leader.raw.term
+        held: list[Message] = []
+
+        def hold(message: Message) -> bool:
+            if message.to_id != target.id:
+                return False
+            if isinstance(message, TimeoutNow):
+                held.append(message)
+                return True
+            return bool(held) and isinstance(message, AppendEntries)  # heartbeats pass: it goes on following
+
+        world.hold = hold
+        leader.act(leader.raw.transfer_leadership, target.id)
+        if not (yield Until(lambda: bool(held), 10)):
+            return
+
+        def went_on() -> bool:
+            return _leads(leader) and leader.raw.term == term and leader.raw.commit_index > target.raw.last_index
+
+        if (yield Until(went_on, 60)) and target.up:
+            world.hand_over(held[0])
+            world.hold = None
             yield Until(lambda: False, 6)
 
 

@@ -14,7 +14,7 @@ from jepsen_like.core_sim.clients import Client, History
 from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.knobs import TICK_US, Knobs
 from jepsen_like.core_sim.member import Member
-from jepsen_like.core_sim.monitor import FULL_EVERY, Monitor
+from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
 from jepsen_like.core_sim.network import Link, SimNetwork
 from jepsen_like.core_sim.violation import Violation
 from raftlog.core.config import RaftConfig
@@ -321,6 +321,9 @@ class World:
         if term != entry.term:
             return  # replaced by another leader's entry: the outcome is unknown, the client asks again
         self.history.ack(operation, position)
+        clocks = WALL_START_MS + self.now // 1000
+        if entry.timestamp_ms > clocks + LOG_TIME_SLACK_MS:
+            raise Violation("log-time", f"{operation} is stamped {entry.timestamp_ms}, clocks say {clocks}")
         if client.open.pop(operation, 0) is None and not client.open:
             client.patience = 0
             self._wake(client, self.knobs.think_us)
@@ -347,7 +350,7 @@ class World:
         client.patience = min(client.patience + 1, 8)
         self.at(client.patience * self.knobs.timeout_us, self._timed_out, client, client.round)
         self._set_clock(member)
-        member.act(self._propose, member, client)
+        member.act(self.propose, member, client)
 
     def _find_leader(self, client: Client) -> Member | None:
         """The leader as the client believes it, else anyone who thinks that it leads."""
@@ -361,7 +364,8 @@ class World:
         client.target = member.id
         return member
 
-    def _propose(self, member: Member, client: Client) -> None:
+    def propose(self, member: Member, client: Client) -> None:
+        """What `client` has open, at `member`: taken only by a leader with room."""
         raw = member.raw
         if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
             return
