@@ -43,6 +43,7 @@ COMMANDS = {
     "group": _here("group", "List and describe consumer groups."),
     "produce": _here("produce", "Send each line of stdin or a file as a message."),
     "consume": _here("consume", "Print the messages of a topic."),
+    "message": _here("message", "Find single messages by key, id or position."),
     "backup": _here("backup", "Make, list and verify backups."),
     "restore": _here("restore", "Make a new cluster out of a backup."),
     "init": _here("serve", "Make the data directories of a new cluster.", "init"),

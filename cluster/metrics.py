@@ -103,6 +103,10 @@ class NodeMetrics:
         """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
         self._pulls.labels(outcome).inc()
 
+    def queried(self, kind: str, outcome: str) -> None:
+        """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""
+        self._queries.labels(kind, outcome).inc()
+
     # --- fed when they change, or right before a scrape ------------------------------------------------------------
 
     def raft(
@@ -209,6 +213,7 @@ class NodeMetrics:
         self._inflight_bytes = gauge("raftmq_inflight_bytes", "Bytes of requests that are not answered yet")
         self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
         self._pulls = counter("raftmq_pulls", "Pulls answered", "outcome")
+        self._queries = counter("raftmq_queries", "Queries of single messages answered", "kind", "outcome")
         self._messages_in = counter("rocketmq_messages_in", "Messages acknowledged", "topic")
         self._throughput_in = counter("rocketmq_throughput_in", "Bytes of messages acknowledged", "topic")
         self._messages_out = counter("rocketmq_messages_out", "Messages handed out", "topic")

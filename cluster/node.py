@@ -32,7 +32,7 @@ from cluster.node_parts import Parts
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
-from cluster.remoting import heartbeat, offsets, route, topics_admin
+from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
 from cluster.remoting.members import Members
@@ -164,7 +164,7 @@ class Node:
         self._pulls = Pulls(self, self._members, self.metrics)
         handlers = {
             **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
-            **offsets.handlers(self), **self._pulls.handlers(),
+            **offsets.handlers(self), **self._pulls.handlers(), **query.handlers(self, self.metrics),
         }  # fmt: skip
         self.router.attach(sends, replies, self.forwarder, handlers)
 

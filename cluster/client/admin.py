@@ -13,10 +13,11 @@ from cluster.client.errors import Failed, NotFound
 from cluster.client.message import Message, decode_messages
 from cluster.client.offsets import Offsets
 from cluster.client.view import AUTO_CREATE_TOPIC, ClusterView
-from cluster.remoting.codes import RequestCode
+from cluster.remoting.codes import RequestCode, ResponseCode
 
 _T = TypeVar("_T")
 _PERM_READ_WRITE = 6
+_TIME_MAX = (1 << 63) - 1
 
 
 class _TopicList(msgspec.Struct):
@@ -176,6 +177,26 @@ class AsyncAdmin(Offsets):
         if not found:
             raise NotFound(f"{what}: {reply.remark or 'there is none'}", code=reply.code)
         return found[0]
+
+    async def query_messages(
+        self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = _TIME_MAX,
+        count_max: int = 32,
+    ) -> list[Message]:  # fmt: skip
+        """The newest messages with this message id or word of their key, newest first; [] if there are none.
+
+        `unique`: it is a message id, nothing else. Times (log time, inclusive) are those of storing. The server gives
+        at most 64. Raises NotFound for no such topic.
+        """
+        what = f"messages of {topic} with key {key}"
+        ext = {
+            "topic": topic, "key": key, "maxNum": str(count_max), "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+        }  # fmt: skip
+        if unique:
+            ext["_UNIQUE_KEY_QUERY"] = "true"
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        reply = await self._call(RequestCode.QUERY_MESSAGE, ext, what=what, accept=accept)
+        return decode_messages(reply.body) if reply.code == ResponseCode.SUCCESS else []
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
         return await self._call(code, ext, what=what)

@@ -144,6 +144,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.alarms(["log_damage"])
     metrics.refused("r")
     metrics.pulled("p")
+    metrics.queried("k", "q")
     metrics.messages_in("t", 1, 1)
     metrics.messages_out("t", 1, 1)
     rows = []

@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 
 from cluster.config import Config, load
-from cluster.remoting import heartbeat, offsets, pull, route, topics_admin
+from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
 from cluster.remoting.codec import FLAG_ONEWAY, java_hash
 from cluster.remoting.members import Members
 from cluster.remoting.message_format import Message, build_properties, encode_message
@@ -22,6 +22,7 @@ from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.memory_kv import MemoryKV
+from statemachine.message_index import RECORD, key_hash
 
 
 class Reply(NamedTuple):
@@ -102,6 +103,7 @@ class FakeNode:
         self.reads: list[tuple[int, int]] = []
         self.rotten: set[int] = set()
         """Log positions that read back wrong."""
+        self.reported: list[tuple[int, int]] = []
         self.unreadable: set[int] = set()
         """Sizes of reads that fail."""
         self.now_ms = 1_000_000
@@ -118,6 +120,7 @@ class FakeNode:
             **heartbeat.handlers(self, self.members),
             **offsets.handlers(self),
             **pull.handlers(self, self.members),
+            **query.handlers(self),
         }
 
     # --- Services ---
@@ -158,6 +161,9 @@ class FakeNode:
             if position <= at < position + size:
                 data[at - position] ^= 1
         return bytes(data)
+
+    def report_damage(self, position: int, size: int) -> None:
+        self.reported.append((position, size))
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         base = {"broker": 10911, "outside": 20911}[listener]
@@ -209,14 +215,20 @@ class FakeNode:
     def command(self, *command: Any) -> None:
         assert self.append_entry(EntryType.COMMAND, commands.pack([list(command)]))[0].ok
 
-    def store(self, topic: str, *bodies: bytes, queue_id: int = 0, tag: str = "") -> list[bytes]:
-        """Appends messages to a queue, in one entry; returns their stored form."""
+    def store(
+        self, topic: str, *bodies: bytes, queue_id: int = 0, tag: str = "", keys: str = "", unique: str = "",
+        indexed: str = "",
+    ) -> list[bytes]:  # fmt: skip
+        """Appends messages to a queue, in one entry; returns their stored form. All have the same keys; `indexed`:
+        as if the keys were these."""
         config = self.state.topics[topic]
         base = self.state.max_offset(config.id, queue_id)
         position = self._tail.end_position + payload.MESSAGES_AT
-        stored, items = [], []
+        stored, items, records = [], [], []
+        named = {"UNIQ_KEY": unique, "KEYS": keys, "TAGS": tag}
+        properties = build_properties({name: value for name, value in named.items() if value})
+        words = [word.encode() for word in (indexed or f"{unique} {keys}").split()]
         for at, body in enumerate(bodies):
-            properties = build_properties({"TAGS": tag} if tag else {})
             message = encode_message(
                 Message(
                     topic, body, properties, queue_id=queue_id, queue_offset=base + at, position=position,
@@ -226,9 +238,10 @@ class FakeNode:
             crc = google_crc32c.value(message)
             items.append(payload.ITEM.pack(position, len(message), crc, java_hash(tag) if tag else 0, self.now_ms))
             stored.append(message)
+            records += [RECORD.pack(key_hash(config.id, word), position & 0xFFFFFFFF) for word in words]
             position += len(message)
         run = payload.Run(config.id, queue_id, base, len(items), 0, b"".join(items))
-        self.append_entry(EntryType.MESSAGES, payload.encode(stored, len(stored), [run]))
+        self.append_entry(EntryType.MESSAGES, payload.encode(stored, len(stored), [run], keys=b"".join(records)))
         return stored
 
     def ask(

@@ -1,0 +1,100 @@
+"""`raftmq message`: find single messages by key, by id, or by position."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.commands.common import connect, console, json_option, print_json, servers_option
+from cluster.commands.consume import to_json
+from cluster.local_errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from cluster.client import Client, Message
+
+
+@click.command()
+@click.option("--topic", metavar="NAME", help="The topic it is in; --key needs it, --id of a message does too.")
+@click.option("--key", metavar="KEY", help="A word of the message's key, or its id.")
+@click.option("--id", "message_id", metavar="ID", help="The id of a message, or a RocketMQ offsetMsgId.")
+@click.option("--position", type=click.IntRange(min=0), metavar="N", help="Where it begins in the commit log.")
+@click.option("--since", type=click.DateTime(), help="Stored then or later (with --key; local time).")
+@click.option("--until", type=click.DateTime(), help="Stored then or before (with --key; local time).")
+@click.option("--max", "most", type=click.IntRange(1, 64), default=32, show_default=True, help="With --key: how many.")
+@servers_option
+@json_option
+def message(
+    topic: str | None, key: str | None, message_id: str | None, position: int | None, since: datetime.datetime | None,
+    until: datetime.datetime | None,
+    most: int, servers: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Find messages by key, newest first, or one message by its id or position.
+
+    Stored is what is shown: a message that was answered as unknown may be looked up here before it is sent again.
+    """
+    if sum(given is not None for given in (key, message_id, position)) != 1:
+        raise _usage("give one of --key, --id and --position", "raftmq message --topic orders --key order-1")
+    if key is not None and not topic:
+        raise _usage("--key needs --topic: keys are indexed by topic", f"raftmq message --topic NAME --key {key}")
+    if (since or until) and key is None:
+        raise _usage("--since and --until go with --key", "raftmq message --topic orders --key order-1 --since …")
+    with connect(servers) as mq:
+        if key is not None and topic:
+            begin_ms, end_ms = _ms(since, 0), _ms(until, (1 << 63) - 1)
+            found = mq.admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most)
+            nothing = f"no message of {topic} has the key {key}"
+        elif message_id is not None:
+            found = _by_id(mq, topic, message_id)
+            nothing = f"no message{f' of {topic}' if topic else ''} has the id {message_id}"
+        else:
+            found = [mq.admin.view_message(topic or "", position or 0)]
+            nothing = ""
+    if not found:
+        why = "nothing that is stored now has it; keys are found if index.enabled was true when it was stored"
+        raise LocalError(nothing, why, "raftmq message --help", ExitCode.FAILED)
+    for one in found:
+        if as_json:
+            print_json({"schema": 1, **to_json(one), "position": one.position, "properties": one.properties})
+        else:
+            _print(one)
+
+
+def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
+    """Two kinds of ids look alike: what a client gave the message (of a topic), and where it lies in the log."""
+    from cluster.client.errors import NotFound
+    from cluster.client.message import position_of
+
+    found = mq.admin.query_messages(topic, message_id, unique=True) if topic else []
+    position = position_of(message_id)
+    if found or position < 0:
+        if not topic:
+            raise _usage(
+                f"{message_id} is not an offsetMsgId; the id of a message is looked up in its topic",
+                f"raftmq message --topic NAME --id {message_id}",
+            )
+        return found
+    try:
+        return [mq.admin.view_message(topic or "", position)]
+    except NotFound:
+        return []
+
+
+def _ms(time: datetime.datetime | None, default: int) -> int:
+    return default if time is None else int(time.astimezone().timestamp() * 1000)
+
+
+def _print(one: Message) -> None:
+    stored = datetime.datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "milliseconds")
+    place = f"{one.topic} queue {one.queue_id} offset {one.queue_offset}"
+    console().print(f"{place}, position {one.position}, stored {stored}", markup=False)
+    for name, value in one.properties.items():
+        console().print(f"  {name}: {value}", markup=False)
+    console().print(f"  {one.body.decode(errors='backslashreplace')}", markup=False)
+
+
+def _usage(what: str, fix: str) -> LocalError:
+    return LocalError(
+        what, "a message is found by a key of its topic, by its id, or by its position", fix, ExitCode.USAGE
+    )

@@ -1,0 +1,201 @@
+"""Finding messages by position or key in a node's applied state. Used by the requests in query.py.
+
+Positions come from clients and from an index of hashes, so nothing is served because somebody named it: a message
+counts only if the consume queue of an existing topic names that very position, and its bytes match the CRC there.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import google_crc32c
+
+from cluster.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
+from cluster.remoting.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from cluster.services import Services
+from raftlog.errors import StorageError
+from raftlog.frame import FRAME_LENGTH_MAX
+from statemachine.keys import U64_MAX
+from statemachine.topics import TopicConfig
+
+CANDIDATES_MAX = 1024
+"""Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
+STEPS_PER_TURN = 32
+"""Messages read, or buckets passed, before the event loop gets its turn."""
+BYTES_MAX = 8 << 20
+"""Of a lookup's messages; half of the frame that clients accept."""
+
+_SYS_FLAG_AT = 36
+_I64 = struct.Struct(">q")
+_I32 = struct.Struct(">i")
+
+
+class UnreadableError(Exception):
+    """No intact message can be read at the position: there is none, or its bytes have changed."""
+
+
+class Stored(NamedTuple):
+    """A message and the bytes it is stored as."""
+
+    message: Message
+    data: bytes
+
+
+class Found(NamedTuple):
+    """What a lookup came to; `messages` newest first."""
+
+    messages: list[Stored]
+    unreadable: int | None
+    """Position of a candidate that cannot be read intact on this node."""
+    stopped: bool
+    """There may be more: CANDIDATES_MAX were read, or the reply is full."""
+
+
+def message_at(services: Services, position: int) -> Stored | None:
+    """The message whose first byte is at `position`; None if it is in no queue (any more).
+
+    Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
+    """
+    data = _bytes_at(services, position)
+    try:
+        message, _ = decode_message(data)
+    except MessageFormatError as error:
+        raise UnreadableError(str(error)) from error
+    state = services.state
+    topic = state.topics.get(message.topic)
+    if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
+        return None
+    items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
+    if not items or items[0].position != position:
+        return None
+    if items[0].crc32c != google_crc32c.value(data):
+        raise UnreadableError(f"the message at position {position} does not match its checksum")
+    return Stored(message, data)
+
+
+def _bytes_at(services: Services, position: int) -> bytes:
+    """What may be a message. Raises UnreadableError."""
+    end = services.state.applied_mark.end_position
+    if not 0 <= position <= end - HEAD.size:
+        raise UnreadableError(f"position {position} is not within the log, which ends at {end}")
+    try:
+        total, magic = HEAD.unpack(services.read_log(position, HEAD.size))[:2]
+        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):
+            raise UnreadableError(f"no message begins at position {position}")
+        return services.read_log(position, total)
+    except (StorageError, struct.error) as error:
+        raise UnreadableError(f"position {position}: {error}") from error
+
+
+def store_ms_at(services: Services, position: int) -> int:
+    """When the message at a position that the index names was stored, by its own head. Raises UnreadableError."""
+    try:
+        head = services.read_log(position, HEAD.size + 28)
+        if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+            raise UnreadableError(f"no message begins at position {position}")
+        born_host = 20 if _I32.unpack_from(head, _SYS_FLAG_AT)[0] & 0x10 else 8
+        store_ms: int = _I64.unpack_from(head, HEAD.size + born_host)[0]
+    except (StorageError, struct.error) as error:
+        raise UnreadableError(f"position {position}: {error}") from error
+    return store_ms
+
+
+class KeyLookup:
+    """One search for a topic's messages with a key, stored between two log times. Done in steps."""
+
+    def __init__(
+        self, services: Services, topic: TopicConfig, key: str, *, unique: bool, count_max: int, begin_ms: int,
+        end_ms: int,
+    ) -> None:  # fmt: skip
+        """`unique`: only UNIQ_KEY counts, else a word of KEYS does too. Both times are inclusive."""
+        self._services = services
+        self._topic = topic
+        self._key = key.encode("utf-8", "replace")
+        self._unique = unique
+        self._count_max = count_max
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        self._found: list[Stored] = []
+        self._bytes = 0
+        self._unreadable: int | None = None
+        self._stopped = False
+
+    def run(
+        self, done: Callable[[Found], None], failed: Callable[[Exception], None],
+        closed: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """Calls `done` or `failed` once, now or in a later turn of the loop; neither if `closed` says by then that
+        nobody waits any more."""
+        self._drive(self._steps(), done, failed, closed)
+
+    def _drive(
+        self, steps: Iterator[None], done: Callable[[Found], None], failed: Callable[[Exception], None],
+        closed: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        try:
+            taken = sum(1 for _ in islice(steps, STEPS_PER_TURN))
+        except Exception as error:  # noqa: BLE001 - a row that cannot be read ends this request, not the loop
+            failed(error)
+            return
+        if taken < STEPS_PER_TURN:
+            done(Found(self._found, self._unreadable, self._stopped))
+        elif not closed():
+            self._services.call_later(0, lambda: self._drive(steps, done, failed, closed))
+
+    def _steps(self) -> Iterator[None]:
+        """The search, yielding after each bucket and each message read."""
+        state = self._services.state
+        index, now_ms = state.message_index, state.applied_mark.timestamp_ms
+        read, below = 0, U64_MAX
+        while (bucket := index.bucket_below(below)) is not None and bucket.last_ms >= self._begin_ms:
+            below = bucket.base
+            if bucket.first_ms <= self._end_ms:
+                within = self._begin_ms <= bucket.first_ms and min(bucket.last_ms, now_ms) <= self._end_ms
+                for batch in index.candidates(bucket, self._topic.id, self._key):
+                    for position in reversed(batch if within else self._in_time(batch)):
+                        if read == CANDIDATES_MAX or len(self._found) == self._count_max or self._bytes > BYTES_MAX:
+                            self._stopped = True
+                            return
+                        read += 1
+                        self._take(position)
+                        yield
+                    yield
+            yield
+
+    def _in_time(self, positions: list[int]) -> list[int]:
+        """Those stored within the times: store times never decrease along the log."""
+
+        def stored(position: int) -> int:
+            return store_ms_at(self._services, position)
+
+        try:
+            start = bisect_left(positions, self._begin_ms, key=stored)
+            return positions[start : bisect_right(positions, self._end_ms, lo=start, key=stored)]
+        except UnreadableError:
+            return positions  # one by one then: what can be read is judged by itself
+
+    def _take(self, position: int) -> None:
+        try:
+            stored = message_at(self._services, position)
+        except UnreadableError:
+            self._unreadable = position
+            return
+        if stored is not None and self._wanted(stored.message):
+            self._found.append(stored)
+            self._bytes += len(stored.data)
+
+    def _wanted(self, message: Message) -> bool:
+        if message.topic != self._topic.name or not self._begin_ms <= message.store_ms <= self._end_ms:
+            return False
+        if _text_equal(property_of(message.properties, UNIQUE_MARK), self._key):
+            return True
+        return not self._unique and self._key in property_of(message.properties, KEYS_MARK).split(b" ")
+
+
+def _text_equal(found: bytes, wanted: bytes) -> bool:
+    """Equal as text: bytes of a property that are not UTF-8 were replaced before they were indexed."""
+    return found == wanted or found.decode("utf-8", "replace").encode() == wanted

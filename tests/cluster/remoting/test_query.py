@@ -1,0 +1,209 @@
+"""Queries of single messages: by key, by UNIQ_KEY, by position; what is not there, not readable, not wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.remoting import query_lookup
+from cluster.remoting.message_format import decode_messages
+from statemachine import message_index
+
+LONG_MAX = (1 << 63) - 1
+
+
+def by_key(node: Any, key: str, topic: str = "T", **fields: Any) -> Any:
+    ext = {"topic": topic, "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": LONG_MAX}
+    request = node.ask(12, **(ext | fields))
+    node.advance(0)
+    return request.answer
+
+
+def by_position(node: Any, position: Any) -> Any:
+    return node.ask(33, topic="T", offset=position).answer
+
+
+def bodies(answer: Any) -> list[bytes]:
+    assert answer.code == 0, answer
+    return [message.body for message in decode_messages(answer.body)]
+
+
+def position_of(stored: bytes) -> int:
+    return next(decode_messages(stored)).position
+
+
+def test_d9_messages_are_found_by_each_of_their_keys(node: Any) -> None:
+    node.create_topic("T")
+    node.store("T", b"1", keys="order-1 red", unique="U1")
+    node.store("T", b"2", keys="order-2 red", unique="U2", queue_id=3)
+    assert bodies(by_key(node, "order-1")) == [b"1"]
+    assert bodies(by_key(node, "red")) == [b"2", b"1"]
+    assert bodies(by_key(node, "U2")) == [b"2"]
+    assert bodies(by_key(node, "red", maxNum=1)) == [b"2"]
+    assert by_key(node, "order").code == 22
+    assert by_key(node, "order-1 red").code == 22
+
+
+def test_the_answer_is_what_a_pull_would_give(node: Any) -> None:
+    node.create_topic("T")
+    (stored,) = node.store("T", b"body", keys="k")
+    answer = by_key(node, "k")
+    assert answer.body == stored
+    mark = node.state.applied_mark
+    assert answer.ext == {
+        "indexLastUpdateTimestamp": str(mark.timestamp_ms),
+        "indexLastUpdatePhyoffset": str(mark.end_position),
+    }
+
+
+def test_a_query_for_a_unique_key_takes_no_other_key(node: Any) -> None:
+    node.create_topic("T")
+    node.store("T", b"named", unique="X")
+    node.store("T", b"worded", unique="Y", keys="X")
+    assert bodies(by_key(node, "X")) == [b"worded", b"named"]
+    assert bodies(by_key(node, "X", _UNIQUE_KEY_QUERY="true", maxNum=0)) == [b"named"]
+
+
+def test_keys_of_another_topic_are_not_found(node: Any) -> None:
+    node.create_topic("T")
+    node.create_topic("U")
+    node.store("U", b"1", keys="k")
+    assert by_key(node, "k").code == 22
+    assert bodies(by_key(node, "k", topic="U")) == [b"1"]
+
+
+def test_a_topic_made_anew_does_not_show_the_old_ones_messages(node: Any) -> None:
+    node.create_topic("T")
+    (old,) = node.store("T", b"old", keys="k")
+    node.command("delete_topic", "T")
+    assert by_key(node, "k").code == 17
+    node.create_topic("T")
+    node.store("T", b"new", keys="k")
+    assert bodies(by_key(node, "k")) == [b"new"]
+    assert by_position(node, position_of(old)).code == 1
+
+
+def test_times_are_inclusive_and_found_within_one_bucket(node: Any) -> None:
+    node.create_topic("T")
+    times = []
+    for n in range(9):
+        times.append(node.now_ms)
+        node.store("T", b"%d" % n, keys="k")
+        node.advance(1000)
+    assert bodies(by_key(node, "k", beginTimestamp=times[3], endTimestamp=times[5])) == [b"5", b"4", b"3"]
+    assert bodies(by_key(node, "k", beginTimestamp=times[7] + 1)) == [b"8"]
+    assert bodies(by_key(node, "k", endTimestamp=times[0])) == [b"0"]
+    assert by_key(node, "k", beginTimestamp=times[8] + 1).code == 22
+    assert by_key(node, "k", beginTimestamp=times[5], endTimestamp=times[3]).code == 22
+
+
+def test_another_key_of_the_same_hash_is_not_sent(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.create_topic("T")
+    node.store("T", b"wanted", keys="k")
+    for n in range(5):
+        node.store("T", b"%d" % n, keys="other", indexed="k")
+    assert bodies(by_key(node, "k")) == [b"wanted"]
+    monkeypatch.setattr(query_lookup, "CANDIDATES_MAX", 4)
+    answer = by_key(node, "k")
+    assert (answer.code, "hash" in answer.remark) == (1, True)
+
+
+def test_a_long_search_gives_the_loop_its_turns(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_index, "RECORDS_MAX", 8)
+    node.create_topic("T")
+    for n in range(3 * query_lookup.STEPS_PER_TURN):
+        node.store("T", b"%d" % n, keys="other", indexed="k")
+    node.store("T", b"wanted", keys="k", indexed="k2")
+    turns = []
+    later = node.call_later
+    monkeypatch.setattr(node, "call_later", lambda ms, step: turns.append(ms) or later(ms, step))
+    request = node.ask(12, topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=LONG_MAX)
+    assert not request.replies
+    node.advance(0)
+    assert turns == [0] * len(turns)
+    assert len(turns) >= 3
+    assert request.answer.code == 22
+
+
+def test_nobody_is_searched_for_whose_connection_is_gone(node: Any, connect: Any) -> None:
+    node.create_topic("T")
+    for n in range(3 * query_lookup.STEPS_PER_TURN):
+        node.store("T", b"%d" % n, keys="other", indexed="k")
+    connection = connect()
+    request = node.ask(12, connection=connection, topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=LONG_MAX)
+    connection.close()
+    node.advance(0)
+    assert node.timers == 0
+    assert not request.replies
+
+
+def test_a_message_whose_bytes_have_changed_is_never_sent(node: Any) -> None:
+    node.create_topic("T")
+    (old,) = node.store("T", b"sound", keys="k")
+    (rotten,) = node.store("T", b"rotten", keys="k")
+    node.rotten = {position_of(rotten) + 40}
+    assert bodies(by_key(node, "k")) == [b"sound"]
+    assert by_position(node, position_of(rotten)).code == 1
+    node.rotten.add(position_of(old) + 90)
+    answer = by_key(node, "k")
+    assert answer.code == 1
+    assert "node 2" in answer.remark
+
+
+def test_by_position(node: Any) -> None:
+    node.create_topic("T")
+    first, second = node.store("T", b"1", b"2")
+    assert by_position(node, position_of(second)).body == second
+    assert by_position(node, position_of(first)).body == first
+    end = node.state.applied_mark.end_position
+    for position in (-1, 0, 1, position_of(first) + 1, position_of(second) - 1, end - 1, end, end + 10**6, LONG_MAX):
+        answer = by_position(node, position)
+        assert answer.code == 1, position
+        assert str(position) in answer.remark
+
+
+def test_bytes_inside_a_body_are_no_message(node: Any) -> None:
+    """A body may hold a whole stored message: no queue names that position."""
+    node.create_topic("T")
+    (inner,) = node.store("T", b"1", keys="k")
+    (outer,) = node.store("T", inner)
+    at = position_of(outer) + outer.index(inner)
+    assert by_position(node, at).code == 1
+
+
+def test_a_node_that_lags_does_not_say_there_is_none(node: Any) -> None:
+    node.create_topic("T")
+    (stored,) = node.store("T", b"1", keys="k")
+    node.confirms = False
+    assert bodies(by_key(node, "k")) == [b"1"]
+    assert by_position(node, position_of(stored)).code == 0
+    for answer in (by_key(node, "none"), by_key(node, "k", topic="nowhere"), by_position(node, 1 << 40)):
+        assert answer.code == 14
+        assert "no leader" in answer.remark
+
+
+@pytest.mark.parametrize("missing", ["topic", "key", "maxNum", "beginTimestamp", "endTimestamp"])
+def test_a_field_that_is_missing_is_named(node: Any, missing: str) -> None:
+    node.create_topic("T")
+    ext = {"topic": "T", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 9}
+    answer = node.ask(12, **(ext | {missing: None})).answer
+    assert answer.code == 29
+    assert missing in answer.remark
+
+
+def test_a_number_that_is_none_is_named(node: Any) -> None:
+    assert by_position(node, "x").code == 29
+    assert by_key(node, "k", maxNum=0).code == 29
+
+
+def test_an_index_that_cannot_be_read_is_told(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.create_topic("T")
+    (stored,) = node.store("T", b"1", keys="k")
+
+    def broken(*_: object) -> None:
+        raise OSError("as the test wants")
+
+    monkeypatch.setattr(node.state, "fetch", broken)
+    for answer in (by_key(node, "k"), by_position(node, position_of(stored))):
+        assert (answer.code, "as the test wants" in answer.remark) == (1, True)
