@@ -49,6 +49,26 @@ def test_send_and_read_back(live_cluster: Any) -> None:
         assert group in mq.admin.groups()
 
 
+def test_d9_messages_are_found_by_key_id_and_position(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=3)
+        sent = [mq.send(topic, b"%d" % n, key=[f"order-{n}", "red" if n % 2 else "blue"]) for n in range(20)]
+        sent += mq.send_batch(topic, [b"20", b"21"])
+        assert [m.body for m in mq.admin.query_messages(topic, "red", count_max=3)] == [b"19", b"17", b"15"]
+        (found,) = mq.admin.query_messages(topic, "order-7")
+        assert (found.body, found.message_id, found.position) == (b"7", sent[7].message_id, sent[7].position)
+        for one in sent:
+            (by_id,) = mq.admin.query_messages(topic, one.message_id, unique=True)
+            assert by_id == mq.admin.view_message(topic, one.position)
+        assert mq.admin.query_messages(topic, "order-7", end_ms=found.store_ms - 1) == []
+        assert mq.admin.query_messages(topic, "none") == []
+        with pytest.raises(NotFound):
+            mq.admin.query_messages(fresh("nowhere"), "red")
+        with pytest.raises(NotFound):
+            mq.admin.view_message(topic, sent[7].position + 1)
+
+
 def test_every_replica_hands_out_the_same_bytes(live_cluster: Any) -> None:
     topic = fresh("orders")
     with connect(live_cluster.servers) as mq:
