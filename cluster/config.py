@@ -108,12 +108,13 @@ class LogSection(_Section, frozen=True, kw_only=True):
 
 
 class LimitsSection(_Section, frozen=True, kw_only=True):
-    """What one client and all clients may ask for."""
+    """What one client and all clients may ask for; `profile` names a set (cluster/limit_profiles.py)."""
 
+    profile: Literal["rocketmq", "report-003"] = "rocketmq"
     message_bytes_max: Positive = 4 << 20
     properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767)] = 32767
     frame_bytes_max: Positive = 16 << 20
-    topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=127)] = 127
+    topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256)] = 127
     connection_inflight_bytes_max: Positive = 64 << 20
     node_inflight_bytes_max: Positive = 128 << 20
     batch_bytes_max: Positive = 1 << 20

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cluster.config import Config, Listener, PeerNode, join_address, split_address
 from cluster.config_source import ConfigError, KeyPath, Source, did_you_mean, dotted
+from cluster.limit_profiles import with_profile
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 FRAME_OVERHEAD_BYTES = 64 << 10
@@ -30,6 +31,7 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         node=replace(config.node, data_dir=str(data_dir.absolute())),
         listeners=listeners,
         peers=_with_own_listeners(config, listeners),
+        limits=with_profile(config.limits, source.tree.get("limits", {})),
     )
 
 
