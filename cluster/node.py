@@ -402,7 +402,7 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 def _numbers(section: object) -> dict[str, int]:
     names: Iterable[str] = section.__struct_fields__  # type: ignore[attr-defined]
-    return {name: getattr(section, name) for name in names}
+    return {name: value for name in names if isinstance(value := getattr(section, name), int)}
 
 
 async def run(config: Config) -> int:
