@@ -166,6 +166,12 @@ class BackupSection(_Section, frozen=True, kw_only=True):
     keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
 
 
+class RepairSection(_Section, frozen=True, kw_only=True):
+    """What this node gives to others that fetch what their disks lost."""
+
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 32 << 20
+
+
 class FailpointsSection(_Section, frozen=True, kw_only=True):
     """Whether faults may be injected over HTTP. For tests only."""
 
@@ -197,6 +203,7 @@ class Config(_Section, frozen=True, kw_only=True):
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()
     backup: BackupSection = BackupSection()
+    repair: RepairSection = RepairSection()
     failpoints: FailpointsSection = FailpointsSection()
     log_output: LogOutputSection = LogOutputSection()
 

@@ -30,6 +30,7 @@ from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.node_parts import Parts
 from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
@@ -41,6 +42,7 @@ from cluster.remoting.router import Router
 from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import RemotingConnection, pack_host
+from cluster.repair.service import Repairs
 from cluster.services import ProposeResult
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import Status
@@ -107,6 +109,11 @@ class Node:
         self.driver = RaftDriver(
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
+        self.repairs = Repairs(
+            raw, parts.directory, self.environment.fs, self.transport, loop,
+            bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,
+            wake=self.driver.wake, transfer=self.transfer,
+        )  # fmt: skip
         self._build_services()
         log = parts.directory.log
         append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms)
@@ -125,6 +132,7 @@ class Node:
             "prepare", PrepareLane(log, self._clock.monotonic_s), loop, lambda _: None, fail
         )
         self.driver.attach(transport, self, self._append, self._apply)
+        self.repairs.start(runner, fail)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
         for listener in config.listeners:
             self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
@@ -189,6 +197,7 @@ class Node:
         self.driver.stop()
         for connection in list(self.router.connections):
             connection.abort()
+        await self.repairs.close()
         await self.transport.close()
         self.failpoints.clear()
         loop = asyncio.get_running_loop()
@@ -233,9 +242,11 @@ class Node:
     def _on_peer_closed(self, peer: NodeId) -> None:
         self.driver.peer_closed(peer)
         self.forwarder.peer_closed(peer)
+        self.repairs.peer_closed(peer)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        self.forwarder.on_frame(peer, kind, header, payload)
+        handler = self.repairs if kind in (Kind.FETCH, Kind.FETCHED) else self.forwarder
+        handler.on_frame(peer, kind, header, payload)
 
     def _on_unproposed(self, sends: list[Send]) -> None:
         self.router.reroute(sends)
@@ -246,6 +257,7 @@ class Node:
         self.forwarder.expire()
         now = self._clock.monotonic_ms()
         self._retries.expire(now)
+        self.repairs.tick(now)
         self._hand_over_if_disk_lags(now)
         if now >= self._flush_due_ms and self.raw.applied_index > self._flush_index:
             self._flush_due_ms, self._flush_index = now + FLUSH_EVERY_MS, self.raw.applied_index
@@ -299,6 +311,10 @@ class Node:
     def read_log(self, position: int, size: int) -> bytes:
         """See Services."""
         return self._parts.directory.log.read_at(position, size)
+
+    def report_damage(self, position: int, size: int) -> None:
+        """See Services."""
+        self.repairs.report(position, size)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """See Services. A name server listener ("namesrv...") answers with its twin's ("broker...") addresses."""

@@ -53,8 +53,8 @@ class Pull:
     """One pull as long as it is unanswered."""
 
     __slots__ = (
-        "bytes_max", "deadline_ms", "held", "messages_max", "offset", "parked", "queue_id", "request", "slot",
-        "suspend_ms", "tags", "topic", "topic_id",
+        "bytes_max", "deadline_ms", "held", "messages_max", "offset", "parked", "queue_id", "repair_tries", "request",
+        "slot", "suspend_ms", "tags", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(self, request: Request, topic: TopicConfig, queue_id: int, tags: TagFilter, flags: int) -> None:
@@ -76,10 +76,14 @@ class Pull:
         """It was parked once: what does not match its filter no longer ends it."""
         self.parked = False
         self.slot = 0
+        self.repair_tries = 0
+        """So often its first message could not be read intact."""
 
 
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """How long a node that does not lead waits for a topic that it has not seen."""
+REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
+"""How long a pull waits for the repair of its first message before it is told to come again."""
 _OUTCOMES: dict[int, str] = {
     ResponseCode.SUCCESS: "found",
     ResponseCode.PULL_RETRY_IMMEDIATELY: "found",
@@ -267,7 +271,7 @@ class Pulls:
     # --- replies ---
 
     def _reply_items(self, pull: Pull, items: list[QueueItem], next_offset: int) -> None:
-        """Sends the items up to the first that cannot be read intact; if that is the very first, says so."""
+        """Sends the items up to the first that cannot be read intact; if that is the very first, waits for a repair."""
         pieces = read_intact(self._services, items)
         if len(pieces) == len(items):
             body = b"".join(pieces)
@@ -280,14 +284,22 @@ class Pulls:
             "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
             bad.position, pull.topic, pull.queue_id, bad.queue_offset, self._services.node_id,
         )  # fmt: skip
+        self._services.report_damage(bad.position, bad.size)
         if pieces:
             self._reply(pull, ResponseCode.SUCCESS, "FOUND", bad.queue_offset, b"".join(pieces))
-            return
-        remark = (
-            f"the message at offset {bad.queue_offset} (position {bad.position}) cannot be read intact on node "
-            f"{self._services.node_id} and is not served; another node may have it"
-        )
-        self._reply(pull, ResponseCode.SYSTEM_ERROR, remark, pull.offset)
+        elif pull.repair_tries < REPAIR_TRIES:
+            pull.repair_tries += 1
+            self._services.call_later(REPAIR_RETRY_MS, lambda: self._settle_if_open(pull))
+        else:
+            remark = (
+                f"the message at offset {bad.queue_offset} (position {bad.position}) cannot be read intact on node "
+                f"{self._services.node_id} until it is repaired from another node; pull again, or elsewhere"
+            )
+            self._reply(pull, ResponseCode.SYSTEM_BUSY, remark, pull.offset)
+
+    def _settle_if_open(self, pull: Pull) -> None:
+        if not pull.request.connection.closed:
+            self._settle(pull)
 
     def reply_nothing(self, pull: Pull) -> None:
         """19: there was nothing for the pull until now (or it may not wait)."""

@@ -45,11 +45,8 @@ def stand_aside(raft: Raft) -> None:
 
 
 def has_caught_up(raft: Raft) -> bool:
-    """The log on disk reaches a committed entry of a term later than the loss."""
+    """The log on disk reaches a committed entry of a term later than the loss. Once true, it stays true."""
     since, log = raft.vote_withheld_since, raft.log
     return (
-        since is not None
-        and raft.term > since
-        and log.term_at(log.commit_index) == raft.term
-        and log.persisted_index >= log.commit_index
+        since is not None and (log.term_at(log.commit_index) or 0) > since and log.persisted_index >= log.commit_index
     )

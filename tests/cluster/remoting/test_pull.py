@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.remoting.pull import REPAIR_RETRY_MS, REPAIR_TRIES
 from raftlog.types import NOBODY, NodeId
 
 
@@ -114,14 +115,28 @@ def test_damaged_messages_are_never_served(node: Any, pull: Any) -> None:
     node.rotten = {items[2].position + 70}
     reply = pull(0).answer
     assert (numbers(reply), reply.body) == ((0, 2, 0, 4), b"".join(stored[:2])), "what is intact before it is served"
-    node.reads.clear()
-    reply = pull(2).answer
-    assert numbers(reply)[:2] == (1, 2)
-    assert "offset 2" in (reply.remark or "")
-    assert reply.body == b""
     item = (items[2].position, items[2].size)
+    assert node.reported == [item], "somebody finds out what is damaged there"
+    node.reads.clear()
+    waiting = pull(2)
     assert node.reads.count(item) == 2, "read again once"
+    node.advance(REPAIR_TRIES * REPAIR_RETRY_MS)
+    assert numbers(waiting.answer)[:2] == (2, 2), "busy: come again"
+    assert "offset 2" in (waiting.answer.remark or "")
+    assert waiting.answer.body == b""
     assert numbers(pull(3).answer)[:2] == (0, 4)
+
+
+def test_a_pull_waits_for_the_repair_of_its_first_message(node: Any, pull: Any) -> None:
+    stored = node.store("T", *[b"m" * 50] * 2)
+    items = node.state.fetch(node.state.topics["T"].id, 0, 0, 2)
+    node.rotten = {items[0].position + 70}
+    waiting = pull(0)
+    node.advance(REPAIR_RETRY_MS)
+    assert not waiting.replies
+    node.rotten = set()
+    node.advance(REPAIR_RETRY_MS)
+    assert waiting.answer.body == b"".join(stored)
 
 
 def test_a_read_that_was_wrong_once_is_healed_by_the_second(node: Any, pull: Any) -> None:
@@ -144,7 +159,9 @@ def test_a_failed_block_read_falls_back_to_single_messages(node: Any, pull: Any)
     node.unreadable = {sum(map(len, stored))}
     assert pull(0).answer.body == b"".join(stored)
     node.unreadable |= {len(stored[0])}
-    assert pull(0).answer.code == 1
+    waiting = pull(0)
+    node.advance(REPAIR_TRIES * REPAIR_RETRY_MS)
+    assert waiting.answer.code == 2
 
 
 def test_a_follower_never_moves_an_offset_that_may_be_ahead_of_it(node: Any, pull: Any) -> None:

@@ -1,0 +1,1 @@
+"""Mending what a disk lost: damaged ranges of the log, and a vote that is withheld."""

@@ -1,0 +1,174 @@
+"""Damaged ranges of the log, fetched from peers one after another until there are none.
+
+Which peer gives the bytes does not matter: the log takes them only if every CRC fits and the chain leads from the frame
+before the range to the frame after it. A range after which no frame is known is taken only from a peer that knows it to
+be committed: of committed entries there is one history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from cluster.alarms import Alarms
+from cluster.peer.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
+from cluster.repair.metrics import RepairMetrics
+from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.log_repair import RangeRepair
+from raftlog.storage.repairable_log import RepairableLog
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+ALARM = "log_damage"
+FETCH_MS = 10_000
+RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
+"""Pause after a round in which no range could be repaired; doubled each time."""
+
+
+class Fetches(Protocol):
+    """The part of FetchClient that is used."""
+
+    async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
+        """Raises FetchError."""
+
+
+class LogRepairer:
+    """Keeps the log free of damage. On the event loop; the disk is touched in an executor."""
+
+    def __init__(
+        self,
+        log: RepairableLog,
+        client: Fetches,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        peers: Callable[[], list[NodeId]],
+        on_change: Callable[[], None],
+        alarms: Alarms,
+        metrics: RepairMetrics,
+    ) -> None:
+        """`peers`: whom to ask, best first. `on_change`: damage was found or repaired."""
+        self._log = log
+        self._client = client
+        self._loop = loop
+        self._peers = peers
+        self._on_change = on_change
+        self._alarms = alarms
+        self._metrics = metrics
+        self._task: asyncio.Task[None] | None = None
+        self._last_failure = ""
+        self._closing = False
+
+    def start(self) -> None:
+        """Begins; damage that is known already is repaired as soon as a peer answers."""
+        self._log.damage.on_change(self._changed_elsewhere)
+        self._changed()
+
+    def _changed_elsewhere(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the node has stopped
+            self._loop.call_soon_threadsafe(self._changed)
+
+    async def close(self) -> None:
+        """Ends what is under way; a range half fetched stays damaged."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _changed(self) -> None:
+        ranges = self._log.damage.ranges
+        self._metrics.damaged(self._log.damage.bytes)
+        if ranges:
+            self._raise_alarm(ranges)
+            if not self._closing and (self._task is None or self._task.done()):
+                self._task = self._loop.create_task(self._run(), name="repair")
+        else:
+            self._alarms.clear(ALARM)
+        self._on_change()
+
+    def _raise_alarm(self, ranges: tuple[DamagedRange, ...]) -> None:
+        first = ranges[0]
+        more = f" and {len(ranges) - 1} more" if len(ranges) > 1 else ""
+        self._alarms.raise_alarm(
+            ALARM,
+            f"the log is damaged at positions {first.first_position}..{first.end_position} (entries "
+            f"{first.first_index}..{first.last_index}){more}: {first.why}. It is being fetched from the other nodes"
+            + (f"; so far: {self._last_failure}" if self._last_failure else ""),
+        )
+
+    # --- the work ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        delay_s = RETRY_MIN_S
+        while ranges := self._log.damage.ranges:
+            repaired = [await self._repair(damaged) for damaged in ranges]
+            if any(repaired):
+                delay_s = RETRY_MIN_S
+                continue
+            self._raise_alarm(self._log.damage.ranges or ranges)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RETRY_MAX_S)
+        self._last_failure = ""
+        self._changed()  # an alarm that was raised between the last repair and now is over as well
+
+    async def _repair(self, damaged: DamagedRange) -> bool:
+        """True if the range is repaired, or gone for another reason."""
+        failures = []
+        for peer in self._peers():
+            try:
+                await self._repair_from(peer, damaged)
+            except OutOfRangeError:
+                return True  # a conflict cut it off, or it grew: what there is now is in damage.ranges
+            except (FetchError, RaftLogError) as error:
+                failures.append(f"node {peer}: {error}")
+                self._metrics.failed(peer)
+                logger.warning("positions %d..%d of the log cannot be repaired from node %d: %s",
+                               damaged.first_position, damaged.end_position, peer, error)  # fmt: skip
+            else:
+                self._metrics.repaired(damaged.size)
+                logger.warning("positions %d..%d of the log (entries %d..%d) are repaired from node %d",
+                               damaged.first_position, damaged.end_position, damaged.first_index, damaged.last_index,
+                               peer)  # fmt: skip
+                return True
+        self._last_failure = "; ".join(failures) or "no other node is known"
+        return False
+
+    async def _repair_from(self, peer: NodeId, damaged: DamagedRange) -> None:
+        """Raises FetchError if the peer has it not, FrameError if what it sent is not what was lost."""
+        repair = await self._blocking(self._log.repairing, damaged)
+        try:
+            while not repair.complete:
+                await self._blocking(repair.feed, await self._next_piece(peer, repair))
+            await self._blocking(repair.finish)
+        finally:
+            repair.abort()
+
+    async def _next_piece(self, peer: NodeId, repair: RangeRepair) -> bytes:
+        position = repair.tail.end_position
+        skip = repair.next_position - position
+        size = min(PAYLOAD_MAX, repair.damaged.end_position - repair.next_position)
+        while True:
+            try:
+                fields, payload = await self._client.fetch(peer, LOG, [position, skip, size], FETCH_MS)
+            except FetchError as error:
+                if error.status is not Status.BUSY:
+                    raise
+                await asyncio.sleep(RETRY_MIN_S)
+                continue
+            _check_committed(peer, repair.damaged, fields)
+            return payload
+
+    async def _blocking(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._loop.run_in_executor(None, call, *arguments)
+
+
+def _check_committed(peer: NodeId, damaged: DamagedRange, fields: list[Any]) -> None:
+    commit_index = fields[0] if fields else None
+    if damaged.after is None and (type(commit_index) is not int or commit_index < damaged.last_index):
+        raise FrameError(
+            f"no frame is known after entry {damaged.last_index}, and node {peer} does not know that it is committed"
+        )

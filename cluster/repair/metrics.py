@@ -1,0 +1,35 @@
+"""Figures of damage and repair, in the node's registry (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from raftlog.types import NodeId
+
+
+class RepairMetrics:
+    """Fed once per range."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._damaged = Gauge("raftmq_log_damaged_bytes", "Bytes of the log that wait for a repair", registry=registry)
+        self._repaired_bytes = Counter(
+            "raftmq_log_repaired_bytes", "Bytes of the log that were fetched from a peer and put in place",
+            registry=registry,
+        )  # fmt: skip
+        self._repairs = Counter("raftmq_log_repairs", "Damaged ranges of the log repaired", registry=registry)
+        self._failures = Counter(
+            "raftmq_log_repair_failures", "Ranges that a peer could not give", ["peer"], registry=registry
+        )
+
+    def damaged(self, size_bytes: int) -> None:
+        """How much is damaged now."""
+        self._damaged.set(size_bytes)
+
+    def repaired(self, size_bytes: int) -> None:
+        """One range is whole again."""
+        self._repairs.inc()
+        self._repaired_bytes.inc(size_bytes)
+
+    def failed(self, peer: NodeId) -> None:
+        """A peer did not have a range, or something else in its place."""
+        self._failures.labels(str(peer)).inc()
