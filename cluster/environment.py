@@ -7,14 +7,27 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
+from uuid import UUID
 
 from cluster.apply_runner import ApplyRunner
 from cluster.clock import Clock, SystemClock
 from cluster.lanes import Lane, LaneRunner, ThreadLaneRunner
+from cluster.recovery.keeper import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from statemachine.kv import KV
 from statemachine.rocks import RocksKV
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> bytes:
+    """16 bytes that change when the machine starts; zeroes where the kernel does not tell."""
+    try:
+        return UUID(BOOT_ID.read_text().strip()).bytes
+    except (OSError, ValueError):
+        return bytes(16)
 
 
 class RunnerFactory(Protocol):
@@ -44,6 +57,11 @@ class Environment:
     """Where apply runs."""
     entropy: Callable[[int], bytes] = os.urandom
     """So many random bytes."""
+    boot_id: Callable[[], bytes] = boot_id
+    pid: Callable[[], int] = os.getpid
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
+    """See `recovery.keeper`."""
     serves_admin: bool = True
     """Whether the HTTP API is started."""
 

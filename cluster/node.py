@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.versions import versions
 from cluster.alarms import Alarms
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
-from cluster.apply_lane import Applied, ApplyLane, FlushLane
+from cluster.apply_lane import Applied, ApplyLane
 from cluster.backup.service import Backups
 from cluster.config import Config, split_address
 from cluster.environment import Environment
@@ -83,7 +83,6 @@ class Node:
         self.state: BrokerState = self._parts.state
         identity = self._parts.directory.identity
         self.backups = Backups(config, identity, self._parts.kv, self.alarms, self._clock.wall_ms)
-        self._replay_from = self.state.applied.index
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self._servers: list[asyncio.Server] = []
         self._admin: Any = None
@@ -115,6 +114,7 @@ class Node:
             wake=self.driver.wake, transfer=self.transfer,
         )  # fmt: skip
         self._build_services()
+        parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
         append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms)
         runner, fail = self.environment.runner, self.driver.fail
@@ -127,7 +127,7 @@ class Node:
         # A point that holds apply must hold a thread, not the loop.
         apply_runner = runner if self.failpoints.enabled else self.environment.apply_runner
         self._apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, self.driver.on_applied, fail)
-        self._flush: LaneRunner[object] = runner("flush", FlushLane(self.state), loop, lambda _: None, fail)
+        self._flush: LaneRunner[object] = runner("flush", parts.keeper, loop, lambda _: None, fail)
         self._prepare: LaneRunner[object] = runner(
             "prepare", PrepareLane(log, self._clock.monotonic_s), loop, lambda _: None, fail
         )
@@ -219,6 +219,7 @@ class Node:
     def on_applied_run(self, applied: Applied) -> None:
         """Settles waiters, then wakes whoever waits for messages."""
         self.metrics.applied(len(applied.entries), applied.seconds)
+        self._parts.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
         grown = applied.run.grown
         if grown:
@@ -391,8 +392,8 @@ class Node:
                 )
                 for peer in status.peers
             ],
-            load=load, recovery=self._recovery(), limits=_numbers(self.config.limits),
-            versions=versions(),
+            load=load, recovery=self._parts.recovery.status(self._parts.keeper.run),
+            limits=_numbers(self.config.limits), versions=versions(),
             uptime_ms=self.monotonic_ms() - self._started_ms,
         )  # fmt: skip
 
@@ -402,15 +403,6 @@ class Node:
             applied_index=status.applied_index, last_index=status.last_index,
         )  # fmt: skip
         self.metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in status.peers)
-
-    def _recovery(self) -> RecoveryStatus:
-        report = self._parts.directory.log.report
-        tail_at_start = report.entries - 1
-        return RecoveryStatus(
-            clean=report.clean, bytes_scanned=report.bytes_scanned, torn_bytes_cut=report.torn_bytes_cut,
-            entries_replayed=max(0, tail_at_start - self._replay_from), stages_ms=self._parts.stages.milliseconds,
-            reasons=list(report.reasons),
-        )  # fmt: skip
 
 
 _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}

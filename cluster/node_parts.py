@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from uuid import UUID
 
+from cluster.alarms import Alarms
 from cluster.config import Config
 from cluster.environment import Environment
 from cluster.failpoint_fs import FailpointFileSystem
 from cluster.failpoints import FailpointSet
 from cluster.peer.transport import Membership
+from cluster.recovery.aside import mark_suspect
+from cluster.recovery.checkpoints import no_sums
+from cluster.recovery.keeper import StateKeeper
+from cluster.recovery.opening import StateOpening
+from cluster.recovery.status import RecoveryAccount, Stages
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
-from raftlog.errors import CorruptLogError
-from raftlog.storage import layout
+from raftlog.storage import vote_withheld
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.identity import Expected
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from statemachine.broker_state import BrokerState
-
-
-class Stages:
-    """Milliseconds per stage of the start, in order."""
-
-    def __init__(self) -> None:
-        self.milliseconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Times one stage."""
-        start = perf_counter()
-        yield
-        self.milliseconds[name] = round((perf_counter() - start) * 1000, 2)
+from raftlog.storage.run_file import Run, RunFile, RunState
+from statemachine.kv import KVCorruptError
 
 
 class Parts:
@@ -44,8 +34,9 @@ class Parts:
 
     def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment) -> None:
         """Raises IdentityError, StorageError or KVError, each saying what to type."""
-        self.stages = Stages()
-        fs = environment.fs
+        clock = environment.clock
+        self.stages = stages = Stages(clock.monotonic_s)
+        self._fs = fs = environment.fs
         hard_state_fs: FileSystem | None = None
         if failpoints.enabled:
             hard_state_fs = FailpointFileSystem(fs, failpoints, sync_point="hardstate.fdatasync")
@@ -54,13 +45,10 @@ class Parts:
             cluster_uuid=UUID(config.cluster.id) if config.cluster.id else None, group_id=None, node_id=config.node_id
         )
         path = Path(config.node.data_dir)
-        with self.stages.stage("log"):
+        with stages.stage("log"):
             self.directory: NodeDir = open_node_dir(fs, path, expected, hard_state_fs=hard_state_fs)
         try:
-            with self.stages.stage("state"):
-                self.kv = environment.open_kv(str(path / layout.STATE))
-                self.state = BrokerState(self.kv)
-            self._check_state_fits_log()
+            self._open_state(environment, path)
             log, identity = self.directory.log, self.directory.identity
             self.members = members_at_opening(
                 path, identity, log.genesis, log, self.state.membership, self.state.applied.index
@@ -69,27 +57,42 @@ class Parts:
             self.directory.close(clean=False)
             raise
 
-    def _check_state_fits_log(self) -> None:
-        """The applied mark must be a frame of this log: never serve rows that another log made."""
-        mark, log = self.state.applied_mark, self.directory.log
-        if mark.index < 0:
-            return
-        if mark.index > log.tail.index:
-            raise CorruptLogError(
-                f"{self.directory.path}: RocksDB has applied index {mark.index}, the log ends at {log.tail.index}.\n"
-                "The log lost entries that were durable, or one of the two was put back from another time.\n"
-                "Put both back from the same backup, or replace this node."
-            )
-        if mark.index < log.first_index:
-            return
-        (entry,) = log.read_entries(mark.index, mark.index + 1, 1)
-        if entry.header_crc != mark.header_crc:
-            raise CorruptLogError(
-                f"{self.directory.path}: RocksDB was made from another log: at index {mark.index} it saw frame "
-                f"{mark.header_crc:08x}, the log holds {entry.header_crc:08x}.\n"
-                "One of the two was put back from elsewhere.\n"
-                "Put both back from the same backup, or replace this node."
-            )
+    def _open_state(self, environment: Environment, path: Path) -> None:
+        fs, clock, log = environment.fs, environment.clock, self.directory.log
+        group_id = self.directory.identity.group_id
+        with self.stages.stage("run"):
+            self._run_file = RunFile(fs, path, group_id=group_id)
+        previous = self._run_file.previous
+        with self.stages.stage("state"):
+            opened = StateOpening(
+                fs, path, group_id, log, previous, open_kv=environment.open_kv, now_ms=clock.wall_ms()
+            ).run()
+        self.kv, self.state, self.alarms = opened.kv, opened.state, opened.alarms
+        boot_id, mark = environment.boot_id(), opened.state.applied_mark
+        run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
+        try:
+            self.keeper = StateKeeper(
+                fs, path, group_id, self.kv, self._run_file, run, sums=no_sums, wall_ms=clock.wall_ms,
+                monotonic_ms=clock.monotonic_ms, checkpoint_bytes=environment.checkpoint_bytes,
+                checkpoint_every_ms=environment.checkpoint_every_ms,
+            )  # fmt: skip
+        except BaseException:
+            self.kv.close()
+            raise
+        self.recovery = RecoveryAccount(log, opened, self.stages, previous, boot_id)
+
+    def watch(self, alarms: Alarms, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]) -> None:
+        """Raises what the start found, and calls `on_corruption`, on any thread, when the state turns out damaged: the
+        node must stop, and its next start replaces the state."""
+        for key, text in self.alarms:
+            alarms.raise_alarm(key, text)
+        self.keeper.alarms = alarms
+
+        def found(error: KVCorruptError) -> None:
+            mark_suspect(self._fs, self.directory.path, str(error), now_ms())
+            on_corruption(error)
+
+        self.kv.on_corruption = found
 
     def membership(self) -> Membership:
         """Who this node is and who the others are."""
@@ -102,23 +105,28 @@ class Parts:
     def raw_node(self, config: Config, rng: random.Random) -> RawNode:
         """The core over this directory."""
         genesis = self.directory.log.genesis
-        raft = config.raft
+        raft, hard_state = config.raft, self.directory.hard_state_store.load()
+        withheld = vote_withheld.load(self._fs, self.directory.path, genesis.group_id)
         return RawNode(
             RaftConfig(
                 node_id=config.node_id, group_id=genesis.group_id, election_ticks=raft.election_ticks,
                 heartbeat_ticks=raft.heartbeat_ticks, inflight_bytes_max=raft.inflight_bytes_max,
                 append_bytes_max=raft.append_bytes_max, segment_size=genesis.segment_size,
             ),
-            hard_state=self.directory.hard_state_store.load(),
+            hard_state=hard_state,
             log=self.directory.log,
             voters=self.members.voter_ids,
             applied_index=self.state.applied.index,
-            rng=rng,
+            rng=rng, vote_withheld_since=hard_state.term if withheld else None,
         )  # fmt: skip
 
     def close(self, clean: bool) -> None:
         """Closes RocksDB, then the directory. `clean` only when every lane finished without a failure."""
         if clean:
-            self.state.flush()
+            self.keeper.stop()
         self.kv.close()
+        if clean:
+            self.directory.log.close(clean)
+            self.keeper.write_stopped()
+        self._run_file.close()
         self.directory.close(clean)

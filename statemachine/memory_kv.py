@@ -13,7 +13,9 @@ from raftlog.storage.fs import FileSystem, read_file, write_file
 from statemachine.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
 
 ROWS_FILE = "000001" + TABLE_SUFFIX
-"""What a checkpoint on a file system consists of: crc32c u32 of the rest | msgpack {family: {key: value}}."""
+"""The rows of a checkpoint on a file system: crc32c u32 of the rest | msgpack {family: {key: value}}."""
+CURRENT_FILE = "CURRENT"
+"""As in RocksDB, without it there is no database; here it only has to be there."""
 
 
 class _Family:
@@ -117,6 +119,7 @@ class MemoryKV:
         data = msgpack.packb({name: family.rows for name, family in self._families.items()})
         self._fs.mkdir(Path(path))
         write_file(self._fs, Path(path) / ROWS_FILE, crc32c(data).to_bytes(4) + data)
+        write_file(self._fs, Path(path) / CURRENT_FILE, b"rows")
 
     def tables(self) -> list[str]:
         """See `KV.tables`: the rows are in memory."""

@@ -95,6 +95,7 @@ class RocksKV:
             try:
                 rows.status()
             except Exception as error:  # noqa: BLE001 - as above
+                del rows  # a cursor in a traceback would hold the database open after `close`
                 self._failed("reading", error)
             return None
         key: bytes = rows.key()
@@ -217,6 +218,8 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
             try:
                 rows.status()
             except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
+                del rows  # as in `seek_last`
+                self.close()
                 self._failed("reading", error)
 
     def close(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from raftlog.storage.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
 from statemachine import keys
 from statemachine.digest import digest, row_hash
-from statemachine.kv import META, Batch
+from statemachine.kv import META, Batch, KVCorruptError, ignore_corruption
 from statemachine.memory_kv import MemoryKV
 
 _MASK = 2**64 - 1
@@ -85,6 +85,7 @@ class DigestKV:
     """A MemoryKV with crashes that knows the digest of its rows at any time (see `statemachine.digest`)."""
 
     def __init__(self, store: MemoryKV | None = None) -> None:
+        self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
         self._store = store or MemoryKV(model_crash=True)
         self._sums = digest(self._store)
 
@@ -151,9 +152,16 @@ class DigestKV:
         """See KV."""
         self._store.flush_wal()
 
+    def flush_tables(self) -> None:
+        """See KV."""
+
     def checkpoint(self, path: str) -> None:
         """See KV."""
         self._store.checkpoint(path)
+
+    def tables(self) -> list[str]:
+        """See KV."""
+        return self._store.tables()
 
     def close(self) -> None:
         """See KV."""

@@ -28,12 +28,16 @@ from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
+from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import NodeId
+from statemachine.memory_kv import CURRENT_FILE, MemoryKV
 
 DATA = Path("/data")
+LIVE_ROWS = b"live"
+"""In the state's CURRENT: its rows are in `Machine.kv`. A checkpoint that was put in place says something else."""
 START_WALL_MS = 1_700_000_000_000
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
@@ -107,6 +111,7 @@ class Machine:
         """Every node that ever started here."""
         self.applied_lost = False
         """The last crash took rows that had been applied."""
+        self.boots = 0
         self.held = 0
         """How many faults want this machine down; it starts when none does."""
         self.loss: Loss | None = None
@@ -134,8 +139,9 @@ class Machine:
         process = self.process = Process(f"node{self.node_id}", self.host)
         self.processes.append(process)
         environment = Environment(
-            fs=self.fs, open_kv=lambda _: self.kv, clock=self.clock, runner=self._lane, apply_runner=self._lane,
-            serves_admin=False, entropy=self.rng.randbytes,
+            fs=self.fs, open_kv=self._open_kv, clock=self.clock, runner=self._lane, apply_runner=self._lane,
+            serves_admin=False, entropy=self.rng.randbytes, boot_id=lambda: self.boots.to_bytes(16),
+            pid=lambda: len(self.processes),
         )  # fmt: skip
         try:
             self.node = process.run(Node, self.config, environment)
@@ -184,6 +190,7 @@ class Machine:
         process.alive = process.paused = False
         self.network.process_ended(process, politely=not power)
         if power:
+            self.boots += 1
             self.network.links.down.add(self.host)
             if loss is None:
                 self.fs.crash(self.rng.randrange(1 << 30))
@@ -195,6 +202,19 @@ class Machine:
         else:
             self.fs.restart()
             self.kv = self.kv.crash(self.kv.unsynced)
+
+    def _open_kv(self, path: str) -> DigestKV:
+        """The rows outlive the process in `kv`; CURRENT says whether those are the ones of this directory."""
+        current = Path(path) / CURRENT_FILE
+        if not self.fs.exists(current):
+            self.kv = DigestKV(MemoryKV(model_crash=True, fs=self.fs))
+            self.fs.mkdir(Path(path))
+        elif read_file(self.fs, current) != LIVE_ROWS:
+            self.kv = DigestKV(MemoryKV.load(self.fs, Path(path)))
+        else:
+            return self.kv
+        write_file(self.fs, current, LIVE_ROWS)
+        return self.kv
 
     def pause(self) -> None:
         """SIGSTOP."""

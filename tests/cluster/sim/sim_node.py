@@ -10,7 +10,7 @@ from typing import Any
 from virtual_loop import StepLaneRunner, VirtualClock, VirtualLoop
 
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
-from cluster.apply_lane import Applied, ApplyLane, FlushLane
+from cluster.apply_lane import Applied, ApplyLane
 from cluster.config import Config
 from cluster.message_batch import Send
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
@@ -74,6 +74,21 @@ class ClientPath(ReplyPath):
             self.closed = True
             if self.node.up:
                 self.node.router.on_close(self)
+
+
+class SyncLane:
+    """Syncs the rows; the lane of a whole node does more (cluster.recovery.keeper)."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def drain(self, batch: object) -> None:
+        self._state.flush()
+
+    def idle(self) -> None:
+        pass
 
 
 class SimNode:
@@ -158,7 +173,7 @@ class SimNode:
         )
 
         self.flushes = StepLaneRunner[object, None](
-            FlushLane(self.state), self.loop, self.rng, lambda _: None, self.driver.fail, DISK_S
+            SyncLane(self.state), self.loop, self.rng, lambda _: None, self.driver.fail, DISK_S
         )
         self.flush_due_s = self.loop.now + FLUSH_S
 

@@ -1,0 +1,152 @@
+"""What opening finds of the state (RocksDB) beside its log, and what is done about each: the table, as data.
+
+docs/disk-format.md shows it; every row has a test in tests/cluster/recovery/test_state_table.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
+
+
+class Done(Enum):
+    """What is done."""
+
+    USE = "used as it is"
+    REPLAY = "the log above it is applied again"
+    REPLAY_OR_RESTORE = "the log above it is applied again, from a newer checkpoint if there is a sound one"
+    RESTORE = "set aside to trash/, replaced by the newest sound checkpoint, the log above that is applied again"
+    WITHHOLD = "the vote is withheld until the log has caught up, the log above the state is applied again"
+    REFUSE = "refused, nothing is touched: raftmq rebuild DIR --plan"
+
+
+class Found(Enum):
+    """The rows of the table, in the order in which they are asked: (what is found, what is done, why it is safe)."""
+
+    NEWER = (
+        "the state has applied entries above the end of the log",
+        Done.REFUSE,
+        "the log lost entries that were durable, or one of the two was put back from another time: a person decides",
+    )
+    LOG_EMPTY = (
+        "the state has rows, the log holds nothing but GENESIS",
+        Done.REFUSE,
+        "the log of this node is gone; its rows are the only trace of what it held, so they stay where they are",
+    )
+    LOG_LOST = (
+        "RUN names an applied entry above the end of the log, the state does not",
+        Done.WITHHOLD,
+        "entries are applied only when they are durable here, so the log lost some; the rows do not depend on them, "
+        "and a node that withholds its vote cannot help to elect a leader that lacks them",
+    )
+    SUSPECT = (
+        "STATE_SUSPECT: the last run met damage in the state",
+        Done.RESTORE,
+        "every file of the checkpoint has the CRC of the day it was made, and its last entry is one of this log",
+    )
+    CORRUPT = (
+        "the state does not open, or cannot be read",
+        Done.RESTORE,
+        "every file of the checkpoint has the CRC of the day it was made, and its last entry is one of this log",
+    )
+    MISSING = (
+        "there is a log but no state",
+        Done.RESTORE,
+        "every file of the checkpoint has the CRC of the day it was made, and its last entry is one of this log",
+    )
+    OLDER_THAN_LOG = (
+        "the state ends before the oldest entry that the log still has",
+        Done.RESTORE,
+        "the entries between the two are gone here, so only a newer checkpoint joins the log without a gap",
+    )
+    OTHER_LOG = (
+        "the last applied entry is another one than the log has at that index",
+        Done.REFUSE,
+        "the rows were made from another log, or this log was put back from elsewhere: a person decides which counts",
+    )
+    LOST_ROWS = (
+        "the state has applied less than RUN knew to be synced",
+        Done.REPLAY_OR_RESTORE,
+        "rows and applied index are written in the same batches and RocksDB drops only a suffix of them, so the state "
+        "is a whole earlier one; what it lost is in the log",
+    )
+    NEW = (
+        "no state, and the log holds nothing but GENESIS",
+        Done.USE,
+        "nothing was ever applied",
+    )
+    BEHIND = (
+        "the last applied entry is one of the log, entries follow it",
+        Done.REPLAY,
+        "rows and applied index are written in the same batches, so exactly the entries above it are missing",
+    )
+    FITS = (
+        "the last applied entry is the last of the log",
+        Done.USE,
+        "nothing is missing",
+    )
+
+    @property
+    def what(self) -> str:
+        """What is found."""
+        return self.value[0]
+
+    @property
+    def done(self) -> Done:
+        """What is done about it."""
+        return self.value[1]
+
+    @property
+    def why(self) -> str:
+        """Why that is safe."""
+        return self.value[2]
+
+
+ALARMING = frozenset(
+    {Found.LOG_LOST, Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS}
+)
+"""What a person should hear of although the node goes on."""
+
+
+class Facts(NamedTuple):
+    """What was found, before anything is done."""
+
+    log_first: int
+    """Index of the oldest entry in the log."""
+    log_last: int
+    synced: int = -1
+    """Applied index that RUN knows to be synced."""
+    suspect: bool = False
+    withheld: bool = False
+    """The vote is withheld already."""
+    exists: bool = True
+    damaged: bool = False
+    """It does not open, or cannot be read. The next two are unknown then, and if it does not exist."""
+    mark: AppliedMark = NOTHING_APPLIED
+    of_this_log: bool | None = None
+    """The log has the state's last entry at its index; None if the log cannot tell (trimmed, damaged, none applied)."""
+
+
+def classify(facts: Facts) -> Found:
+    """The row of the table."""
+    known = facts.exists and not facts.damaged
+    applied = facts.mark.index if known else -1
+    if applied > facts.log_last:
+        return Found.NEWER if facts.log_last > 0 else Found.LOG_EMPTY
+    if facts.synced > facts.log_last and not facts.withheld:
+        return Found.LOG_LOST
+    if facts.suspect:
+        return Found.SUSPECT
+    if facts.damaged:
+        return Found.CORRUPT
+    if not facts.exists:
+        return Found.NEW if facts.log_last <= 0 and facts.synced <= 0 else Found.MISSING
+    if applied + 1 < facts.log_first:
+        return Found.OLDER_THAN_LOG
+    if facts.of_this_log is False:
+        return Found.OTHER_LOG
+    if applied < min(facts.synced, facts.log_last):
+        return Found.LOST_ROWS
+    return Found.FITS if applied == facts.log_last else Found.BEHIND

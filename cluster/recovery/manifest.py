@@ -1,0 +1,86 @@
+"""What a checkpoint of the state is: DATA/checkpoints/<name>/CHECKPOINT, a sealed file (sealed.py), magic "RMQC".
+
+    {index, term, header_crc, position, timestamp_ms: the last applied entry;   made_ms: wall clock, for people;
+     sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it}
+
+The name is `<index, 20 digits>-<term>-<8 hex digits>`; the digits are a CRC of the sums and of header_crc, so two
+checkpoints of one name hold the same state.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+from google_crc32c import value as crc32c
+
+from cluster.recovery.sealed import seal, unseal
+from statemachine.broker_state import AppliedMark
+
+FILE = "CHECKPOINT"
+MAGIC = 0x524D5143
+FORMAT = 1
+_NAME = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{8})")
+
+
+class CheckpointFile(NamedTuple):
+    """A file of a checkpoint."""
+
+    name: str
+    size: int
+    crc32c: int
+
+
+class Manifest(NamedTuple):
+    """See the module. `mark.end_position` is `position`."""
+
+    mark: AppliedMark
+    made_ms: int
+    sums: dict[str, int]
+    files: tuple[CheckpointFile, ...]
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        digest = crc32c(msgpack.packb([self.mark.header_crc, sorted(self.sums.items())]))
+        return f"{self.mark.index:020d}-{self.mark.term}-{digest:08x}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files; those shared with the state by hard link count too."""
+        return sum(file.size for file in self.files)
+
+
+def is_name(name: str) -> bool:
+    """Whether a directory of this name is a checkpoint."""
+    return _NAME.fullmatch(name) is not None
+
+
+def index_of(name: str) -> int:
+    """The applied index in a checkpoint's name."""
+    return int(name[:20])
+
+
+def encode(manifest: Manifest, group_id: int) -> bytes:
+    """The file's bytes."""
+    mark = manifest.mark
+    content = {
+        "index": mark.index, "term": mark.term, "header_crc": mark.header_crc, "position": mark.end_position,
+        "timestamp_ms": mark.timestamp_ms, "made_ms": manifest.made_ms, "sums": manifest.sums,
+        "files": [list(file) for file in manifest.files],
+    }  # fmt: skip
+    return seal(MAGIC, FORMAT, group_id, content)
+
+
+def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
+    """The manifest, None if it is damaged. Raises CorruptLogError for a newer format."""
+    content = unseal(data, MAGIC, FORMAT, group_id, path)
+    if content is None:
+        return None
+    mark = AppliedMark(
+        content["term"], content["index"], content["position"], content["timestamp_ms"], content["header_crc"]
+    )
+    files = tuple(CheckpointFile(*file) for file in content["files"])
+    return Manifest(mark, content["made_ms"], dict(content["sums"]), files)

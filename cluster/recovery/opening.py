@@ -1,0 +1,267 @@
+"""Opening the state beside its log: what found.py's table says is done, and the account of it.
+
+Nothing is deleted and nothing is moved before what shall replace it was read and found sound.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.recovery import aside
+from cluster.recovery.checkpoints import Checkpoint, Checkpoints
+from cluster.recovery.found import ALARMING, Done, Facts, Found, classify
+from raftlog.errors import CorruptLogError, DamagedLogError
+from raftlog.storage import layout, vote_withheld
+from raftlog.storage.fs import FileSystem, storage_error
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.run_file import Run
+from raftlog.storage.vote_withheld import VoteWithheld
+from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
+from statemachine.kv import KV, KVCorruptError, KVError
+
+logger = logging.getLogger(__name__)
+
+OWN, CHECKPOINT = "own", "checkpoint"
+"""Where the state came from."""
+
+
+class StateLostError(KVError):
+    """The state cannot be used and no checkpoint here can replace it. Nothing was moved; a peer may have one."""
+
+
+class OpenState(NamedTuple):
+    """An open state, and how it came to be."""
+
+    kv: KV
+    state: BrokerState
+    found: Found
+    """What was found first."""
+    source: str
+    """OWN or CHECKPOINT."""
+    checkpoint: str
+    """Name of the checkpoint it was made from, "" if none."""
+    set_aside: str
+    """Where the one before lies, "" if nowhere."""
+    reasons: list[str]
+    alarms: list[tuple[str, str]]
+    """(key, text) of what a person should hear."""
+
+
+class StateOpening:
+    """One run over DATA/state. The log is open already, and the directory is locked."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        group_id: int,
+        log: LogReader,
+        run: Run | None,
+        *,
+        open_kv: Callable[[str], KV],
+        now_ms: int,
+    ) -> None:
+        """`run`: what RUN told of the run before."""
+        self._fs = fs
+        self._directory = directory
+        self._group_id = group_id
+        self._log = log
+        self._synced = run.synced_index if run else -1
+        self._open_kv = open_kv
+        self._now_ms = now_ms
+        self._state = directory / layout.STATE
+        self._checkpoints = Checkpoints(fs, directory, group_id)
+        self._reasons: list[str] = []
+        self._alarms: list[tuple[str, str]] = []
+        self._applied = -1
+        self._existed = False
+
+    def run(self) -> OpenState:
+        """Opens the state, whatever it takes.
+
+        Raises CorruptLogError where a person must decide, StateLostError if nothing here can replace it, KVError if it
+        cannot be opened for another reason than damage, StorageError.
+        """
+        kv, state, damage = self._try_open()
+        try:
+            found = self._found(state, damage)
+            if found.done is Done.WITHHOLD:
+                self._withhold(found)
+                found = self._found(state, damage)
+            self._note(found, state, damage)
+            if found.done is Done.REFUSE:
+                raise CorruptLogError(self._refusal(found, state))
+            if self._keeps(found, state):
+                assert kv is not None
+                assert state is not None
+                return OpenState(kv, state, found, OWN, "", "", self._reasons, self._alarms)
+        except BaseException:
+            if kv is not None:
+                kv.close()
+            raise
+        if kv is not None:
+            kv.close()
+        return self._restore(found, damage)
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    def _try_open(self) -> tuple[KV | None, BrokerState | None, str]:
+        """(store, state, "") or (None, None, what is damaged, "" if it is not there at all)."""
+        self._existed = self._fs.exists(self._state / "CURRENT")
+        if not self._existed and not self._is_new():
+            return None, None, ""
+        kv: KV | None = None
+        try:
+            kv = self._open_kv(str(self._state))
+            return kv, BrokerState(kv), ""
+        except BaseException as error:
+            if kv is not None:
+                kv.close()
+            if isinstance(error, KVCorruptError):
+                return None, None, str(error)
+            raise
+
+    def _is_new(self) -> bool:
+        """A directory that has never run: its state is made, not missed."""
+        return self._log.tail.index <= 0 and self._synced <= 0
+
+    def _found(self, state: BrokerState | None, damage: str) -> Found:
+        mark = state.applied_mark if state else NOTHING_APPLIED
+        self._applied = mark.index
+        return classify(
+            Facts(
+                log_first=self._log.first_index,
+                log_last=self._log.tail.index,
+                synced=self._synced,
+                suspect=aside.suspicion(self._fs, self._directory) is not None,
+                withheld=vote_withheld.load(self._fs, self._directory, self._group_id) is not None,
+                exists=self._existed,
+                damaged=bool(damage),
+                mark=mark,
+                of_this_log=self._is_of_log(mark),
+            )
+        )
+
+    def _is_of_log(self, mark: AppliedMark) -> bool | None:
+        """See Facts.of_this_log."""
+        if not max(self._log.first_index, 0) <= mark.index <= self._log.tail.index:
+            return None
+        try:
+            (entry,) = self._log.read_entries(mark.index, mark.index + 1, 1)
+        except DamagedLogError:
+            self._reasons.append(
+                f"entry {mark.index}, the last one applied, is damaged in the log: the two could not be compared"
+            )
+            return None
+        return entry.header_crc == mark.header_crc
+
+    # --- what is done ------------------------------------------------------------------------------------------------
+
+    def _keeps(self, found: Found, state: BrokerState | None) -> bool:
+        if found.done is Done.RESTORE or state is None:
+            return False
+        if found.done is not Done.REPLAY_OR_RESTORE:
+            return True
+        newest = next(self._usable(above=state.applied.index), None)
+        return newest is None
+
+    def _usable(self, above: int = -1) -> Iterator[Checkpoint]:
+        """Sound checkpoints that join the log without a gap, newest first; each is read through."""
+        for name in self._checkpoints.names():
+            try:
+                checkpoint = self._checkpoints.load(name)
+                wrong = self._unusable(checkpoint, above)
+            except OSError as error:
+                wrong = f"cannot be read: {error}"
+            if wrong:
+                self._reasons.append(f"checkpoint {name} {wrong}")
+                continue
+            assert checkpoint is not None
+            yield checkpoint
+
+    def _unusable(self, checkpoint: Checkpoint | None, above: int) -> str:
+        if checkpoint is None:
+            return "has no sound manifest"
+        mark = checkpoint.manifest.mark
+        if mark.index > self._log.tail.index:
+            return f"is newer than the log, which ends at {self._log.tail.index}"
+        if mark.index <= above:
+            return "is not newer than the state"
+        if mark.index + 1 < self._log.first_index:
+            return f"is older than the log, which begins at {self._log.first_index}"
+        if self._is_of_log(mark) is False:
+            return "is of another log"
+        wrong = next(self._checkpoints.problems(checkpoint), None)
+        return f"is damaged: {wrong[0].name} {wrong[1]}" if wrong else ""
+
+    def _restore(self, found: Found, damage: str) -> OpenState:
+        for checkpoint in self._usable():
+            trash = self._set_aside(found, damage)
+            self._checkpoints.install(checkpoint, self._state)
+            kv, state, again = self._try_open()
+            if kv is None or state is None or state.applied_mark != checkpoint.manifest.mark:
+                if kv is not None:
+                    kv.close()
+                self._reasons.append(f"checkpoint {checkpoint.path.name} did not open as it was made: {again}")
+                damage = again
+                continue
+            try:
+                aside.clear_suspicion(self._fs, self._directory)
+            except OSError as error:
+                kv.close()
+                raise storage_error(self._fs, "removing", self._directory / aside.SUSPECT, error) from error
+            name = checkpoint.path.name
+            self._reasons.append(
+                f"made from checkpoint {name}: every file has the CRC of its manifest, and entry "
+                f"{state.applied.index} is the one that the log has"
+            )
+            return OpenState(kv, state, found, CHECKPOINT, name, trash, self._reasons, self._alarms)
+        raise StateLostError(self._lost(found, damage))
+
+    def _set_aside(self, found: Found, damage: str) -> str:
+        if not self._fs.exists(self._state):
+            return ""
+        detail = damage or aside.suspicion(self._fs, self._directory) or ""
+        why = f"{found.what}; RUN knew entries up to {self._synced} to be synced. {detail}".rstrip()
+        where = aside.set_aside(self._fs, self._state, why, self._now_ms, self._applied)
+        self._reasons.append(f"the state was set aside as {where.parent.name}/{where.name}")
+        return f"{where.parent.name}/{where.name}"
+
+    def _withhold(self, found: Found) -> None:
+        reason = f"RUN knew applied entries up to {self._synced}, the log ends at {self._log.tail.index}"
+        withheld = VoteWithheld(reason, self._synced, self._log.tail.term, self._now_ms)
+        vote_withheld.withhold(self._fs, self._directory, withheld, self._group_id)
+        self._note(found, None, "")
+
+    # --- what is said ------------------------------------------------------------------------------------------------
+
+    def _note(self, found: Found, state: BrokerState | None, damage: str) -> None:
+        where = f"applied up to {state.applied.index}, " if state else ""
+        detail = damage.splitlines()[1] if damage.count("\n") else damage
+        detail = detail or (aside.suspicion(self._fs, self._directory) or "" if found is Found.SUSPECT else "")
+        text = f"{found.what} ({where}log {self._log.first_index}..{self._log.tail.index})"
+        self._reasons.append(f"{text}: {found.done.value}, because {found.why}" + (f" [{detail}]" if detail else ""))
+        if found in ALARMING:
+            self._alarms.append((f"state_{found.name.lower()}", f"{text}: {found.done.value} {detail}".rstrip()))
+            logger.warning("%s", self._reasons[-1])
+
+    def _refusal(self, found: Found, state: BrokerState | None) -> str:
+        applied = state.applied.index if state else -1
+        first, last = self._log.first_index, self._log.tail.index
+        return (
+            f"{self._directory}: {found.what} (applied {applied}, log {first}..{last}).\n"
+            f"It is not mended by itself: {found.why}.\n"
+            f"See what can be done, and then do it: raftmq rebuild {self._directory} --plan"
+        )
+
+    def _lost(self, found: Found, damage: str) -> str:
+        tried = [reason for reason in self._reasons if reason.startswith("checkpoint ")]
+        return (
+            f"{self._directory}: {found.what}, and no checkpoint can replace it "
+            f"({'; '.join(tried) or 'there is none'}).\n{damage}\n"
+            "Nothing was moved. Start it while its peers run, and it fetches a checkpoint from one of them; or replay "
+            f"its whole log: raftmq rebuild {self._directory} --plan"
+        )

@@ -1,0 +1,64 @@
+"""Setting things aside: nothing is deleted on the way up, it moves to DATA/trash with a report beside it.
+
+`trash/NNNNNN-name` is the file, the directory, or the bytes that were cut; `trash/NNNNNN-name.json` says why. The
+report is on disk first, so that nothing lies there unexplained; a report without its thing is a move a crash stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, write_file
+
+REPORT_SUFFIX = ".json"
+
+
+class Aside(NamedTuple):
+    """Why something was set aside. Positions and indexes are of the log; None where they do not apply."""
+
+    why: str
+    now_ms: int = 0
+    """Wall clock as told by the caller; 0 if not told."""
+    position: int | None = None
+    index: int | None = None  # type: ignore[assignment]
+    length: int | None = None
+    """Bytes of the log."""
+
+
+def set_aside(fs: FileSystem, path: Path, trash: Path, aside: Aside) -> Path:
+    """Moves a file or directory durably under a new name `<n>-<name>`; returns where it is now."""
+    target = _next_name(fs, trash, path.name)
+    _write_report(fs, target, aside)
+    fs.rename(path, target)
+    fs.fsync_dir(trash)
+    fs.fsync_dir(path.parent)
+    return target
+
+
+def set_aside_bytes(
+    fs: FileSystem, file: File, offset: int, size: int, trash: Path, aside: Aside, name: str = ""
+) -> Path:
+    """Copies `size` bytes of a file durably to `<n>-<name>`, by default `<file>.from-<offset>`; returns where."""
+    target = _next_name(fs, trash, name or f"{file.path.name}.from-{offset}")
+    _write_report(fs, target, aside)
+    copy = fs.open(target, create=True)
+    for at in range(0, size, len(ZERO_CHUNK)):
+        copy.pwritev([file.pread(min(len(ZERO_CHUNK), size - at), offset + at)], at)
+    copy.fdatasync()
+    copy.close()
+    fs.fsync_dir(trash)
+    return target
+
+
+def _next_name(fs: FileSystem, trash: Path, name: str) -> Path:
+    fs.mkdir(trash)
+    numbers = [int(known.partition("-")[0]) for known in fs.listdir(trash) if known.partition("-")[0].isdigit()]
+    return trash / f"{max(numbers, default=0) + 1:06d}-{name}"
+
+
+def _write_report(fs: FileSystem, target: Path, aside: Aside) -> None:
+    told = {key: value for key, value in aside._asdict().items() if value is not None}
+    report = {"name": target.name, "time_ms": told.pop("now_ms"), **told}
+    write_file(fs, target.with_name(target.name + REPORT_SUFFIX), json.dumps(report, indent=1).encode() + b"\n")

@@ -1,0 +1,184 @@
+"""A node's directory without a node: parts are opened, entries appended and applied, files damaged between starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cluster.alarms import Alarms
+from cluster.config import Config, NodeSection, PeerNode
+from cluster.environment import Environment
+from cluster.failpoints import FailpointSet
+from cluster.node_parts import Parts
+from cluster.recovery.checkpoints import Checkpoints
+from raftlog.frame import make_entry, tail_after
+from raftlog.storage.fs import FileSystem, OsFileSystem
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.identity import Identity
+from raftlog.storage.node_dir import create_node_dir
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId
+from statemachine import commands, payload
+from statemachine.broker_state import BrokerState
+from statemachine.digest import digest
+from statemachine.memory_kv import MemoryKV
+
+GROUP = 1
+SEGMENT_SIZE = 64 * 1024
+START_MS = 1_700_000_000_000
+CLUSTER = UUID(int=7)
+VOTER = Voter(NodeId(1), UUID(int=11))
+
+
+def entries_after(tail: LogTail, count: int, rows: int = 8) -> list[Entry]:
+    """`count` entries that follow: a topic first, then messages of two queues."""
+    entries = []
+    for _ in range(count):
+        n = tail.index + 1
+        if n <= 1:
+            kind, data = EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]])
+        else:
+            base = (n - 2) // 2 * rows
+            items = b"".join(
+                payload.ITEM.pack(tail.end_position + i, 9, n * 31 + i, -5, START_MS + n) for i in range(rows)
+            )
+            data = payload.encode([b"m" * 9 * rows], rows, [payload.Run(1, n % 2, base, rows, 0, items)], (), (), b"")
+            kind = EntryType.MESSAGES
+        entry = make_entry(
+            tail, term=1, entry_type=kind, payload=data, timestamp_ms=START_MS + n, group_id=GROUP,
+            segment_size=SEGMENT_SIZE,
+        )  # fmt: skip
+        tail = tail_after(tail, entry)
+        entries.append(entry)
+    return entries
+
+
+class Clock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def wall_ms(self) -> int:
+        return START_MS + self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_s(self) -> float:
+        return self.now_ms / 1000
+
+
+class Place:
+    """DATA of node 1, on a real disk."""
+
+    def __init__(self, path: Path, fs: FileSystem | None = None, **environment: Any) -> None:
+        self.path = path
+        self.fs = fs or OsFileSystem()
+        self.clock = Clock()
+        self.environment: dict[str, Any] = {"boot_id": lambda: bytes(16), "pid": lambda: 42, **environment}
+        genesis = Genesis(CLUSTER, GROUP, SEGMENT_SIZE, START_MS, (VOTER,))
+        create_node_dir(self.fs, path, Identity(CLUSTER, GROUP, VOTER.id, VOTER.uuid, START_MS), genesis)
+
+    @property
+    def config(self) -> Config:
+        peer = PeerNode(id=1, host="127.0.0.1", port=1, listeners={})
+        return Config(node=NodeSection(id=1, data_dir=str(self.path)), peers=(peer,))
+
+    def open(self) -> Parts:
+        """Starts: everything but the network."""
+        environment = Environment(fs=self.fs, clock=self.clock, serves_admin=False, **self.environment)
+        return Parts(self.config, FailpointSet(False), environment)
+
+    @staticmethod
+    def write(parts: Parts, count: int, *, apply: int | None = None) -> list[Entry]:
+        """Appends entries durably and applies the first `apply` of them (None: all)."""
+        parts.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
+        entries = entries_after(parts.directory.log.tail, count)
+        parts.directory.log.append(entries)
+        replay(parts, None if apply is None else entries[0].index + apply)
+        return entries
+
+    def run(self, count: int, *, apply: int | None = None, clean: bool = True, checkpoint: bool = False) -> int:
+        """A whole life: opens, replays, writes, stops. Returns the applied index."""
+        parts = self.open()
+        replay(parts)
+        if count:
+            self.write(parts, count, apply=apply)
+        parts.keeper.sync()
+        if checkpoint:
+            parts.keeper.checkpoint()
+        index = parts.state.applied.index
+        parts.close(clean=clean)
+        return index
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.fs, self.path, GROUP)
+
+    def flip(self, pattern: str, at: int | float = 0.5) -> Path:
+        """Flips a bit of the largest file that matches, at an offset or a fraction of its size."""
+        file = max(self.path.glob(pattern), key=lambda one: one.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[at if isinstance(at, int) else int(len(data) * at)] ^= 4
+        file.unlink()  # a hard link elsewhere keeps its bytes
+        file.write_bytes(data)
+        return file
+
+    def trash(self) -> list[tuple[str, dict[str, Any]]]:
+        """(name, report) of what was set aside."""
+        folder = self.path / "trash"
+        names = sorted(one.name for one in folder.iterdir()) if folder.exists() else []
+        return [
+            (name, json.loads((folder / f"{name}.json").read_text())) for name in names if not name.endswith(".json")
+        ]
+
+    def expected(self, index: int) -> dict[str, int]:
+        """The digest of a state that applied the log from the beginning up to `index`."""
+        copy = self.path.with_name(self.path.name + "-read")
+        shutil.copytree(self.path / "log", copy / "log")
+        log = SegmentedLog.open(self.fs, copy, group_id=GROUP)
+        kv = MemoryKV()
+        BrokerState(kv).apply(log.read_entries(0, index + 1, 1 << 30))
+        log.close(clean=False)
+        shutil.rmtree(copy)
+        return digest(kv)
+
+
+def replay(parts: Parts, stop: int | None = None) -> None:
+    """Applies what the log holds above the state, below index `stop`."""
+    first, last = parts.state.applied.index + 1, parts.directory.log.tail.index + 1
+    last = last if stop is None else min(stop, last)
+    while first < last:
+        entries = parts.directory.log.read_entries(first, last, 1 << 20)
+        parts.state.apply(entries)
+        first = entries[-1].index + 1
+    parts.recovery.applied(parts.state.applied.index)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A new node's directory."""
+    return Place(tmp_path / "node1")
+
+
+@pytest.fixture
+def new_place() -> Callable[..., Place]:
+    """Place(path, fs, **environment)."""
+    return Place
+
+
+@pytest.fixture
+def replay_all() -> Callable[..., None]:
+    """See `replay`."""
+    return replay
+
+
+@pytest.fixture
+def alarms() -> Alarms:
+    return Alarms(lambda: START_MS)

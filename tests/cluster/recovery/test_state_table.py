@@ -1,0 +1,278 @@
+"""One test per row of the table in cluster/recovery/found.py: what the start finds, does, moves, and says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.recovery import aside
+from cluster.recovery.found import Done, Facts, Found, classify
+from cluster.recovery.opening import StateLostError
+from raftlog.errors import CorruptLogError
+from raftlog.storage import vote_withheld
+from raftlog.storage.run_file import RunFile
+from statemachine.broker_state import AppliedMark
+from statemachine.digest import digest
+from statemachine.kv import KVCorruptError, KVError
+
+Place = Any
+Replay = Callable[..., None]
+
+
+def mark(index: int) -> AppliedMark:
+    return AppliedMark(1, index, index * 100, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        (Facts(0, 9, mark=mark(10)), Found.NEWER),
+        (Facts(0, 9, mark=mark(10), synced=10, suspect=True, withheld=True), Found.NEWER),
+        (Facts(0, 0, mark=mark(3)), Found.LOG_EMPTY),
+        (Facts(0, 9, synced=12, mark=mark(9)), Found.LOG_LOST),
+        (Facts(0, 9, synced=12, damaged=True, suspect=True), Found.LOG_LOST),
+        (Facts(0, 9, synced=12, mark=mark(9), withheld=True), Found.FITS),
+        (Facts(0, 9, synced=12, mark=mark(7), withheld=True), Found.LOST_ROWS),
+        (Facts(0, 9, synced=5, mark=mark(9), suspect=True), Found.SUSPECT),
+        (Facts(0, 9, synced=5, damaged=True), Found.CORRUPT),
+        (Facts(0, 9, exists=False), Found.MISSING),
+        (Facts(0, 0, exists=False, synced=0), Found.NEW),
+        (Facts(0, 0, exists=False), Found.NEW),
+        (Facts(50, 90, mark=mark(48)), Found.OLDER_THAN_LOG),
+        (Facts(50, 90, mark=mark(49)), Found.BEHIND),
+        (Facts(0, 9, mark=mark(5), of_this_log=False), Found.OTHER_LOG),
+        (Facts(0, 9, mark=mark(5), synced=6, of_this_log=True), Found.LOST_ROWS),
+        (Facts(0, 9, mark=mark(5), synced=5, of_this_log=True), Found.BEHIND),
+        (Facts(0, 9), Found.BEHIND),
+        (Facts(0, 9, mark=mark(9), synced=9, of_this_log=True), Found.FITS),
+    ],
+)
+def test_every_row_is_told_apart(facts: Facts, found: Found) -> None:
+    assert classify(facts) is found
+
+
+def test_the_rows_say_what_is_done_and_why() -> None:
+    assert {found.done for found in Found} == set(Done)
+    assert all(found.what and found.why for found in Found)
+
+
+def test_new(place: Place) -> None:
+    parts = place.open()
+    assert parts.recovery.status(parts.keeper.run).state_found == "new"
+    assert parts.state.applied.index == -1
+    parts.close(clean=True)
+
+
+def test_fits(place: Place) -> None:
+    place.run(20)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.replaying, status.clean) == ("fits", False, True)
+    assert status.previous.ended == "orderly"
+    assert status.bytes_scanned == 0
+    parts.close(clean=False)
+
+
+def test_behind(place: Place, replay_all: Replay) -> None:
+    place.run(20, apply=12, clean=False)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.replaying, status.replay_target) == ("behind", True, 20)
+    assert status.entries_replayed == 0
+    replay_all(parts, 17)
+    assert parts.recovery.status(parts.keeper.run).entries_replayed == 16 - parts.recovery._from
+    assert parts.recovery.status(parts.keeper.run).replaying
+    replay_all(parts)
+    status = parts.recovery.status(parts.keeper.run)
+    assert not status.replaying
+    assert "replay" in status.stages_ms
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=False)
+
+
+def test_lost_rows_without_a_newer_checkpoint_are_replayed(place: Place, replay_all: Replay, alarms: Any) -> None:
+    place.run(10, clean=False)
+    before = place.path.with_name("before")
+    shutil.copytree(place.path / "state", before)
+    place.run(10, clean=False)
+    shutil.rmtree(place.path / "state")
+    before.rename(place.path / "state")
+    parts = place.open()
+    parts.watch(alarms, lambda: 0, lambda _: None)
+    status = parts.recovery.status(parts.keeper.run)
+    assert status.state_found == "lost_rows"
+    assert status.state_source == "own"
+    assert any("drops only a suffix" in reason for reason in status.reasons)
+    assert [alarm.key for alarm in alarms.all()] == ["state_lost_rows"]
+    assert place.trash() == []
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=False)
+
+
+def test_lost_rows_below_a_checkpoint_are_restored_from_it(place: Place, replay_all: Replay) -> None:
+    place.run(10, clean=False)
+    shutil.copytree(place.path / "state", place.path.with_name("before"))
+    place.run(10, clean=False, checkpoint=True)
+    shutil.rmtree(place.path / "state")
+    place.path.with_name("before").rename(place.path / "state")
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.state_source, status.replaying) == ("lost_rows", "checkpoint", False)
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=False)
+
+
+@pytest.mark.parametrize("damage", ["table", "manifest", "current", "missing", "suspect"])
+def test_damage_is_replaced_from_a_checkpoint(place: Place, replay_all: Replay, damage: str) -> None:
+    place.run(20, checkpoint=True)
+    place.run(5, clean=False)
+    state = place.path / "state"
+    if damage == "table":
+        place.flip("state/*.sst", 0.99)
+    elif damage == "manifest":
+        place.flip("state/MANIFEST-*", 20)
+    elif damage == "current":
+        (state / "CURRENT").unlink()
+    elif damage == "missing":
+        shutil.rmtree(state)
+    else:
+        aside.mark_suspect(place.fs, place.path, "a block failed its checksum", 5)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    found = {"suspect": "suspect", "current": "missing", "missing": "missing"}.get(damage, "corrupt")
+    assert (status.state_found, status.state_source) == (found, "checkpoint")
+    assert status.state_checkpoint.startswith(f"{20:020d}-1-")
+    assert status.replay_index == 20
+    assert len(status.alarms) == 1
+    if damage != "missing":
+        ((name, report),) = place.trash()
+        assert name == "000001-state"
+        assert status.state_set_aside == "trash/000001-state"
+        assert report["why"]
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(25)
+    parts.close(clean=True)
+    again = place.open()
+    assert again.recovery.status(again.keeper.run).state_found == "fits"
+    again.close(clean=True)
+
+
+def test_the_older_checkpoint_counts_where_the_newer_is_rotten(place: Place, replay_all: Replay) -> None:
+    place.run(10, checkpoint=True)
+    place.run(10, checkpoint=True)
+    newest, older = place.checkpoints().names()
+    place.flip(f"checkpoints/{newest}/*.sst", 0.3)
+    (place.path / "state" / "CURRENT").unlink()
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert status.state_checkpoint == older
+    assert any(newest in reason and "is damaged" in reason for reason in status.reasons)
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=True)
+
+
+def test_without_a_sound_checkpoint_nothing_is_moved(place: Place) -> None:
+    place.run(20, checkpoint=True)
+    for name in place.checkpoints().names():
+        place.flip(f"checkpoints/{name}/CHECKPOINT", 20)
+    (place.path / "state" / "CURRENT").unlink()
+    with pytest.raises(StateLostError, match=r"(?s)no sound manifest.*raftmq rebuild .* --plan"):
+        place.open()
+    assert place.trash() == []
+    with pytest.raises(StateLostError):
+        place.open()
+
+
+def test_a_state_that_is_newer_than_the_log_is_refused(place: Place) -> None:
+    place.run(10)
+    shutil.copytree(place.path / "log", place.path.with_name("log10"))
+    place.run(10)
+    shutil.rmtree(place.path / "log")
+    place.path.with_name("log10").rename(place.path / "log")
+    with pytest.raises(CorruptLogError, match=r"(?s)above the end of the log \(applied 20, log 0..10\).*rebuild"):
+        place.open()
+    assert place.trash() == []
+
+
+def test_rows_without_a_log_are_refused(place: Place, tmp_path: Any, new_place: Any) -> None:
+    empty = new_place(tmp_path / "empty")
+    place.run(10)
+    shutil.rmtree(place.path / "log")
+    shutil.copytree(empty.path / "log", place.path / "log")
+    with pytest.raises(CorruptLogError, match=r"(?s)nothing but GENESIS.*only trace.*rebuild"):
+        place.open()
+    assert (place.path / "state" / "CURRENT").exists()
+
+
+def test_a_log_that_lost_what_was_applied_withholds_the_vote(place: Place, alarms: Any) -> None:
+    place.run(10, clean=False)
+    run_file = RunFile(place.fs, place.path, group_id=1)
+    assert run_file.previous is not None
+    run_file.write(run_file.previous._replace(synced_index=15))
+    run_file.close()
+    parts = place.open()
+    parts.watch(alarms, lambda: 0, lambda _: None)
+    withheld = vote_withheld.load(place.fs, place.path, 1)
+    assert withheld is not None
+    assert withheld.index == 15
+    assert [alarm.key for alarm in alarms.all()] == ["state_log_lost"]
+    assert parts.keeper.run.synced_index == 10
+    parts.close(clean=False)
+
+
+def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_place: Any) -> None:
+    other = new_place(tmp_path / "other")
+    other.run(10, apply=4, clean=False)
+    place.run(10, clean=False)
+    parts = place.open()
+    place_mark = parts.state.applied_mark
+    parts.close(clean=False)
+    from statemachine import keys
+    from statemachine.kv import META, Batch
+    from statemachine.rocks import RocksKV
+
+    kv = RocksKV(str(place.path / "state"))
+    batch = Batch()
+    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*place_mark._replace(header_crc=1)))
+    kv.write(batch)
+    kv.close()
+    with pytest.raises(CorruptLogError, match="another one than the log has"):
+        place.open()
+
+
+def test_a_state_in_use_or_of_a_newer_version_is_no_damage(place: Place) -> None:
+    place.run(10, checkpoint=True)
+    from statemachine.rocks import RocksKV
+
+    kv = RocksKV(str(place.path / "state"))
+    with pytest.raises(KVError, match="stop that one"):
+        place.open()
+    kv.close()
+    assert place.trash() == []
+
+
+def test_damage_met_while_running_stops_the_node_and_the_next_start_replaces_the_state(
+    place: Place, replay_all: Replay, alarms: Any
+) -> None:
+    place.run(20, checkpoint=True)
+    place.flip("state/*.sst", 0.2)
+    parts = place.open()
+    told: list[KVCorruptError] = []
+    parts.watch(alarms, lambda: 77, told.append)
+    assert parts.recovery.status(parts.keeper.run).state_found == "fits", "a start reads no consume queue"
+    with pytest.raises(KVCorruptError):
+        digest(parts.kv)
+    assert len(told) == 1
+    assert "checksum" in str(aside.suspicion(place.fs, place.path))
+    parts.close(clean=False)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.state_source) == ("suspect", "checkpoint")
+    assert aside.suspicion(place.fs, place.path) is None
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=True)
