@@ -36,6 +36,7 @@ COMMANDS = {
     "up": _here("up", "Start a cluster on this machine."),
     "down": _here("nodes", "Stop the cluster; nothing is deleted.", "down"),
     "status": _here("status", "Show who leads and how each node is."),
+    "recovery": _here("recovery", "Show what the last start of each node found and did."),
     "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
     "logs": _here("logs", "Show what the nodes printed."),

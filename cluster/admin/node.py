@@ -100,6 +100,7 @@ async def get_metrics(call: Call) -> Raw:
         inflight_bytes=status.load.inflight_bytes,
     )
     metrics.catalog(topics=len(state.topics), groups=len(state.groups))
+    metrics.recovery.update(status.recovery)
     metrics.alarms(alarm.key for alarm in status.alarms)
     metrics.backup_age(call.port.backups.age_s)
     return Raw(CONTENT_TYPE, metrics.render())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, faults, groups, node, page, topics
+from cluster.admin import backup, faults, groups, node, page, recovery, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 
@@ -59,6 +59,7 @@ async def get_page(call: Call) -> Raw:
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", node.get_health, node.HealthView, statuses=(200, 503)),
     Route("GET", "/v1/status", node.get_status, NodeStatus),
+    Route("GET", "/v1/recovery", recovery.get_recovery, recovery.RecoveryView),
     Route("GET", "/v1/topics", topics.list_topics, topics.TopicsView, Serves.READ),
     Route(
         "POST", "/v1/topics", topics.create_topic, topics.TopicChanged, Serves.LEADER, topics.TopicRequest, (200, 201)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.admin.port import RecoveryStatus
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.services import Outcome
 from raftlog.types import NodeId, Role
@@ -143,6 +144,10 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
     metrics.alarms(["log_damage"])
     metrics.repair.failed(NodeId(2))
+    started = RecoveryStatus(
+        clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={"log": 1.0}, reasons=[]
+    )
+    metrics.recovery.update(started)
     metrics.refused("r")
     metrics.pulled("p")
     metrics.queried("k", "q")
