@@ -20,6 +20,7 @@ from cluster.admin.versions import versions
 from cluster.alarms import Alarms
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
+from cluster.backup.events import watch_event
 from cluster.backup.service import Backups
 from cluster.config import Config, split_address
 from cluster.environment import Environment
@@ -258,6 +259,7 @@ class Node:
         self.forwarder.expire()
         now = self._clock.monotonic_ms()
         self._retries.expire(now)
+        watch_event(self.state, self.alarms)
         self.repairs.tick(now)
         self._hand_over_if_disk_lags(now)
         if now >= self._flush_due_ms and self.raw.applied_index > self._flush_index:

@@ -18,7 +18,7 @@ class Members:
 
     def __init__(self, kv: KV) -> None:
         row = kv.get(META, keys.MEMBERSHIP_KEY)
-        self._membership = None if row is None else _unpack_row(row)
+        self._membership = None if row is None else unpack_row(row)
         row = kv.get(META, keys.ACKNOWLEDGED_KEY)
         self._acknowledged: int = 0 if row is None else keys.U64.unpack(row)[0]
         self.publish()
@@ -43,5 +43,6 @@ class Members:
         self.acknowledged = self._acknowledged
 
 
-def _unpack_row(row: bytes) -> Membership:
+def unpack_row(row: bytes) -> Membership:
+    """The value of the `membership` row."""
     return memberships.decode_payload(row[keys.U64.size :], keys.U64.unpack_from(row)[0])

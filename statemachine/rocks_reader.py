@@ -14,10 +14,12 @@ from types import TracebackType
 
 from rocksdict import AccessType, Options, Rdict
 
+from raftlog.membership import Membership
 from statemachine import keys
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.digest import row_hash
 from statemachine.kv import FAMILIES, META, KVError
+from statemachine.members import unpack_row
 
 _MASK = 2**64 - 1
 
@@ -64,6 +66,12 @@ class CheckpointReader:
         """The last applied entry."""
         row = self._views[META].get(keys.APPLIED_KEY) if META in self._views else None
         return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+
+    @property
+    def membership(self) -> Membership | None:
+        """The newest MEMBERSHIP entry that was applied."""
+        row = self._views[META].get(keys.MEMBERSHIP_KEY) if META in self._views else None
+        return None if row is None else unpack_row(row)
 
     def rows(self, family: str) -> Iterator[tuple[bytes, bytes]]:
         """Every row of the family, ascending; none if the checkpoint is older than the family."""

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, faults, groups, node, page, recovery, topics
+from cluster.admin import backup, faults, groups, metadata, node, page, recovery, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
+from cluster.backup.metadata import Metadata
 
 
 class Serves(Enum):
@@ -69,6 +70,12 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
     Route("POST", "/v1/leader/transfer", node.transfer_leader, node.TransferView, Serves.LEADER, node.TransferRequest),
+    Route("GET", "/v1/metadata", metadata.get_metadata, Metadata, Serves.READ),
+    Route(
+        "POST", "/v1/metadata", metadata.change_metadata, metadata.MetadataChanged, Serves.LEADER,
+        metadata.MetadataChange,
+    ),
+    Route("POST", "/v1/alarms/{key}/ack", metadata.acknowledge_alarm, metadata.AlarmAcknowledged, Serves.LEADER),
     Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
     Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),

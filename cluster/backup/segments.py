@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from cluster.backup.manifest import SegmentRecord
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.storage import layout
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, SegmentHeader, decode_header
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, SegmentHeader, decode_header, newest_mark
 from raftlog.types import LogTail
 
 
@@ -83,6 +84,22 @@ def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int)
             f"{path} is damaged at position {tail.end_position}, index {tail.index + 1}: {error}"
         ) from error
     return tail, SegmentRecord(header.base_position, end_position, tail.index, tail.header_crc, frames.crc)
+
+
+def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
+    """(Where the last segment file's frames end, whether that is where they should: at or above the sync mark).
+
+    Raises CorruptLogError if the local header is damaged.
+    """
+    _, header = read_header(path, group_id)
+    with path.open("rb") as file:
+        mark = newest_mark(file.read(LOCAL_HEADER_SIZE))
+    tail = header.previous
+    frames = _Frames(path, path.stat().st_size - LOCAL_HEADER_SIZE)
+    with contextlib.suppress(FrameError):
+        while True:
+            tail = frames.next(tail, group_id)
+    return tail, mark is not None and tail.end_position >= mark.end_position
 
 
 class _Frames:

@@ -131,7 +131,7 @@ def _refused(answer: Any) -> LocalError:
     """The API's own words; hints that speak HTTP are said as commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
-    if code == "not_found" and not hint.startswith("did you mean"):
+    if code == "not_found" and hint.startswith("GET /"):
         hint = "raftmq topic list    (or raftmq group list)"
     if code == "exists":
         hint = "raftmq topic create NAME --update    (or --keep, to be content with it as it is)"

@@ -5,37 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 from raftlog import membership as memberships
-from raftlog.errors import IdentityError
-from raftlog.frame import HEADER_SIZE
+from raftlog.errors import DamagedLogError, IdentityError
 from raftlog.membership import Membership
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.identity import Identity
 from raftlog.storage.log_reader import LogReader
 from raftlog.types import EntryType
 
-_WINDOW = 1024 * 1024
-
 
 def newest_above(log: LogReader, index: int) -> Membership | None:
-    """The newest MEMBERSHIP entry above `index`; None if there is none. Reads frame headers, in large pieces.
+    """The newest MEMBERSHIP entry above `index`; None if there is none.
 
-    Raises StorageError if the log cannot be read there.
+    One is the first entry of its term, so only those are looked at; a damaged one is passed over, and IDENTITY tells
+    that it was there. Raises StorageError if the log cannot be read.
     """
-    found: int | None = None
-    low = max(index + 1, log.first_index)
-    if low <= log.tail.index:
-        at, end, window, data = log.position_of(low), log.tail.end_position, 0, b""
-        while at < end:
-            if not data or at + HEADER_SIZE > window + len(data):
-                window, data = at, log.read_at(at, min(_WINDOW, end - at))
-            header = data[at - window : at - window + HEADER_SIZE]
-            if header[24] == EntryType.MEMBERSHIP:
-                found = int.from_bytes(header[40:48])
-            at += max(int.from_bytes(header[16:20]), HEADER_SIZE)
-    if found is None:
-        return None
-    (entry,) = log.read_entries(found, found + 1, 1)  # with both CRCs checked
-    return memberships.decode(entry)
+    for first, _ in reversed(log.term_ranges()):
+        if first <= index:
+            break
+        try:
+            (entry,) = log.read_entries(first, first + 1, 1)
+        except DamagedLogError:
+            continue
+        if entry.type == EntryType.MEMBERSHIP:
+            return memberships.decode(entry)
+    return None
 
 
 def members_at_opening(

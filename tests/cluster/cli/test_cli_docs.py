@@ -12,7 +12,7 @@ from cluster.cli import cli
 from cluster.local_errors import ExitCode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| `([a-z]+(?: [a-z]+)?)\b((?:[^`\\]|\\.)*)`", PAGE, re.MULTILINE)
+ROWS = re.findall(r"^\| `([a-z]+(?:-[a-z]+)*(?: [a-z]+)?)\b((?:[^`\\]|\\.)*)`", PAGE, re.MULTILINE)
 EVERYWHERE = {"--json", "--data", "--servers", "--admin", "--help"}
 
 

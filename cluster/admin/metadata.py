@@ -1,0 +1,104 @@
+"""/v1/metadata: topics, groups and offsets as one document; /v1/alarms: taking note of an event."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from cluster.admin.call import Call, propose
+from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.port import AdminPort
+from cluster.backup.events import EVENT
+from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
+from cluster.services import Outcome, ProposeResult
+from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS, Command
+
+
+class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/metadata`: a part of a document; topics before the offsets in them."""
+
+    topics: list[TopicRecord] = []
+    groups: list[GroupRecord] = []
+    offsets: list[OffsetRecord] = []
+
+
+class MetadataChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """It is in the log, all of it in one entry, and applied."""
+
+    node: int
+    term: int
+    index: int
+    topics: int
+    groups: int
+    offsets: int
+
+
+class AlarmAcknowledged(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/alarms/{key}/ack`."""
+
+    node: int
+    term: int
+    index: int
+    key: str
+    event: str
+    """What was taken note of."""
+
+
+async def get_metadata(call: Call) -> Metadata:
+    """Topics and groups with every attribute, and offsets, as one document."""
+    return export(call.port.state, call.port.status().cluster_id)
+
+
+async def change_metadata(call: Call) -> MetadataChanged:
+    """Makes topics, groups and offsets so; nothing is removed."""
+    wanted: MetadataChange = call.body
+    records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
+    run = [command for record in records for command in commands_for(record)]
+    if wanted.offsets:
+        run.append([COMMIT_OFFSETS, [_row(call.port, record) for record in wanted.offsets]])
+    if not run:
+        raise ApiError("bad_field", "there is nothing to change", "send topics, groups or offsets")
+    term, index = await _propose_all(call.port, run)
+    return MetadataChanged(
+        node=call.port.config.node.id, term=term, index=index, topics=len(wanted.topics), groups=len(wanted.groups),
+        offsets=len(wanted.offsets),
+    )  # fmt: skip
+
+
+def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
+    topic = port.state.topics.get(record.topic)
+    if topic is None:
+        raise ApiError("bad_field", f"there is no topic {record.topic}", "send the topic first; nothing was changed")
+    return [record.group, topic.id, record.queue_id, record.offset]
+
+
+async def _propose_all(port: AdminPort, run: list[Command]) -> tuple[int, int]:
+    """One entry with all commands. Raises ApiError, also if one of them was refused when it was applied."""
+    decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
+    port.propose(run, lambda result: None if decided.done() else decided.set_result(result))
+    result = await decided
+    if result.outcome is Outcome.UNKNOWN:
+        raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
+    if result.outcome is Outcome.FAIL or result.entry_id is None:
+        raise ApiError("failed", f"nothing was changed: {result.remark}", "try again")
+    for answer in result.results:
+        if not answer.ok:
+            raise ApiError("bad_command", str(answer.value), "correct it and import again: what was valid is done")
+    return result.entry_id.term, result.entry_id.index
+
+
+async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
+    """Puts the alarm of an event to rest, on every node and for good."""
+    key, state = call.params["key"], call.port.state
+    members = state.membership
+    if key != EVENT:
+        raised = [alarm.key for alarm in call.port.alarms.all()]
+        hint = "it ends when its cause does" if key in raised else f"raised are: {', '.join(raised) or 'none'}"
+        raise ApiError("not_found", f"{key} is no alarm that a person puts to rest", hint)
+    if members is None or state.acknowledged >= members.index:
+        raise ApiError("not_found", f"there is no event behind {key} any more", "raftmq alarm list")
+    entry, _ = await propose(call.port, [ACKNOWLEDGE, members.index])
+    return AlarmAcknowledged(
+        node=call.port.config.node.id, term=entry.term, index=entry.index, key=key, event=members.detail
+    )

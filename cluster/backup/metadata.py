@@ -1,0 +1,224 @@
+"""Topics, groups and offsets as one JSON document, and what importing one would change.
+
+Importing never removes: what only the cluster has stays. It may be repeated: the second time there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cluster.local_errors import ExitCode, LocalError
+from statemachine.broker_state import BrokerState
+from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
+from statemachine.groups import GroupConfig
+from statemachine.topics import TopicConfig
+
+SCHEMA = 1
+KIND = "raftmq metadata"
+
+
+class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic with everything that was ever set on it."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool
+    sys_flag: int
+    attributes: dict[str, str]
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A consumer group with everything that was ever set on it, and what it subscribes to."""
+
+    name: str
+    consume_enable: bool
+    consume_from_min_enable: bool
+    consume_broadcast_enable: bool
+    consume_message_orderly: bool
+    retry_queue_nums: int
+    retry_max_times: int
+    group_retry_policy: str
+    broker_id: int
+    which_broker_when_consume_slowly: int
+    notify_consumer_ids_changed_enable: bool
+    group_sys_flag: int
+    consume_timeout_minute: int
+    attributes: dict[str, str]
+    subscriptions: dict[str, tuple[str, str, int]]
+    """topic -> (expression_type, expression, version)."""
+
+
+class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a group is in one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    """The next one it wants."""
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The document."""
+
+    kind: str = KIND
+    schema: int = SCHEMA
+    cluster_uuid: str
+    applied_index: int
+    """The log up to this entry is in it."""
+    topics: list[TopicRecord]
+    groups: list[GroupRecord]
+    offsets: list[OffsetRecord]
+    ends: dict[str, list[int]]
+    """topic -> the offset after the last message of each queue: not imported, but it tells which offsets make sense."""
+
+
+def export(state: BrokerState, cluster_uuid: str) -> Metadata:
+    """What the state holds. Entries that are applied meanwhile may show in a part of it."""
+    applied = state.applied.index
+    topics = sorted(state.topics.values(), key=lambda topic: topic.name)
+    groups = sorted(state.groups.values(), key=lambda group: group.name)
+    return Metadata(
+        cluster_uuid=cluster_uuid,
+        applied_index=applied,
+        topics=[topic_record(topic) for topic in topics],
+        groups=[group_record(group) for group in groups],
+        offsets=[offset for group in groups for offset in _offsets(state, group.name)],
+        ends={topic.name: [state.max_offset(topic.id, queue) for queue in range(topic.queues)] for topic in topics},
+    )
+
+
+def topic_record(topic: TopicConfig) -> TopicRecord:
+    """A topic as the document has it."""
+    return TopicRecord(**topic.to_map())
+
+
+def group_record(group: GroupConfig) -> GroupRecord:
+    """A group as the document has it."""
+    return GroupRecord(**asdict(group))
+
+
+def _offsets(state: BrokerState, group: str) -> list[OffsetRecord]:
+    records = []
+    for topic_id, queue_id, offset in state.offsets_of_group(group):
+        topic = state.topics_by_id.get(topic_id)
+        if topic is not None:
+            records.append(OffsetRecord(group=group, topic=topic.name, queue_id=queue_id, offset=offset))
+    return records
+
+
+class _Head(msgspec.Struct):
+    kind: str = ""
+    schema: int = 0
+
+
+def read(data: bytes, name: str) -> Metadata:
+    """The document in a file called `name`. Raises LocalError: none, damaged, or of a newer release."""
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.kind != KIND:
+            raise msgspec.DecodeError(f"its kind is {head.kind!r}, not {KIND!r}")
+        if head.schema > SCHEMA:
+            raise LocalError(
+                f"{name} was exported by a newer release",
+                f"it has schema {head.schema}, this release reads schemas up to {SCHEMA}",
+                "import it with the release that exported it, or export it there again for this one",
+                ExitCode.REFUSED,
+            )
+        return msgspec.json.decode(data, type=Metadata)
+    except msgspec.MsgspecError as error:
+        raise LocalError(
+            f"{name} is no metadata export", str(error), "raftmq metadata export --to FILE", ExitCode.USAGE
+        ) from None
+
+
+class Change(NamedTuple):
+    """One line of the diff."""
+
+    sign: str
+    """+ new, ~ changed, ! left out."""
+    what: str
+
+
+class Plan(NamedTuple):
+    """What an import would do."""
+
+    topics: list[TopicRecord]
+    groups: list[GroupRecord]
+    offsets: list[OffsetRecord]
+    changes: list[Change]
+    kept: int
+    """Topics and groups that only the cluster has; they stay as they are."""
+
+
+Record = TypeVar("Record", TopicRecord, GroupRecord)
+
+
+def plan(wanted: Metadata, present: Metadata) -> Plan:
+    """Compares a document with what the cluster has."""
+    changes: list[Change] = []
+    topics = _differing(wanted.topics, present.topics, "topic", changes)
+    groups = _differing(wanted.groups, present.groups, "group", changes)
+    offsets = _offset_changes(wanted, present, changes)
+    kept = sum(
+        len({record.name for record in has} - {record.name for record in wants})
+        for has, wants in ((present.topics, wanted.topics), (present.groups, wanted.groups))
+    )
+    return Plan(topics, groups, offsets, changes, kept)
+
+
+def _differing(
+    wanted: Sequence[Record], present: Sequence[Record], what: str, changes: list[Change]
+) -> list[Record]:  # fmt: skip
+    known = {record.name: record for record in present}
+    differing = []
+    for record in wanted:
+        old = known.get(record.name)
+        if old == record:
+            continue
+        differing.append(record)
+        if old is None:
+            changes.append(Change("+", f"{what} {record.name}"))
+        else:
+            changes.append(Change("~", f"{what} {record.name}: {_fields(old, record)}"))
+    return differing
+
+
+def _fields(old: Record, new: Record) -> str:
+    pairs = ((name, getattr(old, name), getattr(new, name)) for name in old.__struct_fields__)
+    return ", ".join(f"{name} {before!r} -> {after!r}" for name, before, after in pairs if before != after)
+
+
+def _offset_changes(wanted: Metadata, present: Metadata, changes: list[Change]) -> list[OffsetRecord]:
+    """Offsets beyond a queue's end are left out: a consumer that starts there would miss what comes next."""
+    has = {(each.group, each.topic, each.queue_id): each.offset for each in present.offsets}
+    taken = []
+    for record in wanted.offsets:
+        key = (record.group, record.topic, record.queue_id)
+        ends = present.ends.get(record.topic, [])
+        now, end = has.get(key), ends[record.queue_id] if record.queue_id < len(ends) else 0
+        where = f"offset of {record.group} in {record.topic}/{record.queue_id}"
+        if now == record.offset:
+            continue
+        if record.offset > end:
+            changes.append(Change("!", f"{where}: {record.offset} is left out, the queue ends at {end} here"))
+            continue
+        taken.append(record)
+        back = f" (back: {now - record.offset} again)" if now is not None and now > record.offset else ""
+        changes.append(Change("~" if now is not None else "+", f"{where}: {now or 0} -> {record.offset}{back}"))
+    return taken
+
+
+def commands_for(record: TopicRecord | GroupRecord) -> list[Command]:
+    """The state machine's commands that make the record so."""
+    config = msgspec.to_builtins(record)
+    if isinstance(record, TopicRecord):
+        return [[CREATE_TOPIC, config, False]]
+    rows = [[topic, *row] for topic, row in config.pop("subscriptions").items()]
+    return [[PUT_GROUP, config, False], [SUBSCRIBE, record.name, rows]]

@@ -1,0 +1,206 @@
+"""The majority is lost for ever: one survivor goes on alone, as a new cluster, and what may be lost is said.
+
+This breaks the promise on purpose. Raft cannot know what the lost nodes acknowledged, so entries beyond the survivor's
+log are gone, and entries that only the survivor has become committed. The new cluster uuid keeps every old node out for
+ever; the MEMBERSHIP entry with its alarm keeps the event in view until a person takes note.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.backup.segments import last_of
+from cluster.local_errors import ExitCode, LocalError
+from raftlog import membership as memberships
+from raftlog.errors import RaftLogError
+from raftlog.frame import make_entry
+from raftlog.membership import Membership
+from raftlog.storage import identity as identities
+from raftlog.storage import layout, vote_withheld
+from raftlog.storage.fs import File, OsFileSystem
+from raftlog.storage.genesis import Voter
+from raftlog.storage.hard_state import SLOT_OFFSETS, decode_slot
+from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.members import newest_above
+from raftlog.storage.node_dir import NodeDir, open_node_dir
+from raftlog.types import NOBODY, EntryType, HardState, LogTail
+from statemachine.rocks_reader import CheckpointReader
+
+_SLOT_SIZE = 64
+
+
+class Survivor(NamedTuple):
+    """What a stopped node's directory says, read without changing it."""
+
+    directory: Path
+    identity: Identity
+    members: Membership | None
+    """The newest applied MEMBERSHIP entry; None while GENESIS names the members."""
+    tail: LogTail
+    """The last entry it has."""
+    timestamp_ms: int
+    term: int
+    """The saved term: it has taken part in no later one."""
+    applied_index: int
+    committed_index: int
+    """Known to be committed; more may be."""
+    sound: bool
+    """The log's end can be read up to the sync mark."""
+    withheld: str
+    """Why its vote is withheld, "" if it is not: then it has lost entries it once acknowledged."""
+
+    @property
+    def losses(self) -> list[str]:
+        """What may be lost, and what may appear, one sentence each."""
+        last = self.tail.index
+        told = [
+            f"every entry after {last} that the lost nodes acknowledged: how many there were, nobody here can know",
+        ]
+        if self.committed_index < last:
+            told.append(
+                f"nothing of {self.committed_index + 1}..{last}: they are kept, although their senders may have been "
+                "told that they failed, or nothing at all"
+            )
+        if self.withheld:
+            told.append(f"entries that this node itself had acknowledged: {self.withheld}")
+        if not self.sound:
+            told.append("entries of its own log: the end of it is damaged")
+        return told
+
+
+def look_at(directory: Path) -> Survivor:
+    """Reads a stopped node's directory. Raises LocalError."""
+    lock = _lock(directory)
+    try:
+        return _read(directory)
+    except (RaftLogError, OSError) as error:
+        raise _unusable(directory, error) from error
+    finally:
+        lock.close()
+
+
+def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
+    """Makes the node the only voter of a new cluster; returns the MEMBERSHIP that says so. Raises LocalError.
+
+    `cluster_uuid` must be the directory's. Interrupted, it is finished by the same call: the new IDENTITY comes last.
+    """
+    survivor = look_at(directory)
+    if cluster_uuid != str(survivor.identity.cluster_uuid):
+        raise LocalError(
+            f"{directory} belongs to cluster {survivor.identity.cluster_uuid}, not to {cluster_uuid or 'none'}",
+            "the id is typed so that nobody does this to the wrong cluster",
+            f"raftmq unsafe-recover {directory} --plan",
+            ExitCode.REFUSED,
+        )
+    if not survivor.sound:
+        raise _damaged(directory, "its log is damaged below what it had synced")
+    fs = OsFileSystem()
+    try:
+        opened = open_node_dir(fs, directory)
+        try:
+            members = _append(opened, survivor, now_ms)
+        finally:
+            opened.close(clean=True)
+        origin = (*survivor.identity.origin, Ancestor(survivor.identity.cluster_uuid, members.index - 1))
+        vote_withheld.release(fs, directory)
+        identities.save(fs, directory, survivor.identity._replace(cluster_uuid=members.cluster_uuid, origin=origin))
+    except (RaftLogError, OSError) as error:
+        raise _unusable(directory, error) from error
+    return members
+
+
+def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
+    log, identity = opened.log, opened.identity
+    if log.damage:
+        raise _damaged(opened.path, f"its log is damaged in entries {log.damage.ranges[0].first_index} and later")
+    if survivor.applied_index > log.tail.index:
+        raise _damaged(
+            opened.path, f"its state is at index {survivor.applied_index}, beyond its log's {log.tail.index}"
+        )
+    begun = newest_above(log, survivor.applied_index)
+    if begun is not None and begun.cluster_uuid != identity.cluster_uuid:
+        return begun
+    term = max(opened.hard_state_store.load().term, log.tail.term) + 1
+    detail = (
+        f"node {identity.node_id} went on alone from cluster {identity.cluster_uuid} after index {log.tail.index} "
+        f"(term {log.tail.term}): what the lost nodes had acknowledged beyond that is gone"
+    )
+    members = Membership(
+        uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
+    )
+    entry = make_entry(
+        log.tail, term=term, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(members), timestamp_ms=now_ms,
+        group_id=identity.group_id, segment_size=log.segment_size,
+    )  # fmt: skip
+    opened.hard_state_store.save(HardState(term, NOBODY, log.tail.index))
+    log.append([entry])
+    return members._replace(index=entry.index)
+
+
+def _lock(directory: Path) -> File:
+    fs = OsFileSystem()
+    try:
+        if not (directory / layout.IDENTITY).exists():
+            raise _no_node(directory)
+        return layout.lock_directory(fs, directory)
+    except (RaftLogError, OSError) as error:
+        raise _unusable(directory, error) from error
+
+
+def _read(directory: Path) -> Survivor:
+    identity = identities.decode((directory / layout.IDENTITY).read_bytes(), directory / layout.IDENTITY)
+    group_id = identity.group_id
+    log = directory / layout.LOG
+    bases = layout.segment_bases([path.name for path in log.iterdir()])
+    if not bases:
+        raise FileNotFoundError(2, "there is no segment file", str(log))
+    tail, sound = last_of(log / layout.segment_name(bases[-1]), group_id)
+    saved = _saved(directory / layout.HARD_STATE, group_id)
+    with CheckpointReader(directory / layout.STATE) as reader:
+        applied, members = reader.mark.index, reader.membership
+    withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
+    return Survivor(
+        directory, identity, members, tail, tail.timestamp_ms, saved.term, applied,
+        min(tail.index, max(applied, saved.commit_index)), sound, withheld.reason if withheld else "",
+    )  # fmt: skip
+
+
+def _saved(path: Path, group_id: int) -> HardState:
+    data = path.read_bytes()
+    slots = [decode_slot(data[offset : offset + _SLOT_SIZE], group_id) for offset in SLOT_OFFSETS]
+    good = [slot for slot in slots if slot is not None]
+    return max(good).state if good else HardState(0, NOBODY, 0)
+
+
+def _no_node(directory: Path) -> LocalError:
+    inside = sorted(directory.glob("n*/data")) if directory.is_dir() else []
+    return LocalError(
+        f"{directory} holds no node",
+        f"there is no {layout.IDENTITY} in it"
+        + (f"; the nodes of a local cluster are in {inside[0]} and so on" if inside else ""),
+        f"raftmq unsafe-recover {inside[0] if inside else 'DIR'} --plan    (DIR is a survivor's node.data_dir)",
+        ExitCode.REFUSED,
+    )
+
+
+def _damaged(directory: Path, why: str) -> LocalError:
+    return LocalError(
+        f"{directory} cannot go on alone",
+        f"{why}, and there would be nobody left to repair it from",
+        "use another survivor, or the last backup: raftmq restore --from DIR/NAME --into NEWDIR",
+        ExitCode.REFUSED,
+    )
+
+
+def _unusable(directory: Path, error: Exception) -> LocalError:
+    lines = str(error).split("\n")
+    if len(lines) >= 3:
+        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
+    return LocalError(
+        f"{directory} cannot be used",
+        str(error),
+        "use another survivor, or the last backup: raftmq restore --from DIR/NAME --into NEWDIR",
+        ExitCode.REFUSED,
+    )
