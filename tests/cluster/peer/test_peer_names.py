@@ -1,0 +1,78 @@
+"""Members are known by name and by their disk's id: one that comes back under another address is found again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.local_process import free_base_port
+from cluster.peer.transport import Handlers, Membership, PeerTransport
+from raftlog.messages import Heartbeat, Message
+from raftlog.types import NodeId
+
+PATIENCE_S = 20.0
+UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}
+NAME = "node-2.raftmq.test"
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():
+            await asyncio.sleep(0.002)
+
+
+async def started(number: int, bind: tuple[str, int], peers: dict[NodeId, tuple[str, int]]) -> Any:
+    node_id = NodeId(number)
+    transport = PeerTransport(Membership("cluster", 1, node_id, UUIDS[node_id], UUIDS), peers, bind)
+    received: list[Message] = []
+    await transport.start(Handlers(received.append, lambda _: None, lambda *_: None))
+    return transport, received
+
+
+async def hears(sender: Any, receiver: list[Message], context: int) -> None:
+    """A heartbeat from 1 to 2 arrives, sent again until it does."""
+
+    def arrived() -> bool:
+        sender.send([Heartbeat(NodeId(1), NodeId(2), 1, 0, context)])
+        return any(getattr(message, "context", None) == context for message in receiver)
+
+    await until(arrived)
+
+
+async def test_a17_a_peer_that_comes_back_under_another_address_is_found_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a pod that was made anew: same name, same disk, another address."""
+    loop, base = asyncio.get_running_loop(), free_base_port(2)
+    address = "127.0.0.2"
+    resolve = loop.getaddrinfo
+    asked = 0
+
+    async def names(host: Any, port: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += host == NAME
+        return await resolve(address if host == NAME else host, port, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", names)
+    peers = {NodeId(1): ("127.0.0.1", base), NodeId(2): (NAME, base + 1)}
+    first, _ = await started(1, peers[NodeId(1)], peers)
+    second, heard = await started(2, (address, base + 1), peers)
+    await hears(first, heard, 1)
+    await second.close()
+    asked_before, address = asked, "127.0.0.3"
+    second, heard = await started(2, (address, base + 1), peers)
+    await hears(first, heard, 2)
+    assert asked > asked_before, "a name is looked up whenever it is dialled"
+    await second.close()
+    await first.close()
+
+
+def test_every_loopback_address_can_be_bound() -> None:
+    """What the test above stands on."""
+    for address in ("127.0.0.2", "127.0.0.3"):
+        with socket.socket() as one:
+            one.bind((address, 0))
