@@ -37,6 +37,10 @@ class CorruptLogError(StorageError):
     """Bytes below the durable point fail their checksum: never cut, to be repaired from peers."""
 
 
+class LogGoneError(CorruptLogError):
+    """No segment file is left: the node has lost its log, whatever else its directory still holds."""
+
+
 class DamagedLogError(StorageError):
     """Bytes below the durable point cannot be read intact: never served, and to be fetched from a peer.
 

@@ -47,12 +47,13 @@ class DamagedRange(NamedTuple):
 
 def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
     """One range for two that overlap or touch, `first` beginning first."""
+    located = first.located and second.located
     if second.end_position <= first.end_position:
-        return first
+        return first._replace(located=located)
     why = first.why if first.why == second.why else f"{first.why}; {second.why}"
     return DamagedRange(
         first.first_position, second.end_position, first.first_index, second.last_index, first.before, second.after,
-        why[:300], first.located and second.located,
+        why[:300], located,
     )  # fmt: skip
 
 
@@ -111,11 +112,17 @@ class DamageMap:
         if before != self._ranges:
             self._tell()
 
-    def cut(self, position: int) -> None:
-        """Forgets what lies at or above `position`: a conflict removed it from the log."""
+    def cut(self, position: int, last_index: int, header_crc: int) -> None:
+        """A conflict cut the log at `position`: it ends with entry `last_index`, whose frame has `header_crc`."""
         with self._lock:
             before = self._ranges
-            self._ranges = tuple(known for known in before if known.first_position < position)
+            self._ranges = tuple(
+                known
+                if known.end_position <= position
+                else known._replace(end_position=position, last_index=last_index, after=header_crc)
+                for known in before
+                if known.first_position < position
+            )
         if before != self._ranges:
             self._tell()
 

@@ -40,6 +40,8 @@ ROLL_SEGMENT = "roll.tmp"
 """Made inline when the background one was not ready. Never holds frames."""
 SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
+ACTIVE_INDEX = "active.idx"
+"""The index of the active segment up to some entry: where the next start begins to scan."""
 
 
 def segment_name(base_position: int) -> str:
@@ -70,14 +72,3 @@ def lock_directory(fs: FileSystem, directory: Path) -> File:
         f"Two nodes on one directory would destroy its log.\n"
         f"Stop that process first (raftmq down, or kill {holder}), or choose another directory with --data."
     )
-
-
-def move_to_trash(fs: FileSystem, path: Path, trash: Path) -> Path:
-    """Sets a file aside durably under a new name `<n>-<name>`; returns where it is now."""
-    fs.mkdir(trash)
-    numbers = [int(name.partition("-")[0]) for name in fs.listdir(trash) if name.partition("-")[0].isdigit()]
-    target = trash / f"{max(numbers, default=0) + 1:06d}-{path.name}"
-    fs.rename(path, target)
-    fs.fsync_dir(trash)
-    fs.fsync_dir(path.parent)
-    return target

@@ -19,7 +19,7 @@ from raftlog.frame import decode_entries
 from raftlog.storage.damage import DamagedRange, DamageMap
 from raftlog.storage.damage_finder import Extent, first_damage, whole_file
 from raftlog.storage.fs import File, FileSystem, storage_error, unreadable
-from raftlog.storage.scan import load_index
+from raftlog.storage.sealed_index import load_index
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.types import Entry, LogTail
@@ -135,7 +135,7 @@ class LogReader:
         self, segment: Segment, low: int, stop: int, end: int, bytes_max: int, *, at_least_one: bool
     ) -> list[Entry]:
         """Entries [low, stop) of one segment as far as they fit `bytes_max`; `end` is where the segment's last ends."""
-        index = segment.index or self._load(segment)
+        index = self._places(segment)
         try:
             start = index.position(low)
             if stop - index.base_index < len(index.offsets):
@@ -207,9 +207,9 @@ class LogReader:
             raise OutOfRangeError(
                 f"position {position} is not in the log, which has {self.first_position}..{self._tail.end_position}"
             )
+        first = self._index_at(position)  # may find damage
         if (damaged := self.damage.touching(position, 1)) is not None:
             raise damaged.error(position)
-        first = self._index_at(position)
         if self.position_of(first) != position:
             raise OutOfRangeError(f"no frame begins at position {position}: entry {first} begins below")
         number = bisect_right(self._segments, position, key=_base_position)
@@ -221,10 +221,10 @@ class LogReader:
         """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError where the place was lost."""
         if index < self.first_index or index > self._tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {self.first_index}..{self._tail.index}")
+        places = self._places(self._segment_of(index))  # may find damage
         if self.damage and (damaged := self.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
-        segment = self._segment_of(index)
-        return (segment.index or self._load(segment)).position(index)
+        return places.position(index)
 
     # Damage
 
@@ -242,46 +242,40 @@ class LogReader:
         return self.find_damage(self._index_at(position), self._index_at(last) + 1)
 
     def find_damage(self, low: int, high: int) -> DamagedRange | None:
-        """Reads entries [low, high) one by one; records and returns the first damaged range not known yet."""
+        """Reads entries [low, high) one by one up to the first damaged range, known or new, which it records."""
         with self._cutting:
             high = min(high, self._tail.index + 1)
             low = max(low, self.first_index)
             while low < high:
-                found = self.damage.at_index(low)
-                if found is None:
-                    extent = self._extent(low)
-                    found = self._first_damage(extent, low, min(high, extent.end.index + 1))
-                    if found is not None:
-                        return self.damage.add(found)
-                    low = extent.end.index + 1
-                else:
-                    low = found.last_index + 1
+                extent = self._extent(low)
+                stop = min(high, extent.end.index + 1)
+                known = self.damage.first_in(low, stop)
+                found = self._first_damage(extent, low, known.first_index if known else stop)
+                if found is not None:
+                    return self.damage.add(found)
+                if known is not None:
+                    return known
+                low = stop
         return None
 
     def _extent(self, index: int) -> Extent:
         segments = self._segments
         number = bisect_right(segments, index, key=_base_index) - 1
         end = segments[number + 1].header.previous if number + 1 < len(segments) else self._tail
-        segment = segments[number]
-        return Extent(segment, segment.index or self._load(segment), end, self._group_id)
+        return Extent(segments[number], self._places(segments[number]), end, self._group_id)
 
     def _first_damage(self, extent: Extent, low: int, high: int) -> DamagedRange | None:
-        known = self.damage.first_in(low, high)
-        stop = known.first_index if known else high
         try:
             file = extent.segment.file or self._fs.open(extent.segment.path)
         except OSError as error:
             if not unreadable(error):
                 raise storage_error(self._fs, "reading", extent.segment.path, error) from error
-            return whole_file(extent.segment, extent.end, f"{extent.segment.path}: {error}", located=True)
-        found = first_damage(extent, file, low, stop)
-        if found is None and known is not None:
-            return self._first_damage(extent, known.last_index + 1, high) if known.last_index + 1 < high else None
-        return found
+            return whole_file(extent.segment, extent.end, f"{extent.segment.path}: {error.strerror}", located=True)
+        return first_damage(extent, file, low, high)
 
     def _index_at(self, position: int) -> int:
         segment = self._segments[bisect_right(self._segments, position, key=_base_position) - 1]
-        return (segment.index or self._load(segment)).next_below(position)
+        return self._places(segment).next_below(position)
 
     def _open_sealed(self, segment: Segment) -> File:
         return self._fs.open(segment.path)
@@ -291,7 +285,14 @@ class LogReader:
         if segment not in segments[:-1]:
             raise FrameError(f"{segment.path.name} is no sealed segment any more")
         following = segments[segments.index(segment) + 1]
-        return load_index(self._fs, segment, following.header.previous, self._group_id)
+        loaded = load_index(self._fs, segment, following.header.previous, self._group_id)
+        for damaged in loaded.damaged:
+            self.damage.add(damaged)
+        return loaded.places
+
+    def _places(self, segment: Segment) -> SegmentIndex:
+        """Where the segment's entries begin; those in a range that is not `located` are not to be used."""
+        return segment.index or self._load(segment)
 
     def _segment_of(self, index: int) -> Segment:
         return self._segments[bisect_right(self._segments, index, key=_base_index) - 1]

@@ -12,8 +12,15 @@ from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import FileSystem, write_file
 from raftlog.storage.log_reader import LogReader
 from raftlog.storage.log_repair import STAGED, Part, RangeRepair, check_still_damaged, copy_frames
-from raftlog.storage.scan import rebuild_index, sidecar_fits
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header
+from raftlog.storage.sealed_index import load_sidecar, rebuild_index
+from raftlog.storage.segment import (
+    LOCAL_HEADER_SIZE,
+    MARK_OFFSETS,
+    Segment,
+    decode_header,
+    encode_header,
+    header_is_damaged,
+)
 from raftlog.storage.segment_index import SegmentIndex, encode_index
 from raftlog.types import LogTail
 
@@ -59,15 +66,12 @@ class RepairableLog(LogReader):
             check_still_damaged(self.damage.ranges, repair.damaged)
             ends = [part.previous for part in repair.parts[1:]] + [repair.tail]
             for number, (part, end) in enumerate(zip(repair.parts, ends, strict=True)):
-                segment = self._segment_of(part.places.base_index)
-                if self._fs.exists(segment.path) and segment.base <= part.places.base:
-                    # A descriptor of its own: it must not swallow the failure of an append's sync.
-                    file = self._fs.open(segment.path)
-                    size = end.end_position - part.places.base
-                    copy_frames(part, size, file, segment.file_offset(part.places.base))
-                    file.close()
+                base = self._file_of(part)
+                path = self._log / layout.segment_name(base)
+                if self._fs.exists(path):
+                    self._write_into(path, base, part, end)
                 else:
-                    self._build_file(self._log / STAGED.format(number), part)
+                    self._build(self._log / STAGED.format(number), path, part)
             self._segments = self._with_files(repair.parts)
             self._load.cache_clear()
             self._open.cache_clear()
@@ -75,20 +79,41 @@ class RepairableLog(LogReader):
                 self._adopt_index(part, end, located=repair.damaged.located)
             self.damage.drop(repair.damaged)
 
-    def _build_file(self, staged: Path, part: Part) -> None:
+    def _file_of(self, part: Part) -> int:
+        """Base of the file that holds the part: a frame that rolls begins one, others lie in the last one below."""
+        if part.whole:
+            return part.places.base
+        bases = layout.segment_bases(self._fs.listdir(self._log))
+        return max(base for base in bases if base <= part.places.base)
+
+    def _write_into(self, path: Path, base: int, part: Part, end: LogTail) -> None:
+        # A descriptor of its own: it must not swallow the failure of an append's sync.
+        file = self._fs.open(path)
+        if part.whole and header_is_damaged(file.pread(LOCAL_HEADER_SIZE, 0)):
+            file.pwritev([encode_header(part.previous, self._group_id)[: MARK_OFFSETS[0]]], 0)
+        copy_frames(part, end.end_position - part.places.base, file, LOCAL_HEADER_SIZE + part.places.base - base)
+        file.close()
+
+    def _build(self, staged: Path, path: Path, part: Part) -> None:
         part.file.fdatasync()
-        self._fs.rename(staged, self._log / layout.segment_name(part.places.base))
+        self._fs.rename(staged, path)
         self._fs.fsync_dir(self._log)
 
     def _with_files(self, parts: list[Part]) -> tuple[Segment, ...]:
-        """The segments, each file that came whole having its own."""
+        """The segments, each file having its own, and none being left for what turned out to be part of another."""
         with self._publishing:
             known = {segment.base: segment for segment in self._segments}
             for part in parts:
                 base = part.places.base
-                if part.whole and (base not in known or known[base].header.previous != part.previous):
-                    path = self._log / layout.segment_name(base)
-                    header = decode_header(self._fs.open(path).pread(LOCAL_HEADER_SIZE, 0), path, self._group_id)
+                path = self._log / layout.segment_name(base)
+                if not part.whole:
+                    if base in known and not self._fs.exists(path):
+                        del known[base]
+                    continue
+                header = decode_header(self._fs.open(path).pread(LOCAL_HEADER_SIZE, 0), path, self._group_id)
+                if base in known:
+                    known[base].header = header
+                else:
                     known[base] = Segment(path, header)
             return tuple(known[base] for base in sorted(known))
 
@@ -102,9 +127,10 @@ class RepairableLog(LogReader):
             raise OutOfRangeError(f"{segment.path.name} is no sealed segment any more")
         last = following.header.previous
         path = segment.path.with_suffix(layout.INDEX_SUFFIX)
-        if located or sidecar_fits(self._fs, path, last, self._group_id):
+        if located or load_sidecar(self._fs, segment, last, self._group_id) is not None:
             return
-        index = part.places if part.whole and end == last else rebuild_index(self._fs, segment, last, self._group_id)
+        whole = part.whole and end == last
+        index = part.places if whole else rebuild_index(self._fs, segment, last, self._group_id).places
         segment.terms = index.terms
         write_file(self._fs, path, b"".join(encode_index(index, last, self._group_id)))
 

@@ -1,4 +1,4 @@
-"""Walking the frames of one segment file, and the index of a sealed one from its sidecar or from its frames."""
+"""Walking the frames of one segment file, each checked against the one before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from google_crc32c import value as crc32c
 
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
-from raftlog.storage import layout
-from raftlog.storage.fs import File, FileSystem, read_file
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.fs import File, unreadable
 from raftlog.storage.segment import Segment
-from raftlog.storage.segment_index import SegmentIndex, decode_index
+from raftlog.storage.segment_index import SegmentIndex
 from raftlog.types import FLAG_ROLL, LogTail
 
 _WINDOW = 1024 * 1024
@@ -27,10 +27,12 @@ class Scan(NamedTuple):
     at_mark: LogTail | None
     """What the tail was where the sync mark ends; None if no frame ends there."""
     bytes_read: int
+    rotten: list[DamagedRange]
+    """Frames below the mark whose header is intact and whose payload is not."""
 
 
-class _Window:
-    """Sequential reads of a file in large pieces."""
+class Window:
+    """Sequential reads of a file in large pieces. A sector that cannot be read reads as nothing."""
 
     __slots__ = ("_at", "_data", "_file", "bytes_read")
 
@@ -41,29 +43,44 @@ class _Window:
         self.bytes_read = 0
 
     def get(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; shorter at the end of the file."""
         start = offset - self._at
         if start < 0 or start + size > len(self._data):
-            self._data = self._file.pread(max(size, _WINDOW), offset)
+            self._data = self._read(max(size, _WINDOW), size, offset)
             self._at = offset
             self.bytes_read += len(self._data)
             start = 0
         return self._data[start : start + size]
 
+    def _read(self, size: int, needed: int, offset: int) -> bytes:
+        try:
+            return self._file.pread(size, offset)
+        except OSError as error:
+            if not unreadable(error):
+                raise
+        return b"" if size == needed else self._read(needed, needed, offset)
+
 
 def scan_segment(
-    file: File, segment: Segment, *, check_payloads: bool, mark_end: int = -1
+    file: File,
+    segment: Segment,
+    *,
+    check_payloads: bool,
+    mark_end: int = -1,
+    begin: tuple[LogTail, SegmentIndex] | None = None,
 ) -> tuple[Scan, SegmentIndex]:
-    """Walks the frames from the segment's base while each follows the one before.
+    """Walks the frames from `begin` (by default the segment's base) while each follows the one before.
 
     With `check_payloads` False only headers are checked (a sealed file whose sidecar is lost): a bad payload then shows
-    when it is read. Raises CorruptLogError for an intact frame of a newer format.
+    when it is read. Below `mark_end` a bad payload is noted and walked over: the header says where the next frame is.
+    Raises CorruptLogError for an intact frame of a newer format.
     """
     header = segment.header
-    tail = header.previous
-    index = SegmentIndex(header.base_position, header.base_index)
-    window = _Window(file)
+    tail, index = begin or (header.previous, SegmentIndex(header.base_position, header.base_index))
+    window = Window(file)
     damage: str | None = None
     at_mark: LogTail | None = None
+    rotten: list[DamagedRange] = []
     while True:
         if tail.end_position == mark_end:
             at_mark = tail
@@ -73,22 +90,42 @@ def scan_segment(
             break
         try:
             frame = FrameHeader(raw, header.group_id)
-            _check_successor(frame, tail, header.base_position)
-            if check_payloads:
-                frame.entry(window.get(frame.frame_length, offset)[HEADER_SIZE:])
+            check_successor(frame, tail, header.base_position)
+            if check_payloads and (bad := _payload_fault(window, frame, offset)) is not None:
+                if frame.position + frame.frame_length > mark_end:
+                    raise FrameError(bad)
+                rotten.append(_alone(frame, f"{segment.path.name}: {bad}"))
         except FrameError as error:
             _refuse_newer(raw, tail, segment.path)
             damage = str(error)
             break
         index.add(frame.position, frame.term)
-        tail = LogTail(
-            frame.term, frame.index, frame.position + frame.frame_length, frame.header_crc, header.base_position,
-            frame.timestamp_ms,
-        )  # fmt: skip
-    return Scan(tail, damage, at_mark, window.bytes_read), index
+        tail = tail_of(frame, header.base_position)
+    return Scan(tail, damage, at_mark, window.bytes_read, rotten), index
 
 
-def _check_successor(frame: FrameHeader, tail: LogTail, base: int) -> None:
+def tail_of(frame: FrameHeader, base: int) -> LogTail:
+    """The log's tail after a frame of the segment at `base`."""
+    return LogTail(
+        frame.term, frame.index, frame.position + frame.frame_length, frame.header_crc, base, frame.timestamp_ms
+    )
+
+
+def _payload_fault(window: Window, frame: FrameHeader, offset: int) -> str | None:
+    try:
+        frame.entry(window.get(frame.frame_length, offset)[HEADER_SIZE:])
+    except FrameError as error:
+        return str(error)
+    return None
+
+
+def _alone(frame: FrameHeader, why: str) -> DamagedRange:
+    end = frame.position + frame.frame_length
+    return DamagedRange(frame.position, end, frame.index, frame.index, frame.parent, frame.header_crc, why)
+
+
+def check_successor(frame: FrameHeader, tail: LogTail, base: int) -> None:
+    """Raises FrameError unless `frame` follows `tail` in the segment at `base`."""
     if (
         frame.index != tail.index + 1
         or frame.position != tail.end_position
@@ -111,38 +148,3 @@ def _refuse_newer(raw: bytes, tail: LogTail, path: Path) -> None:
             f"{path}: the frame at position {tail.end_position}, index {tail.index + 1} is intact but of format "
             f"{raw[25]}: this data was written by a newer RaftMQ; start that version"
         )
-
-
-def rebuild_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> SegmentIndex:
-    """Scans the headers of a sealed segment. Raises CorruptLogError unless it ends at `end`."""
-    file = fs.open(segment.path)
-    scan, index = scan_segment(file, segment, check_payloads=False)
-    file.close()
-    if scan.tail != end:
-        raise CorruptLogError(
-            f"{segment.path}: frames end at position {scan.tail.end_position}, index {scan.tail.index} "
-            f"({scan.damage or 'then zeroes'}), but the next segment file begins at position {end.end_position}, index "
-            f"{end.index + 1}: a damaged or missing file. Restore it from a peer or a backup, or replace the node."
-        )
-    return index
-
-
-def sidecar_fits(fs: FileSystem, path: Path, end: LogTail, group_id: int) -> bool:
-    """Whether the sidecar is intact and of a segment that ends at `end`."""
-    try:
-        return decode_index(read_file(fs, path), group_id)[0].tail == end
-    except (FrameError, OSError):
-        return False
-
-
-def load_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> SegmentIndex:
-    """The index of a sealed segment that ends at `end`: its sidecar if good, else from the frames."""
-    path = segment.path.with_suffix(layout.INDEX_SUFFIX)
-    if fs.exists(path):
-        try:
-            head, index = decode_index(read_file(fs, path), group_id)
-            if head.tail == end:
-                return index
-        except FrameError:
-            pass
-    return rebuild_index(fs, segment, end, group_id)

@@ -95,10 +95,15 @@ def encode_header(previous: LogTail, group_id: int) -> bytes:
     return bytes(page)
 
 
+def header_is_damaged(data: bytes) -> bool:
+    """Whether sector 0 is no local header of any format."""
+    magic, crc = _PREFIX.unpack_from(data) if len(data) >= _HEADER_SIZE else (0, 0)
+    return bool(magic != _HEADER_MAGIC or crc != crc32c(data[8:_HEADER_SIZE]))
+
+
 def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
     """Reads sector 0. Raises CorruptLogError naming the file."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) >= _HEADER_SIZE else (0, 0)
-    if magic != _HEADER_MAGIC or crc != crc32c(data[8:_HEADER_SIZE]):
+    if header_is_damaged(data):
         raise CorruptLogError(f"local header of {path} is damaged: restore this file from a peer or a backup")
     fmt, _, group, base, base_index, term, timestamp_ms, header_crc, segment_base, _ = _HEADER_REST.unpack_from(data, 8)
     if fmt > FORMAT:

@@ -1,7 +1,7 @@
 """The commit log on disk: segment files of dense frames, one writer, many readers.
 
 Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane); `prepare_next` to one
-background thread; what log_reader.py has, to anybody.
+background thread; `repair` to one thread at a time; what log_reader.py has, to anybody.
 
 Durability. Data of batch n and the sync mark of batch n-1 go out under one fdatasync. A file gets its final name only
 when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final.
@@ -10,30 +10,20 @@ when everything in the file before it is on disk, so only the last file can be t
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from raftlog.errors import CorruptLogError, FrameError, StorageError, out_of_space
-from raftlog.frame import HEADER_SIZE, check_follows, tail_after
+from raftlog.storage import active_index, layout
 from raftlog.storage import genesis as genesis_format
-from raftlog.storage import layout
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file, zero_fill
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.genesis_copy import load_genesis
+from raftlog.storage.log_cut import CuttableLog
 from raftlog.storage.recovery import Recovered, Recovery, RecoveryReport
-from raftlog.storage.repairable_log import RepairableLog
-from raftlog.storage.scan import load_index
-from raftlog.storage.segment import (
-    LOCAL_HEADER_SIZE,
-    MARK_OFFSETS,
-    Segment,
-    decode_header,
-    encode_header,
-    encode_mark,
-    mark_of,
-    newest_seq,
-)
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header, encode_header, encode_mark, mark_of
 from raftlog.storage.segment_index import SegmentIndex, encode_index
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, LogTail
 
@@ -41,27 +31,29 @@ _PREPARE_SYNC_CHUNKS = 8
 """Chunks of zeroes between syncs: the background file never owes the disk much when an append wants to sync."""
 
 
-class SegmentedLog(RepairableLog):
+class SegmentedLog(CuttableLog):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
-        "_closed", "_directory", "_failure", "_group_bytes", "_mark_seq", "_marked_end", "_prepared",
-        "_preparing", "genesis", "report", "segment_size",
+        "_closed", "_failure", "_kept_end", "_loose_sidecars", "_prepared", "_preparing", "genesis", "report",
+        "segment_size",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
         """Use `create` or `open`."""
-        super().__init__(fs, directory / layout.LOG, group_id, recovered.segments, recovered.tail)
-        self._directory = directory
-        self._group_bytes = group_id.to_bytes(4)
-        self._mark_seq = recovered.mark_seq
-        self._marked_end = -1  # so that the first append writes a mark: it outdates CLEAN
+        super().__init__(fs, directory, group_id, recovered.segments, recovered.tail, recovered.mark_seq)
         self._prepared: File | None = None
         self._preparing = threading.Lock()
         """Held while the next file is zeroed; `close` waits for it, so that no later owner's file is zeroed too."""
+        self._kept_end = recovered.report.scanned_from
+        """What active.idx covers, or need not."""
+        self._loose_sidecars: deque[Path] = deque()
+        """Written at a roll, not synced yet."""
         self._failure: str | None = None
         self._closed = False
         self.report: RecoveryReport = recovered.report
+        for damaged in recovered.report.damaged:
+            self.damage.add(damaged)
         self.genesis: Genesis = load_genesis(fs, directory, self, group_id)
         self.segment_size: int = self.genesis.segment_size
 
@@ -93,13 +85,17 @@ class SegmentedLog(RepairableLog):
         return cls.open(fs, directory, group_id=decoded.group_id)
 
     @classmethod
-    def open(cls, fs: FileSystem, directory: Path, *, group_id: int) -> SegmentedLog:
-        """Recovers DATA/log (recovery.py has the table; `report` says what was done).
+    def open(
+        cls, fs: FileSystem, directory: Path, *, group_id: int, now_ms: int = 0, committed_index: int = -1
+    ) -> SegmentedLog:
+        """Recovers DATA/log (recovery_table.py has the table; `report` and `damage` say what was found and done).
 
-        Raises CorruptLogError for damage below the sync mark, and StorageError.
+        `now_ms`: wall clock, for the reports in trash/. `committed_index`: what the caller knows to be committed.
+        Raises LogGoneError, CorruptLogError for what cannot be one log, and StorageError.
         """
+        recovery = Recovery(fs, directory, group_id, now_ms=now_ms, committed_index=committed_index)
         try:
-            return cls(fs, directory, group_id, Recovery(fs, directory, group_id).run())
+            return cls(fs, directory, group_id, recovery.run())
         except OSError as error:
             raise storage_error(fs, "opening", directory / layout.LOG, error) from error
         except FrameError as error:
@@ -129,16 +125,6 @@ class SegmentedLog(RepairableLog):
             raise self._fail("appending to", error) from error
         self._tail = tail
 
-    def _check_chain(self, tail: LogTail, entries: Sequence[Entry]) -> LogTail:
-        """The tail after `entries`. Raises FrameError unless each follows the one before and is of this group."""
-        group = self._group_bytes
-        for entry in entries:
-            check_follows(tail, entry)
-            if entry.header[20:24] != group:
-                raise FrameError(f"entry {entry.index} is of another group than {self._group_id}")
-            tail = tail_after(tail, entry)
-        return tail
-
     def _write(self, entries: Sequence[Entry]) -> None:
         active = self._segments[-1]
         index = active.index
@@ -161,14 +147,6 @@ class SegmentedLog(RepairableLog):
         assert file is not None
         file.pwritev(buffers, LOCAL_HEADER_SIZE + at - active.header.base_position)
         file.fdatasync()
-
-    def _write_mark(self, tail: LogTail) -> None:
-        """Writes, unsynced, the mark that everything up to `tail` is on disk."""
-        file = self._segments[-1].file
-        assert file is not None
-        self._mark_seq += 1
-        file.pwritev([encode_mark(mark_of(tail, self._mark_seq))], MARK_OFFSETS[self._mark_seq % 2])
-        self._marked_end = tail.end_position
 
     def write_idle_mark(self) -> None:
         """Writes and syncs the mark for the last batch alone, if it has none yet: the lane calls it when idle."""
@@ -199,7 +177,7 @@ class SegmentedLog(RepairableLog):
         if buffers:
             file.pwritev(buffers, old.file_offset(at))
             file.fdatasync()  # before the new name exists: only the last file may ever be torn
-        end = self._tail_before(old, first, buffers)
+        end = self._tail_at_roll(old, first, buffers)
         self._write_sidecar(old, end, durable=False)
         new = self._open_next(end)
         with self._publishing:
@@ -210,7 +188,7 @@ class SegmentedLog(RepairableLog):
         old.index = None
         return new
 
-    def _tail_before(self, old: Segment, first: Entry, buffers: list[bytes]) -> LogTail:
+    def _tail_at_roll(self, old: Segment, first: Entry, buffers: list[bytes]) -> LogTail:
         if not buffers:
             return self._tail
         header = buffers[-2]
@@ -242,6 +220,8 @@ class SegmentedLog(RepairableLog):
     def _write_sidecar(self, segment: Segment, tail: LogTail, *, durable: bool) -> None:
         """Synced only on an orderly stop: a sidecar that a crash loses is rebuilt, and a roll is on the hot path."""
         assert segment.index is not None
+        if not self._places_known(segment):
+            return
         parts = encode_index(segment.index, tail, self._group_id)
         path = segment.path.with_suffix(layout.INDEX_SUFFIX)
         if durable:
@@ -253,21 +233,67 @@ class SegmentedLog(RepairableLog):
         file.pwritev(parts, 0)
         file.close()
         self._fs.rename(temporary, path)
+        self._loose_sidecars.append(path)
+
+    def _places_known(self, segment: Segment) -> bool:
+        """Whether it is known where every entry of it begins: else no index of it may be believed later."""
+        return all(damaged.located or damaged.end_position <= segment.base for damaged in self.damage.ranges)
 
     def needs_next(self) -> bool:
-        """Whether `prepare_next` has something to do: a quarter of the active file is used and no next one is ready."""
+        """Whether `prepare_next` has something to do."""
+        if self._failure is not None or self._closed:
+            return False
         used = self._tail.end_position - self._segments[-1].base
-        return self._prepared is None and self._failure is None and not self._closed and used * 4 >= self.segment_size
+        unprepared = self._prepared is None and used * 4 >= self.segment_size
+        return unprepared or bool(self._loose_sidecars) or self._index_is_due()
+
+    def _index_is_due(self) -> bool:
+        index = self._segments[-1].index
+        return index is not None and active_index.is_due(index, self._tail, self._kept_end)
 
     def prepare_next(self, *, zeroed: bool = True) -> None:
-        """Makes the next segment's file at its full length. Called by one background thread, in parallel with appends.
+        """Makes the next segment's file at its full length, and brings on disk what the next start would scan for.
+        Called by one background thread, in parallel with appends.
 
         `zeroed`: its blocks are written, so that later syncs need no allocation; else it is a hole, which costs
         nothing now. Raises StorageError or DiskFullError; the log goes on without (and makes its file at the roll).
         """
         with self._preparing:
+            self._keep_indexes()
             if self._prepared is None:
                 self._prepared = self._full_length_file(self._log / layout.NEXT_SEGMENT, zeroed=zeroed)
+
+    def _keep_indexes(self) -> None:
+        """Syncs sidecars of sealed segments and writes active.idx, if due."""
+        path = self._log
+        try:
+            while self._loose_sidecars:
+                path = self._loose_sidecars[0]
+                if self._fs.exists(path):
+                    file = self._fs.open(path)
+                    file.fdatasync()
+                    file.close()
+                    self._fs.fsync_dir(self._log)
+                self._loose_sidecars.popleft()
+            if self._index_is_due() and (kept := self._index_now()) is not None:
+                path = self._log / layout.ACTIVE_INDEX
+                active_index.write(self._fs, self._log, kept.places, kept.tail, self._group_id)
+                self._kept_end = kept.tail.end_position
+        except OSError as error:
+            raise storage_error(self._fs, "keeping", path, error) from error
+
+    def _index_now(self) -> active_index.Point | None:
+        """A copy of the active segment's index up to the tail; None if there is nothing in it, or not all is known."""
+        with self._cutting:
+            tail, active = self._tail, self._segments[-1]
+            index = active.index
+            count = 0 if index is None else tail.index + 1 - index.base_index
+            if index is None or count <= 0 or not self._places_known(active):
+                return None
+            places = SegmentIndex(index.base, index.base_index)
+            places.offsets = index.offsets[:count]
+            places.terms = [run for run in tuple(index.terms) if run[0] <= tail.index]
+            return active_index.Point(tail, places)
 
     def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
         """A file that reads as zeroes, synced; None if the log was closed meanwhile."""
@@ -290,76 +316,6 @@ class SegmentedLog(RepairableLog):
             raise storage_error(self._fs, "preparing", path, error) from error
         return file
 
-    # Cutting a conflict
-
-    def _resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Skips entries that are here already; at the first that differs, cuts the log before it."""
-        low = entries[0].index
-        if low < self.first_index:
-            raise FrameError(f"entry {low} is below the first entry of the log, {self.first_index}")
-        for number, entry in enumerate(entries):
-            if entry.index > self._tail.index:
-                return entries[number:]
-            position = self.position_of(entry.index)
-            if position != entry.position or self.read_at(position, HEADER_SIZE) != entry.header:
-                if entry.index == 0:
-                    raise FrameError("GENESIS differs: the entries are of another cluster")
-                rest = entries[number:]
-                self._check_chain(self._tail_at(entry.index - 1), rest)  # before anything is removed
-                self._cut_from(entry.index)
-                return rest
-        return ()
-
-    def _tail_at(self, index: int) -> LogTail:
-        """What the tail was after entry `index`."""
-        base = self._segment_of(index).base
-        entry = self.read_entries(index, index + 1, 1)[0]
-        return tail_after(LogTail(0, index - 1, entry.position, entry.parent, base, 0), entry)
-
-    def _cut_from(self, index: int) -> None:
-        """Removes `index` and all above: marks lowered first, then whole files set aside, then the range zeroed.
-
-        In this order a crash at any point leaves a log that recovery accepts: never bytes missing below a mark, never a
-        removed frame that could follow a new one.
-        """
-        tail = self._tail_at(index - 1)
-        end = self._tail.end_position
-        with self._cutting:
-            while self._segments[-1].header.base_index >= index:
-                self._drop_last_segment()
-            active = self._segments[-1]
-            file = active.file
-            assert file is not None
-            assert active.index is not None
-            self._tail = tail
-            self.damage.cut(tail.end_position)
-            active.index.cut(index)
-            for _ in MARK_OFFSETS:  # both: the older one would otherwise promise the removed range again
-                self._write_mark(tail)
-                file.fdatasync()
-            stop = min(active.file_offset(end), file.size())
-            start = active.file_offset(tail.end_position)
-            if stop > start:
-                zero_fill(file, start, stop)
-                file.fdatasync()
-
-    def _drop_last_segment(self) -> None:
-        dropped = self._segments[-1]
-        sealed = self._segments[-2]
-        before = Segment(sealed.path, sealed.header)  # a new key: what is cached for the sealed one is of its old end
-        before.index = load_index(self._fs, before, dropped.header.previous, self._group_id)
-        before.terms = before.index.terms
-        before.file = self._fs.open(before.path)
-        # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
-        self._mark_seq = newest_seq(before.file)
-        self._tail = dropped.header.previous
-        with self._publishing:
-            self._segments = (*self._segments[:-2], before)
-        layout.move_to_trash(self._fs, dropped.path, self._directory / layout.TRASH)
-        sidecar = dropped.path.with_suffix(layout.INDEX_SUFFIX)
-        if self._fs.exists(sidecar):
-            layout.move_to_trash(self._fs, sidecar, self._directory / layout.TRASH)
-
     def close(self, clean: bool) -> None:
         """Lets go of all files. With `clean`, first makes the next opening free of scans.
 
@@ -376,6 +332,8 @@ class SegmentedLog(RepairableLog):
                 assert active.file is not None
                 self._marked_end = -1
                 self.write_idle_mark()
+                if not self._places_known(active):
+                    return  # the next start scans, and finds the damage again
                 self._write_sidecar(active, self._tail, durable=True)
                 mark = encode_mark(mark_of(self._tail, self._mark_seq))
                 write_file(self._fs, self._log / layout.CLEAN, mark)

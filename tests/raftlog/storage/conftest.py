@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -13,6 +14,8 @@ from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
+
+sys.path.insert(0, str(Path(__file__).parent))  # for damaged_disk.py
 
 GROUP = 7
 SEGMENT_SIZE = 4096

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.storage.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
-from raftlog.storage.layout import move_to_trash
 from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
+from raftlog.storage.trash import Aside, set_aside
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -85,8 +85,8 @@ def test_names(fs: FileSystem, directory: Path) -> None:
 def test_trash_never_overwrites(fs: FileSystem, directory: Path) -> None:
     for content in (b"1", b"2"):
         write_file(fs, directory / "x", content)
-        move_to_trash(fs, directory / "x", directory / "trash")
-    assert fs.listdir(directory / "trash") == ["000001-x", "000002-x"]
+        set_aside(fs, directory / "x", directory / "trash", Aside("a test"))
+    assert fs.listdir(directory / "trash") == ["000001-x", "000001-x.json", "000002-x", "000002-x.json"]
     assert read_file(fs, directory / "trash" / "000002-x") == b"2"
 
 

@@ -1,0 +1,74 @@
+"""log/active.idx: the active segment's index up to some entry, so that a start scans only what came after.
+
+The same bytes as a sidecar (segment_index.py). Written in the background every so many bytes of log, never by the
+append lane. It counts as far as the newest sync mark reaches, if the last frame of that is there with the header_crc
+that it or the mark names: headers are chained, so then all frames below are those it lists. Whether their bytes are
+still intact is asked when they are read, and by a scrub.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import FrameError
+from raftlog.frame import HEADER_SIZE, FrameHeader
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem, read_file
+from raftlog.storage.scan import tail_of
+from raftlog.storage.segment import Segment, SyncMark
+from raftlog.storage.segment_index import SegmentIndex, decode_index, encode_index
+from raftlog.types import LogTail
+
+DISTANCE = 16 * 1024 * 1024
+"""Bytes of log between two writes of the file: what an unclean start scans, give or take what grew meanwhile."""
+_INDEX_SHARE = 8
+"""At least so many times the file's own bytes of log lie between two writes: small frames must not double the load."""
+
+
+class Point(NamedTuple):
+    """Where a scan may begin: after `tail`, with the index of everything below."""
+
+    tail: LogTail
+    places: SegmentIndex
+
+
+def is_due(index: SegmentIndex, tail: LogTail, last_end: int) -> bool:
+    """Whether the log grew enough since the file was written for `last_end`."""
+    grown = tail.end_position - max(last_end, index.base)
+    return grown >= max(DISTANCE, _INDEX_SHARE * 4 * len(index.offsets))
+
+
+def write(fs: FileSystem, log: Path, index: SegmentIndex, tail: LogTail, group_id: int) -> None:
+    """Replaces the file, durably. `index` holds exactly the entries up to `tail`. Raises OSError."""
+    path = log / layout.ACTIVE_INDEX
+    temporary = path.with_name(path.name + ".tmp")
+    file = fs.open(temporary, create=True)
+    file.truncate(0)
+    file.pwritev(encode_index(index, tail, group_id), 0)
+    file.fdatasync()
+    file.close()
+    fs.rename(temporary, path)
+    fs.fsync_dir(log)
+
+
+def load(fs: FileSystem, log: Path, active: Segment, mark: SyncMark, group_id: int) -> Point | None:
+    """The newest point of `active` as it is now that is not above the sync mark."""
+    path = log / layout.ACTIVE_INDEX
+    file = active.file
+    if file is None or not fs.exists(path):
+        return None
+    try:
+        head, index = decode_index(read_file(fs, path), group_id)
+        end = (head.tail.end_position, head.tail.index, head.tail.header_crc)
+        if head.base != active.base or end[1] - head.base_index + 1 != len(index.offsets):
+            return None
+        if end[0] > mark.end_position:  # written for frames that the mark did not reach any more
+            index.cut(mark.next_index)
+            end = (mark.end_position, mark.next_index - 1, mark.header_crc)
+        raw = file.pread(HEADER_SIZE, active.file_offset(index.position(end[1])))
+        frame = FrameHeader(raw, group_id)
+    except (FrameError, IndexError, OSError):
+        return None
+    tail = tail_of(frame, active.base)
+    return Point(tail, index) if (tail.end_position, tail.index, tail.header_crc) == end else None

@@ -1,0 +1,250 @@
+"""First step of recovery: which segment files there are, and the local headers and files that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import CorruptLogError, FrameError, LogGoneError, out_of_space
+from raftlog.frame import HEADER_SIZE, FrameHeader
+from raftlog.storage import layout
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.damage_finder import whole_file
+from raftlog.storage.fs import File, read_file, unreadable, write_file
+from raftlog.storage.recovery_run import RecoveryRun
+from raftlog.storage.scan import check_successor, scan_segment
+from raftlog.storage.sealed_index import load_sidecar, rebuild_index, same_end
+from raftlog.storage.segment import (
+    LOCAL_HEADER_SIZE,
+    MARK_OFFSETS,
+    Segment,
+    SegmentHeader,
+    decode_header,
+    encode_header,
+    header_is_damaged,
+)
+from raftlog.storage.segment_index import HEAD_READ, decode_head, decode_index, encode_index
+from raftlog.storage.trash import Aside
+from raftlog.types import EMPTY_TAIL, LogTail
+
+
+class Found(NamedTuple):
+    """A segment file. `header` is None if damaged; `page` is what could be read of its first 4096 bytes."""
+
+    path: Path
+    base: int
+    file: File
+    page: bytes
+    header: SegmentHeader | None
+
+
+def open_files(run: RecoveryRun) -> tuple[list[Segment], bytes]:
+    """All segments, ascending, the last one open; and the local header page of the last.
+
+    A missing file gets a Segment too, whose frames are one damaged range. Raises LogGoneError if there is no file,
+    CorruptLogError if what there is cannot be one log.
+    """
+    bases = layout.segment_bases(run.fs.listdir(run.log))
+    if not bases:
+        raise LogGoneError(
+            f"{run.log} holds no segment file: the log of this node is gone, and with it what it acknowledged.\n"
+            "Restore it from a backup, or replace the node."
+        )
+    segments: list[Segment] = []
+    page = b""
+    for base in bases:
+        found = _read(run, base)
+        before = segments[-1] if segments else None
+        header = found.header or _heal_header(run, before, found, active=base == bases[-1])
+        if before is None and header.base_position > 0:
+            segments.append(_missing(run, None, EMPTY_TAIL, header))
+        elif before is not None and header.previous.segment_base != before.base:
+            segments.append(_missing(run, before, _end_of(run, before), header))
+        segment = Segment(found.path, header)
+        segments.append(segment)
+        page = found.page
+        if base == bases[-1]:
+            segment.file = found.file
+        else:
+            found.file.close()
+    return segments, page
+
+
+def _read(run: RecoveryRun, base: int) -> Found:
+    path = run.log / layout.segment_name(base)
+    file = run.fs.open(path)
+    try:
+        page = file.pread(LOCAL_HEADER_SIZE, 0)
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        page = b""
+    if header_is_damaged(page):
+        return Found(path, base, file, page, None)
+    header = decode_header(page, path, run.group_id)
+    if header.base_position != base:
+        raise CorruptLogError(
+            f"{path} says its first position is {header.base_position}: the file was renamed. Give it back its name, "
+            f"{layout.segment_name(header.base_position)}."
+        )
+    return Found(path, base, file, page, header)
+
+
+# A damaged local header: it says nothing that its neighbours do not say.
+
+
+def _heal_header(run: RecoveryRun, before: Segment | None, found: Found, *, active: bool) -> SegmentHeader:
+    previous, exact = _previous_of(run, before, found)
+    header = encode_header(previous, run.group_id)
+    row = "local header of the active segment" if active else "local header of a sealed segment"
+    if not exact:  # term and time of the frame before it are lost with that frame: known again once it is repaired
+        run.note(row, f"the local header of {found.path.name} is damaged: its first frame tells what is needed of it")
+        return decode_header(header, found.path, run.group_id)
+    if found.page:
+        aside = Aside("damaged local header, written again from its neighbours", position=found.base)
+        run.set_aside_bytes(found.file, 0, len(found.page), aside)
+    found.file.pwritev([header[: MARK_OFFSETS[0]]], 0)
+    found.file.fdatasync()
+    run.note(
+        row,
+        f"the local header of {found.path.name} was damaged: written again from the end of the file before it and its "
+        "own first frame, which say the same",
+    )
+    return decode_header(header, found.path, run.group_id)
+
+
+def _previous_of(run: RecoveryRun, before: Segment | None, found: Found) -> tuple[LogTail, bool]:
+    """The tail before the file's first frame, and whether its term and time are exact or the highest they can be."""
+    first = _first_frame(run, found)
+    if found.base == 0:
+        return EMPTY_TAIL, True
+    tail = _end_of(run, before) if before is not None else None
+    if tail is not None and tail.end_position == found.base:
+        if first is None or (first.parent, first.index) == (tail.header_crc, tail.index + 1):
+            return tail, True
+    elif first is not None:
+        segment_base = before.base if before else 0
+        return LogTail(first.term, first.index - 1, found.base, first.parent, segment_base, first.timestamp_ms), False
+    raise CorruptLogError(
+        f"the local header of {found.path} is damaged, and neither its first frame nor the end of the file before it "
+        "tells what it was. Restore this file from a backup, or replace the node."
+    )
+
+
+def _first_frame(run: RecoveryRun, found: Found) -> FrameHeader | None:
+    try:
+        frame = FrameHeader(found.file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), run.group_id)
+    except FrameError:
+        return None
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        return None
+    return frame if frame.position == found.base else None
+
+
+# A missing file: its limits are the end of the file before it and what the file after it names as the frame before.
+
+
+def _missing(run: RecoveryRun, before: Segment | None, tail: LogTail, after: SegmentHeader) -> Segment:
+    end = after.previous
+    if tail.end_position >= end.end_position or tail.index >= end.index:
+        raise CorruptLogError(
+            f"{run.log}: the file at position {after.base_position} follows one that began at {end.segment_base}, but "
+            f"the file before it began at {before.base if before else 0} and ends at {tail.end_position}: they are not "
+            "of one history. Put back the files that belong here, from a backup, or replace the node."
+        )
+    path = run.log / layout.segment_name(tail.end_position)
+    segment = Segment(path, SegmentHeader(run.group_id, tail.end_position, tail.index + 1, tail))
+    index = load_sidecar(run.fs, segment, end, run.group_id)
+    segment.terms = index.terms if index is not None else [(tail.index + 1, tail.term)]
+    damaged = whole_file(segment, end, f"{path.name} is missing", located=index is not None)
+    if index is None:
+        check_terms(run, damaged, tail.term, end.term)
+    run.found_damage("missing first segment" if before is None else "missing middle segment", damaged)
+    return segment
+
+
+def check_terms(run: RecoveryRun, damaged: DamagedRange, low_term: int, high_term: int) -> None:
+    """Raises CorruptLogError if entries not known to be committed may be of any of several terms: a leader that asks
+    for their terms must not be told a wrong one."""
+    if low_term != high_term and damaged.last_index > run.committed_index:
+        raise CorruptLogError(
+            f"{run.log}: entries {damaged.first_index}..{damaged.last_index} are lost ({damaged.why}), with them where "
+            f"terms {low_term} to {high_term} begin, and it is not known that they were committed (up to index "
+            f"{run.committed_index} it is). Restore this file from a backup, or replace the node."
+        )
+
+
+def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
+    """Where a sealed file ends, when the next one does not tell: as its sidecar says, if its last frame agrees."""
+    file = run.fs.open(segment.path)
+    try:
+        head, index = decode_index(read_file(run.fs, segment.path.with_suffix(layout.INDEX_SUFFIX)), run.group_id)
+        last = FrameHeader(file.pread(HEADER_SIZE, segment.file_offset(index.position(head.tail.index))), run.group_id)
+        if last.header_crc == head.tail.header_crc and not _goes_on(run, file, segment, head.tail):
+            return head.tail
+    except (FrameError, IndexError):
+        pass
+    except OSError as error:
+        if not unreadable(error):
+            raise
+    scan, _ = scan_segment(file, segment, check_payloads=False)
+    run.bytes_scanned += scan.bytes_read
+    return scan.tail
+
+
+def _goes_on(run: RecoveryRun, file: File, segment: Segment, tail: LogTail) -> bool:
+    try:
+        frame = FrameHeader(file.pread(HEADER_SIZE, segment.file_offset(tail.end_position)), run.group_id)
+        check_successor(frame, tail, segment.base)
+    except FrameError:
+        return False
+    return True
+
+
+# Sealed segments
+
+
+def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
+    """A sealed file must end exactly where the next one begins: its sidecar says so, else its frames are walked."""
+    if any(known.first_position == segment.base and known.end_position == end.end_position for known in run.damaged):
+        return  # missing
+    path = segment.path.with_suffix(layout.INDEX_SUFFIX)
+    if (terms := _terms_in_sidecar(run, path, segment, end)) is not None:
+        segment.terms = terms
+        return
+    loaded = rebuild_index(run.fs, segment, end, run.group_id)
+    run.bytes_scanned += loaded.bytes_read
+    run.note("sidecar", f"index of sealed {segment.path.name} was missing or stale: rebuilt from its frames")
+    segment.terms = loaded.places.terms
+    for damaged in loaded.damaged:
+        after = loaded.places.term(damaged.last_index + 1) if damaged.last_index < end.index else end.term
+        check_terms(run, damaged, loaded.places.term(damaged.first_index), after)
+        run.found_damage("damaged headers in a sealed segment", damaged)
+    if loaded.damaged:
+        return
+    try:
+        write_file(run.fs, path, b"".join(encode_index(loaded.places, end, run.group_id)))
+    except OSError as error:
+        if not out_of_space(error):
+            raise
+        run.reasons.append(f"no space to keep the index of {segment.path.name}: rebuilt again next time")
+
+
+def _terms_in_sidecar(run: RecoveryRun, path: Path, segment: Segment, end: LogTail) -> list[tuple[int, int]] | None:
+    if not run.fs.exists(path):
+        return None
+    file = run.fs.open(path)
+    try:
+        data = file.pread(HEAD_READ, 0)
+        head = decode_head(data if len(data) < HEAD_READ else file.pread(file.size(), 0), run.group_id)
+    except FrameError:
+        return None
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        return None
+    finally:
+        file.close()
+    return head.terms if same_end(head.tail, end) and head.base == segment.base else None

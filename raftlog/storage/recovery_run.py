@@ -1,0 +1,101 @@
+"""What the steps of one recovery share: the disk, what they found, and the only ways to change anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import out_of_space
+from raftlog.storage import layout, vote_withheld
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.fs import File, FileSystem
+from raftlog.storage.trash import Aside, set_aside, set_aside_bytes
+from raftlog.storage.vote_withheld import VoteWithheld
+
+
+class RecoveryReport(NamedTuple):
+    """What opening did, for people and for metrics. Durations are the caller's to measure."""
+
+    clean: bool
+    """The last stop was orderly: nothing was scanned."""
+    segments: int
+    bytes_scanned: int
+    entries: int
+    """Entries in the log."""
+    torn_bytes_cut: int
+    """Bytes of unacknowledged frames that a crash left incomplete."""
+    reasons: list[str]
+    """One sentence per thing found or done, and why it is safe."""
+    rows: tuple[str, ...] = ()
+    """Names of the rows of recovery_table.py that applied, in order."""
+    scanned_from: int = 0
+    """Position from which frames were read: what lies below was known durable, and where each entry begins."""
+    set_aside: tuple[str, ...] = ()
+    """Names in trash/ of what was set aside."""
+    damaged: tuple[DamagedRange, ...] = ()
+    """Damage found on the way up; more may be found by reads."""
+    vote_withheld: VoteWithheld | None = None
+    """Set if this start, or an earlier one, withheld the vote."""
+
+
+class RecoveryRun:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, directory: Path, group_id: int, *, now_ms: int, committed_index: int) -> None:
+        """`committed_index`: known to be committed, as far as the caller knows (-1: nothing)."""
+        self.fs = fs
+        self.directory = directory
+        self.log = directory / layout.LOG
+        self.group_id = group_id
+        self.now_ms = now_ms
+        self.committed_index = committed_index
+        self.reasons: list[str] = []
+        self.rows: list[str] = []
+        self.bytes_scanned = 0
+        self.scanned_from = 0
+        self.torn = 0
+        self.damaged: list[DamagedRange] = []
+        self.aside: list[str] = []
+        self.withheld = vote_withheld.load(fs, directory, group_id)
+
+    def note(self, row: str, sentence: str) -> None:
+        """A row of the table applied."""
+        if row not in self.rows:
+            self.rows.append(row)
+        self.reasons.append(sentence)
+
+    def found_damage(self, row: str, damaged: DamagedRange) -> None:
+        """Frames below the durable point are lost here."""
+        self.damaged.append(damaged)
+        self.note(
+            row,
+            f"entries {damaged.first_index}..{damaged.last_index} at positions {damaged.first_position}.."
+            f"{damaged.end_position} are damaged ({damaged.why}): kept back until a peer's copy is in place; the end "
+            "of the log is known, so this node votes, but it does not campaign",
+        )
+
+    def withhold_vote(self, reason: str, index: int, term: int) -> None:
+        """Returns when the vote is withheld on disk: before anything is cut."""
+        self.withheld = vote_withheld.withhold(
+            self.fs, self.directory, VoteWithheld(reason, index, term, self.now_ms), self.group_id
+        )
+
+    def set_aside(self, path: Path, aside: Aside) -> Path:
+        """Moves a file to trash/."""
+        where = set_aside(self.fs, path, self.directory / layout.TRASH, aside._replace(now_ms=self.now_ms))
+        self.aside.append(where.name)
+        return where
+
+    def set_aside_bytes(self, file: File, offset: int, size: int, aside: Aside, *, must: bool = False) -> None:
+        """Copies bytes to trash/ before they are cut. Unless it `must` be, a full disk does not hinder the cut: what
+        was never acknowledged is nobody's loss."""
+        try:
+            where = set_aside_bytes(
+                self.fs, file, offset, size, self.directory / layout.TRASH, aside._replace(now_ms=self.now_ms)
+            )
+        except OSError as error:
+            if must or not out_of_space(error):
+                raise
+            self.reasons.append(f"no space to keep the {size} bytes cut from {file.path.name} in trash/")
+        else:
+            self.aside.append(where.name)

@@ -1,0 +1,268 @@
+"""Rows of raftlog/storage/recovery_table.py about damaged and missing frames: kept back, fetched, never cut."""
+
+from __future__ import annotations
+
+import pytest
+from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
+
+from raftlog.errors import CorruptLogError, DamagedLogError
+from raftlog.frame import make_entry, tail_after
+from raftlog.storage.fs import read_file
+from raftlog.storage.run_file import Run, RunFile, RunState
+from raftlog.storage.segment import (
+    LOCAL_HEADER_SIZE,
+)
+
+
+@pytest.fixture
+def disk(new_log: NewLog, frames: Frames) -> Disk:
+    """After kill -9."""
+    return Disk(new_log, frames)
+
+
+@row("damage below the mark")
+@pytest.mark.parametrize(("first", "last"), [(7, 7), (8, 8), (7, 8)])
+@pytest.mark.parametrize("where", [0, 5, 30, 44, 64, 500, 1063])
+def test_damage_below_the_mark_is_never_cut(disk: Disk, first: int, last: int, where: int) -> None:
+    """Entry 9 lies above the mark: it follows what the mark names, so the end of the log is known."""
+    before = disk.file(2)
+    for index in {first, last}:
+        disk.fs.damage(disk.paths[2], disk.offset(index) + where, b"\xee")
+    damaged = disk.file(2)
+    log = disk.open()
+    after = disk.file(2)
+    assert after[LOCAL_HEADER_SIZE:] == damaged[LOCAL_HEADER_SIZE:] != before[LOCAL_HEADER_SIZE:]
+    assert not disk.trash()
+    disk.check_damaged(log, first, last, "damage below the mark")
+
+
+@row("damage below the mark")
+def test_frames_between_two_damaged_headers_are_fetched_too(new_log: NewLog, frames: Frames) -> None:
+    disk = Disk(new_log, frames)
+    log = disk.open()
+    disk.entries += frames(log.tail, [40] * 6)
+    log.append(disk.entries[10:])
+    log.write_idle_mark()
+    disk.fs.restart()
+    for index in (11, 13):
+        disk.fs.damage(log._segments[-1].path, log._segments[-1].file_offset(disk.entries[index].position) + 8, b"\xee")
+    log = disk.open()
+    (damaged,) = log.damage.ranges
+    assert damaged[2:4] == (11, 13), "nothing links entry 12 to what is known"
+    assert log.read_entries(14, 16, 1 << 20) == disk.entries[14:]
+    log.repair(damaged, disk.raw(11, 13))
+    assert log.read_entries(0, 16, 1 << 20) == disk.entries
+
+
+@row("damage below the mark")
+def test_frames_that_a_client_made_do_not_join_the_log(new_log: NewLog, frames: Frames) -> None:
+    """A payload may hold bytes that are a whole frame, checksums, place and all: no chain leads from it to the mark."""
+    disk = Disk(new_log, frames)
+    log = disk.open()
+    victim = frames(log.tail, [200])[0]
+    inner_tail = tail_after(log.tail, victim)._replace(end_position=log.tail.end_position + 64 + 10)
+    inner = frames(inner_tail, [20])[0]
+    forged = b"x" * 10 + inner.header + inner.payload
+    entry = make_entry(
+        log.tail, term=1, entry_type=3, payload=forged.ljust(200, b"y"), timestamp_ms=0, group_id=GROUP,
+        segment_size=4096,
+    )  # fmt: skip
+    disk.entries.append(entry)
+    disk.entries += frames(tail_after(log.tail, entry), [30, 30])
+    log.append(disk.entries[10:])
+    log.write_idle_mark()
+    disk.fs.restart()
+    segment = log._segments[-1]
+    disk.fs.damage(segment.path, segment.file_offset(entry.position) + 8, b"\xee")
+    log = disk.open()
+    (damaged,) = log.damage.ranges
+    assert damaged[2:4] == (10, 10)
+    assert log.tail.index == 12
+    with pytest.raises(DamagedLogError):
+        log.read_entries(10, 11, 1 << 20)
+
+
+@row("local header of the active segment", "local header of a sealed segment")
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("sidecars", [True, False])
+def test_a_damaged_local_header_is_written_again(disk: Disk, number: int, sidecars: bool) -> None:
+    before = disk.file(number)
+    disk.fs.damage(disk.paths[number], 20, b"\xee")
+    if not sidecars:
+        for path in disk.paths[:2]:
+            disk.fs.unlink(path.with_suffix(".idx"))
+    log = disk.open()
+    assert f"local header of {'the active' if number == 2 else 'a sealed'} segment" in log.report.rows
+    assert disk.trash() == [f"000001-{disk.paths[number].name}.from-0"]
+    assert disk.file(number)[:64] == before[:64]
+    assert not log.damage
+    disk.check(log, 10)
+
+
+@row("local header of a sealed segment", "damaged headers in a sealed segment")
+def test_a_damaged_local_header_behind_damaged_frames(disk: Disk) -> None:
+    disk.fs.damage(disk.paths[1], 20, b"\xee")
+    disk.fs.damage(disk.paths[0], disk.offset(3) + 8, b"\xee")
+    disk.fs.unlink(disk.paths[0].with_suffix(".idx"))
+    disk.check_damaged(disk.open(), 3, 3, "damaged headers in a sealed segment")
+    assert b"RMQS" in disk.file(1)[:4]
+
+
+def test_a_local_header_that_nothing_can_tell_is_refused(disk: Disk) -> None:
+    disk.fs.damage(disk.paths[1], 20, b"\xee")
+    disk.fs.damage(disk.paths[1], disk.offset(4) + 8, b"\xee")
+    disk.fs.damage(disk.paths[0], disk.offset(3) + 8, b"\xee")
+    disk.fs.unlink(disk.paths[0].with_suffix(".idx"))
+    with pytest.raises(CorruptLogError, match="neither its first frame nor the end of the file before it"):
+        disk.open()
+
+
+@row("missing middle segment")
+@pytest.mark.parametrize("sidecars", [(), (0,), (1,), (0, 1)])
+def test_a_missing_file_in_the_middle_is_fetched(disk: Disk, sidecars: tuple[int, ...]) -> None:
+    disk.fs.unlink(disk.paths[1])
+    for number in sidecars:
+        disk.fs.unlink(disk.paths[number].with_suffix(".idx"))
+    log = disk.open()
+    assert log.damage.ranges[0].located == (1 not in sidecars)
+    disk.check_damaged(log, 4, 6, "missing middle segment")
+
+
+@row("missing middle segment")
+def test_several_missing_files_are_fetched_as_one(new_log: NewLog, frames: Frames) -> None:
+    disk = Disk(new_log, frames)
+    log = disk.open()
+    disk.entries += frames(log.tail, [1000] * 6)
+    log.append(disk.entries[10:])
+    disk.fs.restart()
+    bases = [segment.base for segment in log._segments]
+    for base in bases[1:4]:
+        disk.fs.unlink(LOG / f"{base:020d}.seg")
+    log = disk.open()
+    (damaged,) = log.damage.ranges
+    assert damaged[2:4] == (4, 12)
+    repair = log.repairing(damaged)
+    data = disk.raw(4, 12)
+    for at in range(0, len(data), 333):
+        repair.feed(data[at : at + 333])
+    repair.finish()
+    for opened in (log, None):
+        opened = opened or disk.open()
+        assert [segment.base for segment in opened._segments] == bases
+        assert opened.read_entries(0, 16, 1 << 30) == disk.entries
+        assert not opened.damage
+        disk.fs.crash(1)
+
+
+def test_a_missing_file_that_hides_where_terms_begin_needs_a_commit(disk: Disk, frames: Frames) -> None:
+    log = disk.open()
+    log.append(frames(log._tail_at(5), [1000] * 5, term=2))
+    disk.entries[6:] = log.read_entries(6, 11, 1 << 20)
+    disk.fs.restart()
+    disk.fs.unlink(disk.paths[1])
+    disk.fs.unlink(disk.paths[1].with_suffix(".idx"))
+    with pytest.raises(CorruptLogError, match=r"terms 1 to 2 begin, and it is not known that they were committed"):
+        disk.open()
+    with pytest.raises(CorruptLogError):
+        disk.open(committed_index=5)
+    log = disk.open(committed_index=6)
+    log.repair(log.damage.ranges[0], disk.raw(4, 6))
+    assert log.term_ranges() == [(0, 0), (1, 1), (6, 2)]
+    assert log.read_entries(0, 11, 1 << 20) == disk.entries
+
+
+@row("missing first segment", "GENESIS damaged")
+def test_a_missing_first_file_is_fetched(disk: Disk) -> None:
+    disk.fs.unlink(disk.paths[0])
+    disk.check_damaged(disk.open(), 0, 3, "missing first segment")
+
+
+@row("missing last segment")
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_last_file_withholds_the_vote(new_log: NewLog, frames: Frames, clean: bool) -> None:
+    disk = Disk(new_log, frames, clean=clean)
+    if not clean:
+        RunFile(disk.fs, DATA, group_id=GROUP).write(Run(RunState.RUNNING, 1, bytes(16), 5, 9, 1))
+    disk.fs.unlink(disk.paths[2])
+    log = disk.open()
+    disk.check_withheld(log, 9, 1, "missing last segment")
+    disk.check(log, 7)
+
+
+@row("GENESIS damaged")
+def test_a_damaged_genesis_is_known_from_its_copy(disk: Disk) -> None:
+    disk.fs.damage(disk.paths[0], disk.offset(0) + 70, b"\xee")
+    log = disk.open()
+    assert log.genesis.group_id == GROUP
+    log.repair(log.damage.ranges[0], disk.raw(0, 0))
+    disk.check(log, 10)
+
+
+def test_a_damaged_genesis_without_its_copy_is_refused(disk: Disk) -> None:
+    disk.fs.damage(disk.paths[0], disk.offset(0) + 70, b"\xee")
+    disk.fs.damage(DATA / "GENESIS", 70, b"\xee")
+    with pytest.raises(CorruptLogError, match=r"GENESIS is damaged .*Put GENESIS of any other node"):
+        disk.open()
+
+
+def test_a_damaged_copy_of_genesis_is_written_again(disk: Disk) -> None:
+    good = read_file(disk.fs, DATA / "GENESIS")
+    disk.fs.damage(DATA / "GENESIS", 70, b"\xee")
+    disk.open()
+    assert read_file(disk.fs, DATA / "GENESIS") == good == disk.raw(0, 0)
+
+
+@row("damaged headers in a sealed segment")
+@pytest.mark.parametrize(("first", "last"), [(4, 4), (5, 5), (6, 6), (4, 6)])
+def test_damaged_headers_without_a_sidecar(disk: Disk, first: int, last: int) -> None:
+    for index in range(first, last + 1):
+        disk.fs.damage(disk.paths[1], disk.offset(index) + 8, b"\xee")
+    disk.fs.unlink(disk.paths[1].with_suffix(".idx"))
+    disk.check_damaged(disk.open(), first, last, "damaged headers in a sealed segment")
+
+
+@row("sidecar")
+@pytest.mark.parametrize("how", ["missing", "damaged head", "damaged offsets", "of another segment"])
+def test_a_bad_sidecar_is_rebuilt(disk: Disk, how: str) -> None:
+    sidecars = [path.with_suffix(".idx") for path in disk.paths]
+    if how == "missing":
+        disk.fs.unlink(sidecars[1])
+    elif how == "of another segment":
+        disk.fs.rename(sidecars[0], sidecars[1])
+    else:
+        disk.fs.damage(sidecars[1], 40 if how == "damaged head" else disk.fs.open(sidecars[1]).size() - 1, b"\xee")
+    log = disk.open()
+    assert any("missing or stale" in reason for reason in log.report.reasons) == (how != "damaged offsets")
+    assert log.read_entries(4, 7, 1 << 30) == disk.entries[4:7]
+    disk.check(log, 10)
+
+
+def test_a_sidecar_from_before_a_conflict_is_not_believed(disk: Disk, frames: Frames) -> None:
+    log = disk.open()
+    stale = disk.fs.open(disk.paths[0].with_suffix(".idx")).pread(1 << 20, 0)
+    log.append(frames(log._tail_at(1), [700, 700, 700, 700, 700], term=2))
+    expected = log.read_entries(0, log.tail.index + 1, 1 << 30)
+    disk.fs.damage(disk.paths[0].with_suffix(".idx"), 0, stale)
+    disk.fs.restart()
+    log = disk.open()
+    assert log.read_entries(0, log.tail.index + 1, 1 << 30) == expected
+    assert log.term_ranges() == [(0, 0), (1, 1), (2, 2)]
+
+
+@row("damage in a sealed segment")
+def test_damage_in_a_sealed_payload_shows_when_read(disk: Disk) -> None:
+    disk.fs.damage(disk.paths[1], disk.offset(5) + 200, b"\xee")
+    log = disk.open()
+    assert log.read_entries(4, 5, 1 << 30) == disk.entries[4:5]
+    with pytest.raises(DamagedLogError, match=r"entries 5\.\.5: .*CRC mismatch at index 5"):
+        log.read_entries(5, 6, 1 << 30)
+    assert log.read_entries(6, 10, 1 << 30) == disk.entries[6:]
+
+
+def test_a_sidecar_that_rots_while_running_is_not_believed(disk: Disk) -> None:
+    log = disk.open()
+    for number in (0, 1):
+        sidecar = disk.paths[number].with_suffix(".idx")
+        other = disk.fs.open(disk.paths[1 - number].with_suffix(".idx")).pread(1 << 20, 0)
+        disk.fs.damage(sidecar, 0, other)
+        assert log.read_entries(0, 10, 1 << 30) == disk.entries
