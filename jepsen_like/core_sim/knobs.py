@@ -16,7 +16,7 @@ TRIGGERS = (
     "crash_after_vote", "newborn_crash", "newborn_isolate", "cut_uncommitted", "delay_acks", "crash_mid_append",
     "late_votes", "crash_after_commit",
 )  # fmt: skip
-PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover")
+PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover", "stale_read")
 """Steps in one exact order (plays.py)."""
 
 
@@ -77,7 +77,7 @@ def draw(seed: int) -> Knobs:
     triggers: tuple[tuple[str, float], ...] = ()
     if rng.random() < 0.67:
         triggers = tuple((name, rng.choice([0.05, 0.2, 0.5])) for name in rng.sample(TRIGGERS, rng.randint(1, 3)))
-    play = rng.choice(PLAYS) if rng.random() < 0.4 else None
+    play = rng.choice(PLAYS) if rng.random() < 0.45 else None
     if play == "figure_8" and rng.random() < 0.8:
         raft["append_bytes_max"] = 1  # entries travel alone: the old one without the new leader's own
     elif play == "stale_vote" and rng.random() < 0.8:

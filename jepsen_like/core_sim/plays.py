@@ -326,6 +326,24 @@ class Plays:
             world.hold = None
             yield Until(lambda: False, 6)
 
+    def _stale_read(self) -> Play:
+        """A leader that was cut off is asked to read after its successor has answered a write."""
+        world = self.world
+        old = yield from self._a_leader()
+        if old is None:
+            return
+        successor, *_ = others = self._others(old)
+        with self._cut(self._alone(old)):
+            if old.up:
+                world.ask_read(old)  # a round that nobody will echo
+            if not (yield from self._urge(successor, lambda: any(_leads(member) for member in others))):
+                return
+            known = world.history.known_length
+            yield Until(lambda: world.history.known_length > known, 20)
+            world.visit(old, old.starts)
+            yield Until(lambda: False, 4)
+            world.visit(old, old.starts)
+
 
 def _leads(member: Member) -> bool:
     return member.up and member.raw.role is Role.LEADER
