@@ -1,7 +1,8 @@
-"""Options and the time budget shared by every test folder."""
+"""Options, the time budget, and what docs/feature-map.md promises, shared by every test folder."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
+_PAGE = _TESTS.parent / "docs" / "feature-map.md"
+_NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
+_TAGS = {"not slow and not compat": "", "slow": " [slow]"}
+"""`-m` of a run -> how the page marks the tests that it must contain."""
 BUDGET_SECONDS = {
     "raftlog": 60,
     "statemachine": 60,
@@ -65,6 +70,46 @@ def folder_of(nodeid: str) -> str:
     return folder if folder in BUDGET_SECONDS else _REST
 
 
+class NamedTests:
+    """After a run of everything, each test that docs/feature-map.md names must have run: skipped is not enough.
+
+    Tests named with [slow] are asked for by a run of all slow tests, the others by a run of the default suite. Any
+    other run (folders, -k, --lf) promises nothing.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._ran: set[str] = set()
+        self._missing: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.outcome != "skipped":
+            self._ran |= {report.nodeid, report.nodeid.partition("[")[0]}
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        tag = _TAGS.get(self._config.option.markexpr) if self._is_whole() else None
+        if tag is None or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return
+        named = {name for name, given in _NAMED.findall(_PAGE.read_text(encoding="utf-8")) if given == tag}
+        self._missing = sorted(named - self._ran)
+        if self._missing:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._missing:
+            terminalreporter.write_sep("-", "named in docs/feature-map.md and did not run", red=True)
+            for name in self._missing:
+                terminalreporter.write_line(name)
+
+    def _is_whole(self) -> bool:
+        """Nothing narrowed the run, and there is a page."""
+        config, option = self._config, self._config.option
+        narrowed = option.keyword or option.deselect or option.ignore or option.ignore_glob or option.maxfail
+        narrowed = narrowed or option.collectonly or getattr(option, "lf", False) or getattr(option, "stepwise", False)
+        return not narrowed and config.args_source is pytest.Config.ArgsSource.TESTPATHS and _PAGE.exists()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Install the time budget once; the terminal exists only in the main process."""
+    """Install both once; the terminal exists only in the main process."""
     config.pluginmanager.register(TimeBudget(), "raftmq-time-budget")
+    config.pluginmanager.register(NamedTests(config), "raftmq-named-tests")

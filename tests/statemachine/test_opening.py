@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.kv import CQ, INDEX, META, OFFSETS, TOPICS
 from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD
+from statemachine.payload import encode
 
 TOPICS_MADE, QUEUES = 300, 20
 
@@ -52,3 +54,20 @@ def test_e14_opening_reads_no_row_of_any_queue(new_log: Callable[..., Any]) -> N
     assert kv.read[OFFSETS] <= TOPICS_MADE
     assert state.max_offset(TOPICS_MADE, QUEUES - 1) == 3
     assert kv.read[CQ] == 1
+
+
+def test_e7_no_byte_of_a_message_has_a_say_in_what_is_applied(new_log: Callable[..., Any]) -> None:
+    """RocketMQ read DUP_INFO out of messages at a start, and a missing one set its place in the log back to 0."""
+    rows = []
+    for stored in (b"DUP_INFO\x011_2\x02", b"no properties", b"\x00" * 14):
+        log, kv = new_log(), MemoryKV()
+        log.command(["create_topic", {"name": "t"}, True])
+        for _ in range(5):
+            run = log.run(1, 0, 1)
+            log.add(EntryType.MESSAGES, encode([stored.ljust(16)], 1, [run]))
+        BrokerState(kv).apply(log.entries)
+        again = BrokerState(kv)
+        assert again.applied.index == len(log.entries) - 1
+        assert again.max_offset(1, 0) == 5
+        rows.append(list(kv.scan(CQ, b"", b"\xff" * 16)))
+    assert rows[0] == rows[1] == rows[2]

@@ -1,0 +1,130 @@
+"""docs/feature-map.md: every row that was asked for, and nothing named there that does not exist or does not run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "feature-map.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+TESTS = re.compile(r"`(tests/[\w/.-]+\.py)::(\w+(?:::\w+)*)(\[[^`]*\])?`( \[\w+\])?")
+PATHS = re.compile(r"`([\w/.-]+(?:\.\w+|/))`")
+
+
+def numbers(letter: str, *ranges: int | tuple[int, int]) -> list[str]:
+    spans = [(each, each) if isinstance(each, int) else each for each in ranges]
+    return [f"{letter}{n}" for low, high in spans for n in range(low, high + 1)]
+
+
+WANTED = {
+    *numbers("A", (2, 5), 17, 18), *numbers("B", 15), *numbers("C", (1, 8), (10, 13)), *numbers("D", (3, 7)),
+    *numbers("E", (1, 14)), *numbers("F", (1, 9), 11), *numbers("I", (1, 4)), *numbers("L", (1, 4)),
+}  # fmt: skip
+"""Rows of the map that are answered so far; others are added as they are built."""
+
+
+def test_every_row_is_there_once() -> None:
+    ids = [row[0] for row in ROWS]
+    assert sorted(set(ids)) == sorted(ids)
+    assert WANTED - set(ids) == set()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_what_a_row_names_exists(row: tuple[str, str, str, str]) -> None:
+    _, does, where, tests = row
+    wrong = [path for path in PATHS.findall(where) if not (ROOT / path).exists()]
+    named = TESTS.findall(tests)
+    wrong += [f"{path}::{name}" for path, name, _, tag in named if not is_test(path, name, tag.strip(" []"))]
+    assert wrong == []
+    assert tests.count("::") == len(named), "a test that this page's form does not fit"
+    if not does.lower().startswith("not yet"):
+        assert named, "what is built has a test"
+        assert PATHS.findall(where), "what is built lives somewhere"
+
+
+def is_test(path: str, name: str, tag: str) -> bool:
+    """A test function of that name is in the file; a tag is the name of a mark that stands somewhere in the file."""
+    if not (ROOT / path).is_file():
+        return False
+    source = parsed(path)
+    marks = {node.attr for node in ast.walk(source) if isinstance(node, ast.Attribute)}
+    return name in functions(source) and (not tag or tag in marks)
+
+
+@cache
+def parsed(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
+
+
+def functions(scope: ast.Module | ast.ClassDef, prefix: str = "") -> set[str]:
+    found: set[str] = set()
+    for node in scope.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            found.add(prefix + node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= functions(node, f"{prefix}{node.name}::")
+    return found
+
+
+def test_a_test_that_does_not_exist_is_found() -> None:
+    here = "tests/architecture/test_feature_map.py"
+    assert is_test(here, "test_every_row_is_there_once", "")
+    assert not is_test(here, "test_no_such_thing", "")
+    assert not is_test("tests/no_such_file.py", "test_x", "")
+    assert not is_test("tests/architecture/test_style_of_nothing.py", "test_x", "slow")
+
+
+# --- the hook in tests/conftest.py ------------------------------------------------------------------
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A tree with the real conftest.py, two tests (one skipped when asked) and a page that names both."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    (tmp_path / "tests" / "test_a.py").write_text(
+        "import os, pytest\n"
+        "@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_runs(n): pass\n"
+        "@pytest.mark.skipif('SKIP' in os.environ, reason='asked for')\n"
+        "def test_may_skip(): pass\n"
+        "@pytest.mark.slow\n"
+        "def test_slow(): pass\n"
+    )
+    return tmp_path
+
+
+def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
+    (suite / "docs" / "feature-map.md").write_text(names)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=60, env={"PATH": "", **env})
+    return done.returncode, done.stdout
+
+
+GOOD = "`tests/test_a.py::test_runs` `tests/test_a.py::test_may_skip` `tests/test_a.py::test_slow` [slow]"
+BAD = GOOD + " `tests/test_a.py::test_runs[2]` `tests/test_a.py::test_runs[3]` `tests/test_a.py::test_slow`"
+
+
+def test_named_tests_that_did_not_run_fail_a_whole_run(suite: Path) -> None:
+    """Skipped, deselected, or of a parameter that there is not; of slow tests only a slow run says anything."""
+    code, output = run(suite, BAD, SKIP="1")
+    assert code == 1
+    told = output.partition("did not run")[2]
+    missing = {"test_may_skip", "test_slow", "test_runs[3]"}
+    assert set(re.findall(r"^tests/test_a\.py::(\S+)$", told, re.MULTILINE)) == missing
+
+
+@pytest.mark.parametrize("args", [[], ["-k", "runs"], ["-m", "slow"]], ids=["whole", "narrowed", "slow"])
+def test_other_runs_pass(suite: Path, args: list[str]) -> None:
+    code, output = run(suite, BAD if "-k" in args else GOOD, *args)
+    assert (code, "did not run" in output) == (0, False), output
