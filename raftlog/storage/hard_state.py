@@ -24,6 +24,7 @@ from raftlog.types import NOBODY, HardState, NodeId
 MAGIC = 0x524D5148
 FORMAT = 1
 SLOT_OFFSETS = (0, 4096)
+SLOT_SIZE = 64
 _SLOT = struct.Struct(">IIHHIQQQQ16x")
 _AFTER_CRC = struct.Struct(">HHIQQQQ16x")
 

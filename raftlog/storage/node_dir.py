@@ -64,11 +64,17 @@ def create_node_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Gen
 
 
 def open_node_dir(
-    fs: FileSystem, path: Path, expected: Expected | None = None, *, hard_state_fs: FileSystem | None = None
+    fs: FileSystem,
+    path: Path,
+    expected: Expected | None = None,
+    *,
+    hard_state_fs: FileSystem | None = None,
+    now_ms: int = 0,
 ) -> NodeDir:
     """Locks, identifies, loads and recovers the directory, in this order.
 
-    `hard_state_fs`: another way to the same disk for the hard state alone (faults are injected there apart).
+    `hard_state_fs`: another way to the same disk for the hard state alone (faults are injected there apart). `now_ms`:
+    wall clock, for the reports on what is set aside.
 
     Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
     """
@@ -80,7 +86,8 @@ def open_node_dir(
         identity = identities.load(fs, path)
         identities.check(identity, expected or Expected(), path)
         hard_state_store = HardStateStore.open(hard_state_fs or fs, path / layout.HARD_STATE, identity.group_id)
-        log = SegmentedLog.open(fs, path, group_id=identity.group_id)
+        committed_index = hard_state_store.load().commit_index
+        log = SegmentedLog.open(fs, path, group_id=identity.group_id, now_ms=now_ms, committed_index=committed_index)
         began = identity.origin[0].cluster_uuid if identity.origin else identity.cluster_uuid
         if log.genesis.cluster_uuid != began:
             raise IdentityError(

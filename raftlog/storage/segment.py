@@ -36,8 +36,8 @@ _MARK_MAGIC = 0x524D514D
 _PREFIX = struct.Struct(">II")
 _HEADER_REST = struct.Struct(">HHIQQQQIQI")
 _MARK_REST = struct.Struct(">QQQQII")
-_MARK_SIZE = _PREFIX.size + _MARK_REST.size
-_HEADER_SIZE = _PREFIX.size + _HEADER_REST.size
+MARK_SIZE = _PREFIX.size + _MARK_REST.size
+HEADER_BYTES = _PREFIX.size + _HEADER_REST.size
 
 
 class SyncMark(NamedTuple):
@@ -73,7 +73,7 @@ def encode_mark(mark: SyncMark) -> bytes:
 
 def decode_mark(data: bytes) -> SyncMark | None:
     """The mark, or None if damaged."""
-    if len(data) != _MARK_SIZE:
+    if len(data) != MARK_SIZE:
         return None
     magic, crc = _PREFIX.unpack_from(data)
     if magic != _MARK_MAGIC or crc != crc32c(data[8:]):
@@ -89,16 +89,21 @@ def encode_header(previous: LogTail, group_id: int) -> bytes:
         previous.header_crc, previous.segment_base, 0,
     )  # fmt: skip
     page = bytearray(LOCAL_HEADER_SIZE)
-    page[:_HEADER_SIZE] = _PREFIX.pack(_HEADER_MAGIC, crc32c(rest)) + rest
+    page[:HEADER_BYTES] = _PREFIX.pack(_HEADER_MAGIC, crc32c(rest)) + rest
     for seq in (0, 1):
-        page[MARK_OFFSETS[seq] : MARK_OFFSETS[seq] + _MARK_SIZE] = encode_mark(mark_of(previous, seq))
+        page[MARK_OFFSETS[seq] : MARK_OFFSETS[seq] + MARK_SIZE] = encode_mark(mark_of(previous, seq))
     return bytes(page)
 
 
 def header_is_damaged(data: bytes) -> bool:
     """Whether sector 0 is no local header of any format."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) >= _HEADER_SIZE else (0, 0)
-    return bool(magic != _HEADER_MAGIC or crc != crc32c(data[8:_HEADER_SIZE]))
+    magic, crc = _PREFIX.unpack_from(data) if len(data) >= HEADER_BYTES else (0, 0)
+    return bool(magic != _HEADER_MAGIC or crc != crc32c(data[8:HEADER_BYTES]))
+
+
+def group_in_header(data: bytes) -> int | None:
+    """The group that a local header names; None if it is damaged."""
+    return None if header_is_damaged(data) else int.from_bytes(data[12:16])
 
 
 def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
@@ -116,7 +121,7 @@ def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
 
 def newest_mark(page: bytes) -> SyncMark | None:
     """The newest good mark of a local header, None if both are damaged."""
-    marks = [decode_mark(page[offset : offset + _MARK_SIZE]) for offset in MARK_OFFSETS]
+    marks = [decode_mark(page[offset : offset + MARK_SIZE]) for offset in MARK_OFFSETS]
     good = [mark for mark in marks if mark is not None]
     return max(good, default=None)
 

@@ -1,58 +1,61 @@
-"""Everything a stopped node's log files say, checked against itself: read-only, offline, every byte.
+"""Everything the files of a stopped node's log say, checked against itself: read-only, offline, every byte.
 
-`verify_log` yields what is wrong; `irrelevant_ranges` lists the bytes whose change nothing would notice, because
-nothing reads them: together they account for every byte of every file.
+`verify_log` yields what is wrong; `irrelevant_ranges` lists the bytes whose change it cannot see, because nothing reads
+them: together they account for every byte of every file. The verdicts are those of a start (recovery_table.py), but
+for payloads below the active segment, which a start leaves to whoever reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
-from raftlog.storage.fs import FileSystem
+from raftlog.errors import CorruptLogError, IdentityError
+from raftlog.storage import identity as identities
+from raftlog.storage import layout, verify_files, verify_segments
+from raftlog.storage.findings import Finding, IrrelevantRange, Severity
+from raftlog.storage.fs import FileSystem, read_file
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, group_in_header
 
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    NOTE = "note"
-    """Nothing is lost and nothing is to be done: a torn tail that the next start cuts, a cache that is rebuilt."""
-    REPAIRABLE = "repairable"
-    """A copy is missing here: the node starts, and fetches it from its peers."""
-    FATAL = "fatal"
-    """The node refuses to start."""
-
-
-class Finding(NamedTuple):
-    """One thing that is wrong. `offset` and `size` in bytes of the file; size 0: the file as a whole."""
-
-    path: Path
-    offset: int
-    size: int
-    kind: str
-    """What is damaged: "frame", "local header", "sync mark", "sidecar", "hard state", "identity", "run", ..."""
-    severity: Severity
-    text: str
-
-
-class IrrelevantRange(NamedTuple):
-    """Bytes [offset, offset + size) of a file that no reader looks at."""
-
-    path: Path
-    offset: int
-    size: int
-    why: str
+__all__ = ["Finding", "IrrelevantRange", "Severity", "irrelevant_ranges", "verify_log"]
 
 
 def verify_log(fs: FileSystem, directory: Path, *, group_id: int | None = None) -> Iterator[Finding]:
-    """Reads IDENTITY, RUN, hard state and all of log/ in `directory` (DATA); changes nothing, takes no lock."""
-    del fs, directory, group_id
-    yield from ()
+    """Reads IDENTITY, GENESIS, hard state, RUN, VOTE_WITHHELD and all of log/ in `directory` (DATA).
+
+    Changes nothing and takes no lock: of a running node it may report its own writes. `group_id`: by default what
+    IDENTITY says, else the first local header that can be read. Raises OSError if the disk cannot be read at all.
+    """
+    group = group_id if group_id is not None else group_of(fs, directory)
+    if group is None:
+        text = "neither IDENTITY nor any local header tells whose log this is"
+        yield Finding(directory, 0, 0, "directory", Severity.FATAL, text)
+        return
+    yield from verify_files.check_identity(fs, directory)
+    yield from verify_files.check_run(fs, directory, group)
+    yield from verify_files.check_withheld(fs, directory, group)
+    yield from verify_segments.check_log(fs, directory, group)
 
 
 def irrelevant_ranges(fs: FileSystem, directory: Path, *, group_id: int | None = None) -> Iterator[IrrelevantRange]:
-    """The bytes of the same files whose change `verify_log` cannot see, and why none needs to."""
-    del fs, directory, group_id
-    yield from ()
+    """The bytes of the same files, as they should be, that no reader looks at."""
+    group = group_id if group_id is not None else group_of(fs, directory)
+    yield from verify_files.irrelevant(fs, directory)
+    if group is not None:
+        yield from verify_segments.irrelevant(fs, directory, group)
+
+
+def group_of(fs: FileSystem, directory: Path) -> int | None:
+    """The Raft group that the directory is of, as far as anything tells."""
+    path = directory / layout.IDENTITY
+    if fs.exists(path):
+        try:
+            return identities.decode(read_file(fs, path), path).group_id
+        except (IdentityError, CorruptLogError):
+            pass
+    log = directory / layout.LOG
+    for base in layout.segment_bases(fs.listdir(log) if fs.exists(log) else []):
+        group = group_in_header(fs.open(log / layout.segment_name(base)).pread(LOCAL_HEADER_SIZE, 0))
+        if group is not None:
+            return group
+    return None

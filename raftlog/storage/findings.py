@@ -1,0 +1,40 @@
+"""What an offline check of the log says."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    NOTE = "note"
+    """Nothing is lost and nothing is to be done: a torn tail that the next start cuts, a cache that is made again."""
+    REPAIRABLE = "repairable"
+    """A copy is missing here: the node starts, and fetches it from its peers."""
+    FATAL = "fatal"
+    """The node refuses to start."""
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong. `offset` and `size` in bytes of the file; size 0: the file as a whole."""
+
+    path: Path
+    offset: int
+    size: int
+    kind: str
+    """What is damaged: directory, identity, genesis copy, hard state, run, vote withheld, clean marker, segment file,
+    local header, sync mark, frame, tail, sidecar, kept index."""
+    severity: Severity
+    text: str
+
+
+class IrrelevantRange(NamedTuple):
+    """Bytes [offset, offset + size) of a file that no reader looks at."""
+
+    path: Path
+    offset: int
+    size: int
+    why: str

@@ -1,0 +1,215 @@
+"""Bytes flip on the disk of a stopped node: each flip is found by `verify_log`, or lies where nothing reads.
+
+And a log opened on such a disk never serves a wrong byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from raftlog.errors import DamagedLogError, RaftLogError
+from raftlog.frame import make_entry, tail_after
+from raftlog.storage import active_index, layout, vote_withheld
+from raftlog.storage.fs import read_file
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.identity import Identity
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.node_dir import create_node_dir, open_node_dir
+from raftlog.storage.run_file import Run, RunFile, RunState
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS
+from raftlog.storage.verify import irrelevant_ranges, verify_log
+from raftlog.types import Entry, HardState, NodeId
+
+DATA = Path("/data")
+GROUP = 7
+CLUSTER = UUID(int=1)
+
+
+class Made(NamedTuple):
+    """A stopped node's directory, and the entries in its log."""
+
+    fs: MemoryFileSystem
+    entries: list[Entry]
+    clean: bool
+
+
+def make(segment_size: int, bytes_max: int, seed: int, *, clean: bool) -> Made:
+    """A directory of some `bytes_max` bytes: terms change, sizes vary, the last batch lies above the mark."""
+    rng = Random(seed)
+    fs = MemoryFileSystem()
+    fs.mkdir(DATA)
+    voter = Voter(NodeId(1), UUID(int=11))
+    genesis = Genesis(CLUSTER, GROUP, segment_size, 1_700_000_000_000, (voter,))
+    create_node_dir(fs, DATA, Identity(CLUSTER, GROUP, voter.id, voter.uuid, 5), genesis)
+    directory = open_node_dir(fs, DATA)
+    log, term = directory.log, 1
+    entries = log.read_entries(0, 1, 1)
+    directory.hard_state_store.save(HardState(99, NodeId(1), 0))
+    while log.tail.end_position < bytes_max:
+        term += rng.random() < 0.02
+        batch, tail = [], log.tail
+        for _ in range(rng.randint(1, 4)):
+            payload = rng.randbytes(rng.choice((0, 10, 300, 2000)) * segment_size // 16384)
+            batch.append(
+                make_entry(tail, term=term, entry_type=3, payload=payload, timestamp_ms=0, group_id=GROUP,
+                           segment_size=segment_size)
+            )  # fmt: skip
+            tail = tail_after(tail, batch[-1])
+        log.append(batch)
+        entries += batch
+        if log.needs_next():
+            log.prepare_next()
+    run = RunFile(fs, DATA, group_id=GROUP)
+    for number in (1, 2):
+        run.write(Run(RunState.RUNNING, 1, bytes(16), number, 3, 1))
+    directory.close(clean)
+    fs.restart()
+    return Made(fs, entries, clean)
+
+
+def regions(made: Made) -> dict[str, list[tuple[Path, int, int]]]:
+    """Name -> live bytes as (path, offset, size)."""
+    fs, log = made.fs, DATA / layout.LOG
+    bases = layout.segment_bases(fs.listdir(log))
+    paths = [log / layout.segment_name(base) for base in bases]
+    end = made.entries[-1].end_position
+    ends = [*bases[1:], end]
+    sidecars = [log / layout.index_name(base) for base in bases[:-1]]
+
+    def whole(*names: Path) -> list[tuple[Path, int, int]]:
+        return [(path, 0, len(read_file(fs, path))) for path in names]
+
+    found = {
+        "active segment": [(paths[-1], LOCAL_HEADER_SIZE, end - bases[-1])],
+        "sealed segment": [
+            (path, LOCAL_HEADER_SIZE, stop - base)
+            for path, base, stop in zip(paths[:-1], bases[:-1], ends[:-1], strict=True)
+        ],
+        "sidecar": whole(*sidecars),
+        "local header": [(path, 0, 64) for path in paths],
+        "sync marks": [(paths[-1], offset, 48) for offset in MARK_OFFSETS],
+        "hard state": [(DATA / layout.HARD_STATE, offset, 64) for offset in (0, 4096)],
+        "IDENTITY, RUN, GENESIS": [
+            *whole(DATA / "IDENTITY", DATA / "GENESIS"), (DATA / "RUN", 0, 512), (DATA / "RUN", 4096, 512),
+        ],
+        "kept index": whole(log / layout.ACTIVE_INDEX),
+        "any byte": whole(*paths, DATA / "RUN", DATA / "hard_state"),
+    }  # fmt: skip
+    if made.clean:
+        found["CLEAN"] = whole(log / layout.CLEAN, log / layout.index_name(bases[-1]))
+    return found
+
+
+def flips(made: Made, name: str, rng: Random, count: int) -> Iterator[tuple[Path, int, int]]:
+    """(path, offset, mask) of bytes of the region, spread over its parts by size."""
+    parts = regions(made)[name]
+    for _ in range(count):
+        path, offset, size = rng.choices(parts, [size for *_, size in parts])[0]
+        yield path, offset + rng.randrange(size), rng.randrange(1, 256)
+
+
+def copy(made: Made) -> MemoryFileSystem:
+    """The same disk once more."""
+    fs = MemoryFileSystem()
+    for path, inode in made.fs._names.files.items():
+        fs.mkdir(path.parent)
+        file = fs.open(path, create=True)
+        file.pwritev([bytes(inode.data)], 0)
+        file.fdatasync()
+    fs.fsync_dir(DATA)
+    fs.fsync_dir(DATA / "log")
+    return fs
+
+
+def check_flip(made: Made, path: Path, offset: int, mask: int, ranges: list[tuple[Path, int, int]]) -> str:
+    """The verdict; asserts that it is one of the two allowed, and that opening serves nothing wrong."""
+    fs = copy(made)
+    old = fs.open(path).pread(1, offset)[0]
+    fs.damage(path, offset, bytes([old ^ mask]))
+    context = f"{path} byte {offset} ^ {mask:02x}"
+    before = {name: bytes(inode.data) for name, inode in fs._names.files.items()}
+    findings = [finding for finding in verify_log(fs, DATA) if finding.kind != "vote withheld"]
+    assert {name: bytes(inode.data) for name, inode in fs._names.files.items()} == before, f"{context}: it wrote"
+    irrelevant = any(path == where and start <= offset < start + size for where, start, size in ranges)
+    assert findings or irrelevant, f"{context}: not seen, and not irrelevant"
+    for finding in findings:
+        assert finding.path == path or finding.kind in ("segment file", "sidecar", "hard state", "clean marker"), (
+            context,
+            finding,
+        )
+    check_open(made, fs, context)
+    return "found" if findings else "irrelevant"
+
+
+def check_open(made: Made, fs: MemoryFileSystem, context: str) -> None:
+    """Opening refuses, or shows a log of which every entry is right or damaged, and gives up its vote if it is shorter
+    than what was durable."""
+    try:
+        directory = open_node_dir(fs, DATA)
+    except RaftLogError:
+        return
+    log = directory.log
+    for entry in made.entries[: log.tail.index + 1]:
+        try:
+            (found,) = log.read_entries(entry.index, entry.index + 1, 1)
+        except DamagedLogError:
+            continue
+        assert found == entry, context
+        assert log.read_at(entry.position, entry.size) == entry.header + entry.payload, context
+    assert log.tail.index <= made.entries[-1].index
+    if log.tail.index < made.entries[-1].index and vote_withheld.load(fs, DATA, GROUP) is None:
+        assert not made.clean, context
+        assert log.report.torn_bytes_cut, f"{context}: entries above the mark only"
+    directory.close(clean=False)
+
+
+REGIONS = (
+    "active segment", "sealed segment", "sidecar", "local header", "sync marks", "hard state",
+    "IDENTITY, RUN, GENESIS", "kept index", "any byte",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["clean", "killed"])
+def small(request: pytest.FixtureRequest) -> Made:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(active_index, "DISTANCE", 2000)
+        return make(8192, 30_000, seed=1, clean=request.param)
+
+
+def test_a_sound_directory_has_no_findings(small: Made) -> None:
+    assert list(verify_log(small.fs, DATA)) == []
+
+
+@pytest.mark.parametrize("name", [*REGIONS, "CLEAN"])
+def test_a_sample_of_flips(small: Made, name: str) -> None:
+    if name == "CLEAN" and not small.clean:
+        pytest.skip("no CLEAN after a kill")
+    seed = 20261120
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+    ranges = [(found.path, found.offset, found.size) for found in irrelevant_ranges(small.fs, DATA)]
+    verdicts = Counter(check_flip(small, *flip, ranges) for flip in flips(small, name, Random(f"{seed} {name}"), 12))
+    assert verdicts["found"] or name == "any byte"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*REGIONS, "CLEAN"])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_two_hundred_flips_of_each_region(name: str, clean: bool) -> None:
+    """A directory of 16 MiB, 200 flips in the live bytes of each region."""
+    if name == "CLEAN" and not clean:
+        pytest.skip("no CLEAN after a kill")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(active_index, "DISTANCE", 1 << 20)
+        made = make(4 << 20, 15 << 20, seed=7, clean=clean)
+    ranges = [(found.path, found.offset, found.size) for found in irrelevant_ranges(made.fs, DATA)]
+    rng = Random(f"42 {name}")
+    verdicts = Counter(check_flip(made, *flip, ranges) for flip in flips(made, name, rng, 200))
+    print(f"{name}, {'clean' if clean else 'killed'}, seed '42 {name}': {dict(verdicts)}")  # noqa: T201 - the figures
+    assert sum(verdicts.values()) == 200
