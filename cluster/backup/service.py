@@ -240,7 +240,10 @@ class Backups:
                 next_ms = self._wall_ms() + scheduled.every_s * 1000
                 self.begin(scheduled.to, keep=scheduled.keep)
             self._watch()
-            await asyncio.sleep(WATCH_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(WATCH_S)
 
     def _newest_in(self, to: str) -> int | None:
         try:

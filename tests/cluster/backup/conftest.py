@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.backup.create import Request
+from cluster.backup.create import Request, create
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
@@ -30,10 +30,8 @@ class Stopped(NamedTuple):
     expected: dict[str, Any]
 
     def request(self, to: Path, made_ms: int = 1_700_000_000_000, **changes: Any) -> Request:
-        return Request(
-            data=str(self.data), checkpoint=str(self.checkpoint), to=str(to), made_ms=made_ms,
-            cluster_name="DefaultCluster", broker_name="raftmq", **changes,
-        )  # fmt: skip
+        facts = {"cluster_name": "DefaultCluster", "broker_name": "raftmq", **changes}
+        return Request(data=str(self.data), checkpoint=str(self.checkpoint), to=str(to), made_ms=made_ms, **facts)
 
     def grow(self, number: int, size: int = 1000) -> Path:
         """Appends and applies entries that change no row but the mark; returns a new checkpoint."""
@@ -84,3 +82,14 @@ def stopped(tmp_path: Path, _stopped: Stopped) -> Stopped:
     """A copy of its own for each test."""
     data = Path(shutil.copytree(_stopped.data, tmp_path / "node"))
     return _stopped._replace(data=data, checkpoint=data / _stopped.checkpoint.relative_to(_stopped.data))
+
+
+@pytest.fixture(scope="session")
+def _backup(tmp_path_factory: pytest.TempPathFactory, _stopped: Stopped) -> Path:
+    return Path(create(_stopped.request(tmp_path_factory.mktemp("backups") / "to", copy_all=True)).path)
+
+
+@pytest.fixture
+def backup(tmp_path: Path, _backup: Path) -> Path:
+    """A backup of that node, a copy of its own for each test."""
+    return Path(shutil.copytree(_backup, tmp_path / "to" / _backup.name))

@@ -1,0 +1,179 @@
+"""Topics, groups and offsets as one document: over HTTP, out and in again; what an import shows and leaves out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from cluster.backup import metadata as documents
+from cluster.backup.events import watch_event
+from cluster.backup.metadata import Metadata, OffsetRecord, export, plan, read
+from cluster.commands.metadata import _parts
+from cluster.local_errors import LocalError
+from raftlog import membership as memberships
+from raftlog.membership import Membership
+from raftlog.storage.genesis import Voter
+from raftlog.types import EntryType, NodeId
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE
+from statemachine.digest import digest
+
+
+@pytest.fixture
+def used(node: Any) -> Any:
+    """A node with a bit of everything."""
+    node.apply(
+        [
+            [CREATE_TOPIC, {"name": "orders", "write_queues": 3, "read_queues": 3, "attributes": {"a": "b"}}, False],
+            [CREATE_TOPIC, {"name": "%RETRY%g", "write_queues": 1, "read_queues": 1}, False],
+            [PUT_GROUP, {"name": "g", "retry_max_times": 5, "attributes": {"x": "y"}}, False],
+            [SUBSCRIBE, "g", [["orders", "TAG", "*", 7]]],
+            [PUT_GROUP, {"name": "idle"}, False],
+        ]
+    )
+    node.add_messages("orders", 0, 20)
+    node.add_messages("orders", 2, 5)
+    node.apply([[COMMIT_OFFSETS, [["g", 1, 0, 12], ["g", 1, 2, 5]]]])
+    return node
+
+
+def document(node: Any) -> Metadata:
+    return export(node.state, "u")
+
+
+def apply_plan(node: Any, wanted: Metadata) -> None:
+    todo = plan(wanted, document(node))
+    records: list[Any] = [*todo.topics, *todo.groups]
+    if commands := [each for record in records for each in documents.commands_for(record)]:
+        node.apply(commands)
+    rows = [[each.group, node.state.topics[each.topic].id, each.queue_id, each.offset] for each in todo.offsets]
+    if rows:
+        node.apply([[COMMIT_OFFSETS, rows]])
+
+
+def test_a_document_is_read_as_it_was_written(used: Any) -> None:
+    told = document(used)
+    assert read(msgspec.json.format(msgspec.json.encode(told)), "m.json") == told
+    assert [topic.name for topic in told.topics] == ["%RETRY%g", "orders"]
+    assert told.ends == {"%RETRY%g": [0], "orders": [20, 0, 5]}
+    assert told.offsets == [
+        OffsetRecord(group="g", topic="orders", queue_id=0, offset=12),
+        OffsetRecord(group="g", topic="orders", queue_id=2, offset=5),
+    ]
+
+
+def test_importing_twice_changes_nothing_the_second_time(used: Any, make_node: Any) -> None:
+    fresh = make_node()
+    wanted = document(used)
+    apply_plan(fresh, wanted)
+    assert (fresh.state.topics["orders"].attributes, fresh.state.groups) == ({"a": "b"}, used.state.groups)
+    again = plan(wanted, document(fresh))
+    assert (again.topics, again.groups, again.offsets) == ([], [], [])
+    assert [change.sign for change in again.changes] == ["!", "!"]
+
+
+def test_offsets_beyond_the_end_of_a_queue_are_left_out(used: Any) -> None:
+    wanted = document(used)
+    shorter = msgspec.structs.replace(wanted, ends={"orders": [11, 0, 5]}, offsets=[])
+    todo = plan(wanted, shorter)
+    assert [(each.queue_id, each.offset) for each in todo.offsets] == [(2, 5)]
+    assert [f"{change.sign} {change.what}" for change in todo.changes] == [
+        "! offset of g in orders/0: 12 is left out, the queue ends at 11 here",
+        "+ offset of g in orders/2: 0 -> 5",
+    ]
+
+
+def test_the_difference_names_every_field_and_what_is_consumed_again(used: Any) -> None:
+    wanted = document(used)
+    topics = [msgspec.structs.replace(topic, perm=4) if topic.name == "orders" else topic for topic in wanted.topics]
+    offsets = [msgspec.structs.replace(each, offset=3) for each in wanted.offsets]
+    groups = [group for group in wanted.groups if group.name == "g"]
+    changed = msgspec.structs.replace(wanted, topics=topics, groups=groups, offsets=offsets)
+    todo = plan(changed, wanted)
+    assert [f"{change.sign} {change.what}" for change in todo.changes] == [
+        "~ topic orders: perm 6 -> 4",
+        "~ offset of g in orders/0: 12 -> 3 (back: 9 again)",
+        "~ offset of g in orders/2: 5 -> 3 (back: 2 again)",
+    ]
+    assert todo.kept == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": 2, "more": 1}, "exported by a newer release\nit has schema 2, this release reads schemas up to 1"),
+        ({"kind": "else"}, "is no metadata export"), ({"topics": 5}, "is no metadata export"),
+        ({"surprise": 1}, "unknown field `surprise`"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_imported_is_refused_in_words(used: Any, change: dict[str, Any], words: str) -> None:
+    raw = {**msgspec.to_builtins(document(used)), **change}
+    with pytest.raises(LocalError, match=words):
+        read(json.dumps(raw).encode(), "m.json")
+
+
+def test_requests_stay_below_the_limit_of_a_body(used: Any) -> None:
+    one = document(used)
+    topics = [msgspec.structs.replace(one.topics[0], name=f"t{i}") for i in range(1000)]
+    parts = list(_parts(plan(msgspec.structs.replace(one, topics=topics), one)))
+    assert len(parts) > 2
+    assert max(len(json.dumps(part)) for part in parts) < 64 * 1024
+    assert [topic["name"] for part in parts for topic in part["topics"]] == [topic.name for topic in topics]
+
+
+async def test_over_http(client: Any, used: Any) -> None:
+    told = await (await client.get("/v1/metadata?consistency=linearizable")).json()
+    assert msgspec.convert(told, Metadata) == export(used.state, "")
+    before = digest(used.kv)
+    same = {"topics": told["topics"], "groups": told["groups"], "offsets": told["offsets"]}
+    answer = await client.post("/v1/metadata", json=same)
+    assert (answer.status, (await answer.json())["topics"]) == (200, 2)
+    assert digest(used.kv) == before
+    lost = {"offsets": [{"group": "g", "topic": "nope", "queue_id": 0, "offset": 1}]}
+    for body, words in ((lost, "no topic nope"), ({}, "nothing to change"), ({"topics": [{"name": "x"}]}, "not valid")):
+        refused = await client.post("/v1/metadata", json=body)
+        assert refused.status == 400
+        assert words in (await refused.json())["error"]["message"]
+
+
+async def test_a_command_that_is_refused_when_it_is_applied_is_told(client: Any, used: Any) -> None:
+    told = await (await client.get("/v1/metadata")).json()
+    refused = await client.post("/v1/metadata", json={"topics": [{**told["topics"][0], "name": "a b"}]})
+    assert refused.status == 400
+    assert "may hold only letters" in (await refused.json())["error"]["message"]
+
+
+async def test_an_event_is_put_to_rest_once(client: Any, node: Any) -> None:
+    assert (await client.post("/v1/alarms/unsafe_recovered/ack")).status == 404
+    voter = Voter(NodeId(1), UUID(int=1))
+    members = Membership(UUID(int=2), (voter,), (), memberships.UNSAFE_RECOVER, "a disk burnt")
+    node._append(EntryType.MEMBERSHIP, memberships.encode(members))
+    watch_event(node.state, node.alarms)
+    assert [alarm.key for alarm in node.alarms.all()] == ["unsafe_recovered"]
+    answer = await client.post("/v1/alarms/unsafe_recovered/ack")
+    assert (answer.status, (await answer.json())["event"]) == (200, "a disk burnt")
+    assert node.state.acknowledged == node.state.membership.index
+    watch_event(node.state, node.alarms)
+    assert node.alarms.all() == []
+    assert (await client.post("/v1/alarms/unsafe_recovered/ack")).status == 404
+    other = await client.post("/v1/alarms/backup_failed/ack")
+    assert (other.status, (await other.json())["error"]["hint"]) == (404, "raised are: none")
+
+
+def test_a_restore_is_an_event_without_an_alarm(node: Any) -> None:
+    voter = Voter(NodeId(1), UUID(int=1))
+    node._append(EntryType.MEMBERSHIP, memberships.encode(Membership(UUID(int=2), (voter,), (), memberships.RESTORE)))
+    watch_event(node.state, node.alarms)
+    assert node.alarms.all() == []
+
+
+async def test_a_backup_over_http(client: Any, node: Any) -> None:
+    assert (await (await client.get("/v1/backup")).json())["attempt"] is None
+    refused = await client.post("/v1/backup", json={"to": "relative/path"})
+    assert (refused.status, (await refused.json())["error"]["hint"][:22]) == (400, "give the absolute path")
+    node.backups.begin = lambda *_, **__: (_ for _ in ()).throw(LocalError("busy", "one is made", "wait"))
+    busy = await client.post("/v1/backup", json={"to": "/backups"})
+    assert (busy.status, (await busy.json())["error"]["hint"]) == (503, "wait")

@@ -1,0 +1,214 @@
+"""Backups on the node's side: the worker process and its end, the schedule, the age and its alarms."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cluster.alarms import Alarms
+from cluster.backup.service import Backups
+from cluster.backup.verify import verify
+from cluster.config import load
+from cluster.local_errors import LocalError
+from raftlog.storage import identity as identities
+from raftlog.storage.identity import Identity
+from raftlog.types import NodeId
+from statemachine.kv import KVError
+from statemachine.memory_kv import MemoryKV
+from statemachine.rocks import RocksKV
+
+
+class Clock:
+    """Wall time that a test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class Node(Backups):
+    """`Backups` with its clock and alarms at hand."""
+
+    def __init__(self, data: Path, kv: Any, identity: Identity, **keys: Any) -> None:
+        self.clock = Clock()
+        self.alarms = Alarms(self.clock)
+        config = load(None, {}, {"node.id": 1, "node.data_dir": str(data)} | keys)
+        super().__init__(config, identity, kv, self.alarms, self.clock)
+
+    @property
+    def raised(self) -> list[str]:
+        return [alarm.key for alarm in self.alarms.all()]
+
+    async def finished(self) -> Any:
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        return self.attempt
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Callable[..., Node]]:
+    """make(**config keys) -> Backups of a node without a log: enough as long as no worker is started."""
+    nodes: list[Node] = []
+
+    def build(**keys: Any) -> Node:
+        identity = Identity(UUID(int=7), 1, NodeId(1), UUID(int=8), 0)
+        nodes.append(Node(tmp_path / "data", MemoryKV(), identity, **keys))
+        (tmp_path / "data").mkdir(exist_ok=True)
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        await node.close()
+
+
+async def test_a_backup_by_the_worker(stopped: Any, tmp_path: Path) -> None:
+    kv = RocksKV(str(stopped.data / "state"))
+    identity = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)
+    node = Node(stopped.data, kv, identity)
+    began = node.begin(str(tmp_path / "to"))
+    with pytest.raises(LocalError, match=r"(?s)a backup is being made.*wait for it"):
+        node.begin(str(tmp_path / "to"))
+    done = await node.finished()
+    assert (done is began, done.state, done.error, done.index) == (True, "done", None, stopped.expected["last_index"])
+    assert verify(Path(done.path)).problems == []
+    assert not (stopped.data / "checkpoints" / "backup.tmp").exists()
+    node.clock.ms += 90_000
+    assert node.age_s == 90.0
+    node.begin(str(tmp_path / "missing" / "to"))
+    failed = await node.finished()
+    assert (failed.state, failed.error[0]) == ("failed", f"{tmp_path}/missing/to cannot be a backup target")
+    assert (node.raised, node.age_s) == (["backup_failed"], 90.0)
+    node.begin(str(tmp_path / "to"))
+    assert (await node.finished()).state == "done"
+    assert node.raised == []
+    await node.close()
+    kv.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [("import sys; sys.exit(9)", "exit code 9"), ('print(\'{"stage": "log"}\')', "exit code 0")]
+)
+async def test_a_worker_that_ends_without_a_word(
+    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any, script: str, words: str
+) -> None:
+    node = make()
+    start = asyncio.create_subprocess_exec
+
+    async def other(*_: Any, **options: Any) -> Any:
+        return await start(sys.executable, "-c", script, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
+    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
+    node.begin(str(tmp_path / "to"))
+    failed = await node.finished()
+    assert words in failed.error[1]
+    assert node.raised == ["backup_failed"]
+
+
+async def test_a_node_that_stops_ends_its_worker(make: Callable[..., Node], tmp_path: Path, monkeypatch: Any) -> None:
+    node = make()
+    start = asyncio.create_subprocess_exec
+    workers = []
+
+    async def other(*_: Any, **options: Any) -> Any:
+        script = 'import signal, sys; print(\'{"stage": "log"}\', flush=True); signal.pause()'
+        workers.append(await start(sys.executable, "-c", script, **options))
+        return workers[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
+    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
+    attempt = node.begin(str(tmp_path / "to"))
+    while attempt.stage != "log":
+        await asyncio.sleep(0.005)
+    await node.close()
+    assert workers[0].returncode == -15
+    assert (attempt.state, attempt.error[1]) == ("failed", "the node is stopping")  # type: ignore[index]
+
+
+async def test_a_checkpoint_that_cannot_be_made_is_told(make: Callable[..., Node], monkeypatch: Any) -> None:
+    node = make()
+
+    def fails(path: str) -> None:
+        raise KVError("the disk is full")
+
+    monkeypatch.setattr(node._kv, "checkpoint", fails)
+    node.begin("/backups")
+    failed = await node.finished()
+    assert failed.error == [
+        "no checkpoint of the state could be made", "the disk is full",
+        "raftmq backup create --to DIR --node ANOTHER    (and free space on this node's disk)",
+    ]  # fmt: skip
+
+
+async def test_the_schedule_of_the_configuration(make: Callable[..., Node], monkeypatch: Any, tmp_path: Path) -> None:
+    node = make(**{"backup.to": str(tmp_path / "to"), "backup.every_minutes": 10, "backup.keep": 3})
+    begun: list[tuple[int, str, Any]] = []
+    ticks: asyncio.Queue[None] = asyncio.Queue()
+    idle = asyncio.Event()
+
+    async def tick() -> None:
+        idle.set()
+        await ticks.get()
+
+    monkeypatch.setattr(node, "begin", lambda to, keep: begun.append((node.clock.ms, to, keep)))
+    monkeypatch.setattr(node, "_pause", tick)
+    start = node.clock.ms
+    node.start()
+
+    async def at(minutes: float) -> None:
+        await idle.wait()
+        idle.clear()
+        node.clock.ms = start + int(minutes * 60_000)
+        ticks.put_nowait(None)
+        await idle.wait()
+
+    await idle.wait()
+    assert begun == [(start, str(tmp_path / "to"), 3)]  # none is known, so one is made at once
+    await at(9.9)
+    assert len(begun) == 1
+    await at(10)
+    assert [each[0] for each in begun] == [start, start + 600_000]
+    assert node.raised == []
+    await at(20.1)
+    assert node.raised == ["backup_overdue"]
+    node.last_good_ms = node.clock.ms
+    node._watch()
+    assert node.raised == []
+
+
+async def test_the_newest_backup_of_this_node_is_found_after_a_restart(
+    make: Callable[..., Node], backup: Path, stopped: Any, monkeypatch: Any
+) -> None:
+    identity = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)
+    node = Node(stopped.data, MemoryKV(), identity, **{"backup.to": str(backup.parent)})
+    assert node._newest_in(str(backup.parent)) == 1_700_000_000_000
+    other = Node(stopped.data, MemoryKV(), identity._replace(node_id=NodeId(2)), **{"backup.to": str(backup.parent)})
+    assert other._newest_in(str(backup.parent)) is None
+    assert node._newest_in("/no/such/place") is None
+
+
+async def test_who_asks_every_hour_is_missed_when_nobody_asks(make: Callable[..., Node]) -> None:
+    node = make()
+    node._make_checkpoint = lambda: (_ for _ in ()).throw(LocalError("x", "y", "z"))  # type: ignore[method-assign]
+    node._watch()
+    node.begin("/backups", every_s=3600.0)
+    await node.finished()
+    assert node.raised == ["backup_failed"]
+    node.clock.ms += 2 * 3_600_000 + 1
+    node._watch()
+    assert sorted(node.raised) == ["backup_failed", "backup_overdue"]
+
+
+def test_a_relative_target_is_refused_by_the_configuration() -> None:
+    from cluster.config_source import ConfigError
+
+    with pytest.raises(ConfigError, match=r"(?s)backup.to backups is not an absolute path.*/var/backups/backups"):
+        load(None, {}, {"node.id": 1, "node.data_dir": "/d", "backup.to": "backups"})
