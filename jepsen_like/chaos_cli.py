@@ -12,8 +12,8 @@ import click
 from jepsen_like.check_cli import check_command
 
 if TYPE_CHECKING:
+    from jepsen_like.live.outcome import Outcome
     from jepsen_like.live.plan import Plan
-    from jepsen_like.live.run import Outcome
     from jepsen_like.live.session import Wish
 
 TIME_S = 60.0
@@ -33,13 +33,15 @@ chaos.add_command(check_command)
 @click.option("--subject", default="raftmq", show_default=True, metavar="NAME", help="raftmq or pysyncobj.")
 @click.option("--time", "time_s", type=click.FloatRange(min=1), default=TIME_S, show_default=True, metavar="S",
               help="Seconds under faults.")  # fmt: skip
+@click.option("--scale", type=click.FloatRange(min=0.001, max=1), metavar="F",
+              help="Of a scripted scenario: less than 1 is a rehearsal.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), help="Draws the faults; printed, so they can be repeated.")
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run_command(
-    scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int | None,
-    out: Path | None, as_json: bool,
+    scenario: str | None, nemesis: str | None, subject: str, time_s: float, scale: float | None, seed: int | None,
+    rate: int | None, out: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Run it.
 
@@ -54,7 +56,7 @@ def run_command(
         if not as_json:
             click.echo(text)
 
-    wish = _wish(scenario, nemesis, subject, time_s, seed, rate)
+    wish = _wish(scenario, nemesis, subject, time_s, scale, seed, rate)
     if wish.scenario is not None and (why := _unsupported(wish)):
         tell(f"{Verdict.UNSUPPORTED.value}: {why}")
         if as_json:
@@ -72,8 +74,9 @@ def run_command(
 
 
 def _wish(
-    scenario: str | None, nemesis: str | None, subject: str, time_s: float, seed: int | None, rate: int | None
-) -> Wish:
+    scenario: str | None, nemesis: str | None, subject: str, time_s: float, scale: float | None, seed: int | None,
+    rate: int | None,
+) -> Wish:  # fmt: skip
     from cluster.config_source import nearest
     from cluster.local_errors import ExitCode, LocalError
     from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
@@ -93,7 +96,13 @@ def _wish(
     named = scenario_named(scenario) if scenario is not None else None
     if named is not None:
         chosen = tuple(NEMESES[name] for name in named.nemeses)
-    return Wish(subject, named, chosen, time_s, secrets.randbelow(2**31) if seed is None else seed, rate)
+    if scale is not None and (named is None or not named.is_scripted):
+        raise LocalError(
+            "--scale is for scripted scenarios", "the others last as long as --time says",
+            "raftmq chaos run --scenario report-001 --scale 0.1", ExitCode.USAGE,
+        )  # fmt: skip
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    return Wish(subject, named, chosen, time_s, seed, rate, 1.0 if scale is None else scale)
 
 
 def _unsupported(wish: Wish) -> str | None:
@@ -124,7 +133,13 @@ def list_command(as_json: bool) -> None:
         told = {
             "schema": 1,
             "scenarios": [
-                {"name": s.name, "does": s.does, "nemeses": list(s.nemeses), "waits_for": s.waits_for}
+                {
+                    "name": s.name,
+                    "does": s.does,
+                    "nemeses": list(s.nemeses),
+                    "scripted": s.is_scripted,
+                    "waits_for": s.waits_for,
+                }
                 for s in SCENARIOS.values()
             ],
             "nemeses": [{"name": n.name, "does": n.does} for n in NEMESES.values()],

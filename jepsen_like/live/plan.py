@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.local_errors import ExitCode, LocalError
+from jepsen_like.live.gates import FULL_S
 from jepsen_like.live.scenarios import NEMESES, Scenario
 from jepsen_like.live.stage import Nemesis
 from jepsen_like.live.subject import Capability
@@ -32,6 +33,18 @@ class Plan(NamedTuple):
     rate: int
     chosen: bool
     """The user named the faults; otherwise it is the mix of all that this machine supports."""
+    scale: float = 1.0
+    """Of a scripted scenario: 1 as it is meant, less for a rehearsal."""
+
+    @property
+    def is_scripted(self) -> bool:
+        """Acts instead of faults."""
+        return self.scenario is not None and self.scenario.is_scripted
+
+    @property
+    def gates_count(self) -> bool:
+        """Whether a missed gate ends the run with a code of its own: it was long enough, or at full scale."""
+        return self.scale >= 1 if self.is_scripted else self.time_s >= FULL_S
 
     @property
     def command(self) -> str:
@@ -40,7 +53,7 @@ class Plan(NamedTuple):
             f"raftmq chaos run --subject {self.subject} --time {self.time_s:g} --seed {self.seed} --rate {self.rate}"
         ]
         if self.scenario is not None:
-            words.append(f"--scenario {self.scenario.name}")
+            words.append(f"--scenario {self.scenario.name}" + f" --scale {self.scale:g}" * self.is_scripted)
         elif self.chosen:
             words.append(f"--nemesis {','.join(nemesis.name for nemesis in self.nemeses)}")
         return " ".join(words)

@@ -25,10 +25,20 @@ from cluster.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.local_process import NODE_MODULE, check_ports, free_base_port, log_tail
 from cluster.local_status import fetch_status
 from jepsen_like.history import HistoryWriter
+from jepsen_like.live.offline import Digest, read_digest
 from jepsen_like.live.payload import body_of, id_of
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.proxy import Fabric
-from jepsen_like.live.subject import Capability, LoadPlan, NodeState, Placed, SendFailed, SendUnknown, is_healthy
+from jepsen_like.live.subject import (
+    Capability,
+    LoadPlan,
+    NodeState,
+    Placed,
+    SendFailed,
+    SendUnknown,
+    is_healthy,
+    leader_of,
+)
 
 if TYPE_CHECKING:
     from cluster.client import SendResult
@@ -135,6 +145,28 @@ class RaftMQSubject:
         self.fabric.close()
         self._pool.shutdown()
 
+    def data_of(self, node: int) -> Path:
+        """The node's data directory."""
+        return self._node(node).home / "data"
+
+    def stop_in_order(self) -> bool:
+        """Every node by an orderly stop, the leader last, so that nobody applies more than the others; True if each
+        ended so.
+        """
+        leader = leader_of(self.states())
+        order = sorted(filter(self.is_running, self.node_ids), key=lambda node: node == leader)
+        return sum(self.terminate(node) for node in order) == len(order)
+
+    def read_digests(self, history: HistoryWriter) -> dict[int, Digest]:
+        """Sums what each node, stopped, has in its state, into the history (`digest`). Raises KVError."""
+        found = {}
+        for node in self.node_ids:
+            asked = {"node": node}
+            invoked = history.invoke(_READERS_FROM + node, "digest", asked)
+            found[node] = read_digest(self.data_of(node))
+            history.ok(invoked, asked | {"applied": found[node].applied, "digest": found[node].text})
+        return found
+
     def start_node(self, node: int) -> None:
         """See Subject."""
         record = self._node(node)
@@ -175,30 +207,31 @@ class RaftMQSubject:
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
         """Sets one point of a node. Raises OSError if the node does not answer."""
-        self._request(node, "PUT", "/v1/failpoints", {"name": point, "action": action})
+        self.request(node, "PUT", "/v1/failpoints", {"name": point, "action": action})
 
     def failpoint_hits(self, node: int) -> dict[str, int]:
         """Point -> how often an action took hold there since the node started. Raises OSError."""
-        answer = self._request(node, "GET", "/v1/failpoints", None)
+        answer = self.request(node, "GET", "/v1/failpoints")
         return {point["name"]: int(point["hits"]) for point in answer["failpoints"]}
 
     def failpoint_waiting(self, node: int) -> dict[str, int]:
         """Point -> operations held there right now. Raises OSError."""
-        answer = self._request(node, "GET", "/v1/failpoints", None)
+        answer = self.request(node, "GET", "/v1/failpoints")
         return {point["name"]: int(point["waiting"]) for point in answer["failpoints"]}
 
     def transfer(self, leader: int, to: int) -> bool:
         """Asks for a change of leader; True if `to` leads. Raises OSError for no answer."""
         try:
-            return bool(self._request(leader, "POST", "/v1/leader/transfer", {"to": to})["leader"] == to)
+            return bool(self.request(leader, "POST", "/v1/leader/transfer", {"to": to})["leader"] == to)
         except urllib.error.HTTPError:
             return False
 
-    def _request(self, node: int, method: str, path: str, body: Any) -> Any:
+    def request(self, node: int, method: str, path: str, body: Any = None, timeout_s: float = 5.0) -> Any:
+        """One call of a node's HTTP API. Raises OSError for no answer, HTTPError (one of its kind) for a refusal."""
         data = None if body is None else json.dumps(body).encode()
         url = f"http://127.0.0.1:{self._node(node).admin_port}{path}"
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=5.0) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.loads(answer.read())
 
     async def open_client(self) -> RaftMQLogClient:

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cluster.client.errors import RaftMQError
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.explain import explain
-from jepsen_like.live.gates import FULL_S, Gate, applied_and_felt, gates, rounds_due
-from jepsen_like.live.judge import WORKLOAD, Judgement, judge
+from jepsen_like.live.gates import Gate, applied_and_felt, gates, rounds_due
+from jepsen_like.live.judge import WORKLOAD, judge
 from jepsen_like.live.log_workload import LogWorkload
 from jepsen_like.live.monitor import PROCESS, Monitor
+from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
 from jepsen_like.live.proxy import Pair, Traffic
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.side_workload import SideWorkload
-from jepsen_like.live.stage import Counts, Effect, Nemesis, PowerCut, SkewsClocks, Stage
+from jepsen_like.live.stage import Effect, Nemesis, PowerCut, SkewsClocks, Stage
+from jepsen_like.live.stories import STORIES
+from jepsen_like.live.story import Scene, StoryEnds
 from jepsen_like.live.subject import Capability, Subject, is_caught_up
-from jepsen_like.live.verdict import GATE_CODE, Verdict
+from jepsen_like.live.verdict import Verdict
+from statemachine.kv import KVError
 
-HEAL_S = 60.0
 CATCH_UP_S = 120.0
 PROGRESS_ACKS = 50
 PROGRESS_S = 30.0
-UNKNOWN_SHARE_MAX = 0.02
-"""More sends of unknown outcome than this, and the run says too little."""
-
-
-class Played(NamedTuple):
-    """One fault as it was played."""
-
-    name: str
-    effect: Effect
-    at_s: float
-    took_s: float
-    recovered_s: float | None
-    """Until all nodes agreed on a leader again; None: not in time."""
+QUIET_LOAD_S = 30.0
+"""Until the last request under way has an outcome."""
 
 
 class Tools(NamedTuple):
@@ -50,69 +41,6 @@ class Tools(NamedTuple):
     clocks: SkewsClocks | None = None
     suspicion: str = ""
     """What went wrong before the run; with it, no run is valid."""
-
-
-class Outcome(NamedTuple):
-    """Everything a run found."""
-
-    verdict: Verdict
-    reasons: list[str]
-    counts: Counts
-    played: list[Played]
-    leader_changes: int
-    kills: int
-    power_failures: int
-    rows_read: int
-    judgement: Judgement
-    skipped: dict[str, str]
-    seconds: float
-    story: list[str]
-    """One lost message step by step; empty if none is lost."""
-    faults: dict[str, tuple[int, int]]
-    """Fault -> (applied, felt)."""
-    gates: list[Gate]
-    """Of the random mix; empty for faults that were chosen."""
-
-    def missed(self, plan: Plan) -> list[Gate]:
-        """Gates that a run of this length had to meet, and did not."""
-        return [gate for gate in self.gates if not gate.holds] if plan.time_s >= FULL_S else []
-
-    def exit_code(self, plan: Plan) -> int:
-        """That of the verdict; 7 if it is valid and a gate was missed."""
-        return GATE_CODE if self.verdict is Verdict.VALID and self.missed(plan) else self.verdict.exit_code
-
-    def to_json(self, plan: Plan) -> dict[str, Any]:
-        """The last line of `--json` and verdict.json."""
-        done = self.counts.acked + self.counts.failed + self.counts.unknown
-        recovered = sorted(each.recovered_s for each in self.played if each.recovered_s is not None)
-        return {
-            "schema": 1,
-            "verdict": self.verdict.value,
-            "reasons": self.reasons,
-            "subject": plan.subject,
-            "scenario": plan.scenario.name if plan.scenario else None,
-            "seed": plan.seed,
-            "repeat": plan.command,
-            "seconds": round(self.seconds, 1),
-            "acked": self.counts.acked,
-            "failed": self.counts.failed,
-            "unknown": self.counts.unknown,
-            "unknown_percent": round(100 * self.counts.unknown / done, 3) if done else None,
-            "rows_read": self.rows_read,
-            "leader_changes": self.leader_changes,
-            "kills": self.kills,
-            "power_failures": self.power_failures,
-            "recovery_ms": {
-                "median": round(1000 * recovered[len(recovered) // 2]) if recovered else None,
-                "max": round(1000 * recovered[-1]) if recovered else None,
-            },
-            "faults": {name: {"played": n, "with_effect": felt} for name, (n, felt) in self.faults.items()},
-            "gates": [gate._asdict() | {"holds": gate.holds} for gate in self.gates],
-            "gates_count": plan.time_s >= FULL_S,
-            "skipped": self.skipped,
-            "story": self.story,
-            "checks": self.judgement.checked.to_json(),
-        }
 
 
 class Run:
@@ -143,6 +71,9 @@ class Run:
             self._side = SideWorkload(subject, self._history, plan.seed)
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks)
         self._monitor = Monitor(subject, self._history)
+        self._scene: Scene | None = None
+        if plan.is_scripted and isinstance(subject, RaftMQSubject):
+            self._scene = Scene(subject, self._stage, self._history, folder, plan.scale, tell, self._hold)
         self._played: list[Played] = []
         self._reasons: list[str] = [tools.suspicion] if tools.suspicion else []
         """Doubts: with any of them the run is not valid."""
@@ -161,11 +92,15 @@ class Run:
             self._phase("quiet")
             self._stage.sleep(min(QUIET_S, self._plan.time_s / 4))
             self._phase("faults")
-            self._inflict()
+            if self._scene is None:
+                self._inflict()
+            else:
+                self._play_story(self._scene)
             whole = self._heal()
             self._finish_load(whole)
             if whole:
                 self._read_back()
+                self._sum_up()
         finally:
             if self._side is not None:
                 self._side.abort()
@@ -174,6 +109,25 @@ class Run:
             self._subject.stop()
             self._history.close()
         return self._outcome()
+
+    def _play_story(self, scene: Scene) -> None:
+        assert self._plan.scenario is not None
+        try:
+            STORIES[self._plan.scenario.name].play(scene)
+        except (StoryEnds, OSError, RaftMQError) as error:
+            scene.doubts.append(f"the scenario could not be played to its end: {error}")
+
+    def _hold(self, held: bool) -> bool:
+        """Holds the load, or lets it go on; whether nothing is under way any more."""
+        self._load.factor = 0.0 if held else 1.0
+        if self._side is not None:
+            self._side.held = held
+        deadline = time.monotonic() + QUIET_LOAD_S
+        while held and (self._load.counts.in_flight or (self._side is not None and self._side.busy)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
 
     @property
     def ops(self) -> Sequence[Op]:
@@ -280,13 +234,23 @@ class Run:
         except (OSError, RaftMQError) as error:
             self._reasons.append(f"the replicas could not be read to their end: {error}")
 
+    def _sum_up(self) -> None:
+        """Stops the nodes in order and sums up what each has in its state: equal after equal entries."""
+        if not isinstance(self._subject, RaftMQSubject) or self._reasons:
+            return
+        self._subject.stop_in_order()
+        try:
+            self._subject.read_digests(self._history)
+        except (OSError, KVError) as error:
+            self._reasons.append(f"the states could not be summed up: {error}")
+
     def _outcome(self) -> Outcome:
         seconds = self._elapsed
         judgement = judge(self._history.ops, len(self._subject.node_ids))
-        verdict, reasons = conclude(
-            self._plan, self._load.counts, self._played, [*self._monitor.two_leaders, *judgement.broken],
-            [*self._reasons, *judgement.doubts],
-        )  # fmt: skip
+        broken, doubts = [*self._monitor.two_leaders, *judgement.broken], [*self._reasons, *judgement.doubts]
+        if self._scene is not None:
+            broken, doubts = [*self._scene.broken, *broken], [*self._scene.doubts, *doubts]
+        verdict, reasons = conclude(self._plan, self._load.counts, self._played, broken, doubts)
         story = explain(self._history.ops, self._subject.evidence()) if verdict is Verdict.INVALID else []
         faults = applied_and_felt(
             (nemesis.name for nemesis in self._plan.nemeses), ((each.name, each.effect) for each in self._played)
@@ -294,56 +258,14 @@ class Run:
         return Outcome(
             verdict, reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
             self._stage.power_failures, self._rows, judgement, self._skipped, seconds, story, faults,
-            self._gates(faults),
+            self._gates(faults), self._scene.measured if self._scene is not None else {},
         )  # fmt: skip
 
     def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
         """None for chosen faults, and for other systems than our own."""
+        if self._scene is not None:
+            return self._scene.gates
         if self._plan.chosen or self._side is None:
             return []
         cuts = self._stage.power_failures if Capability.POWER in self._subject.capabilities else None
         return gates(self._plan.time_s, self._load.counts, faults, self._monitor.changes, cuts)
-
-
-def conclude(
-    plan: Plan, counts: Counts, played: Sequence[Played], broken: Sequence[str], doubts: Sequence[str]
-) -> tuple[Verdict, list[str]]:
-    """The verdict and all its reasons. `broken` promises make it invalid, any doubt unknown; only nothing is valid."""
-    reasons = [*broken, *doubts]
-    felt = {each.name for each in played if each.effect.happened}
-    never = sorted({each.name for each in played} - felt)
-    reasons += [f"{name} never had a measurable effect" for name in never]
-    if plan.nemeses and not played:
-        reasons.append("no fault was played: the time was too short")
-    done = counts.acked + counts.failed + counts.unknown
-    if counts.unknown > UNKNOWN_SHARE_MAX * done:
-        reasons.append(f"{counts.unknown} of {done} sends are of unknown outcome")
-    reasons += [
-        f"not well again {HEAL_S:.0f} s after {each.name} at {each.at_s:.1f} s"
-        for each in played
-        if each.recovered_s is None
-    ]
-    if broken:
-        return Verdict.INVALID, reasons
-    return (Verdict.UNKNOWN if reasons else Verdict.VALID), reasons
-
-
-def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op]) -> None:
-    """verdict.json and report.html."""
-    from jepsen_like.report import RunInfo, machine_facts, write_report
-
-    told = outcome.to_json(plan)
-    (folder / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    facts = {name: value for name, value in told.items() if isinstance(value, str | int | float) and name != "schema"}
-    facts |= {f"fault {name}": f"applied {n}, felt {felt}" for name, (n, felt) in outcome.faults.items()}
-    facts |= {f"gate {gate.name}": gate.line for gate in outcome.gates}
-    facts |= {f"skipped {name}": why for name, why in outcome.skipped.items()}
-    what = plan.scenario.name if plan.scenario is not None else "mix of faults"
-    run = RunInfo(
-        f"chaos {plan.subject}, {what}, seed {plan.seed}: {outcome.verdict.value}",
-        plan.command,
-        facts=facts,
-        machine=machine_facts(),
-        explanation="\n\n".join([*outcome.reasons, "\n".join(outcome.story)]),
-    )
-    write_report(folder / "report.html", run, ops, outcome.judgement.checked)

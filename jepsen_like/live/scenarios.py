@@ -31,6 +31,8 @@ class Scenario(NamedTuple):
     waits_for: str | None = None
     """The feature that has to be built before this can be run; such a scenario ends as unsupported."""
     subjects: tuple[str, ...] = ("raftmq", "pysyncobj")
+    is_scripted: bool = False
+    """It plays acts (`jepsen_like.live.stories`), not faults dealt at random; `--time` does not apply."""
 
 
 _BUILT = (
@@ -59,13 +61,13 @@ _BUILT = (
     Scenario("clock-skew", "wall clocks jump", ("clock-skew",), subjects=("raftmq",)),
     Scenario("leader-ping-pong", "leadership handed round and round", ("leader-ping-pong",), subjects=("raftmq",)),
     Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
+    Scenario("report-001", "metadata made on one leader is there on every other, after restarts without it and after"
+             " 200 role switches", subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 _WAITING = (
     Scenario("report-000", "messages read back from the object store while segments are trimmed",
              waits_for="tiered storage"),
-    Scenario("report-001", "a data directory with a damaged middle is repaired from the peers",
-             waits_for="log repair from peers"),
     Scenario("report-002", "a replica that lost its disk comes back from a snapshot",
              waits_for="snapshot transfer"),
     Scenario("report-004-surge", "a surge of traffic is held at the configured limits", waits_for="flow control"),

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.local_errors import ExitCode, LocalError
+from jepsen_like.live.outcome import Outcome, write_outcome
 from jepsen_like.live.owned import Owned, state_folder, sweep
 from jepsen_like.live.plan import Plan, choose
 from jepsen_like.live.power import ShimError
 from jepsen_like.live.processes import Processes
-from jepsen_like.live.run import Outcome, Run, Tools, write_outcome
+from jepsen_like.live.run import Run, Tools
 from jepsen_like.live.scenarios import Scenario
 from jepsen_like.live.shim import Shim, ShimPower, prepare
 from jepsen_like.live.stage import Nemesis
+from jepsen_like.live.stories import STORIES
+from jepsen_like.live.story import Story
 from jepsen_like.live.subject import Capability, Subject
 from jepsen_like.live.verdict import Verdict
 
@@ -37,19 +40,32 @@ class Wish(NamedTuple):
     seed: int
     rate: int | None
     """None: what suits the subject."""
+    scale: float = 1.0
+    """Of a scripted scenario."""
+
+    @property
+    def story(self) -> Story | None:
+        """What is played instead of faults dealt at random."""
+        return STORIES[self.scenario.name] if self.scenario is not None and self.scenario.is_scripted else None
 
 
-def check_space(folder: Path, free_bytes: int | None = None) -> None:
-    """Raises LocalError for less than 2 GiB: a full disk of the machine itself would hurt more than the nodes."""
+def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_BYTES_MIN) -> None:
+    """Raises LocalError for less: a full disk of the machine itself would hurt more than the nodes."""
     there = folder if folder.exists() else next(parent for parent in folder.absolute().parents if parent.exists())
     free = shutil.disk_usage(there).free if free_bytes is None else free_bytes
-    if free < FREE_BYTES_MIN:
+    if free < needed:
         raise LocalError(
             f"only {free / (1 << 30):.2f} GiB are free at {there}",
-            "a run needs 2 GiB: its nodes' logs, its history, and room for everybody else",
+            f"this run needs {needed / (1 << 30):.3g} GiB: its nodes' logs, its history, and room for everybody else",
             "raftmq chaos run --out DIR    (on another disk)",
             ExitCode.REFUSED,
         )
+
+
+def space_needed(wish: Wish) -> int:
+    """Bytes: 2 GiB, or what a scripted scenario says it writes at its scale, and 1 GiB for everybody else."""
+    story = wish.story
+    return FREE_BYTES_MIN if story is None else max(FREE_BYTES_MIN, int((story.free_gib * wish.scale + 1) * (1 << 30)))
 
 
 def run_folder(out: Path | None, seed: int) -> Path:
@@ -86,7 +102,7 @@ def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
 
 def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan, Outcome]:
     """The whole run in an empty folder. Nodes' directories stay only if the verdict is not valid."""
-    check_space(folder)
+    check_space(folder, needed=space_needed(wish))
     with owning(folder, tell) as owned:
         nodes = folder / NODES
         owned.add_directory(nodes)
@@ -96,7 +112,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
             choice = choose(subject.capabilities, missing, wish.nemeses)
             plan = Plan(
                 wish.subject, wish.scenario, choice.nemeses, wish.time_s, wish.seed, wish.rate or subject.load.rate,
-                wish.nemeses is not None,
+                wish.nemeses is not None, wish.scale,
             )  # fmt: skip
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():
@@ -124,6 +140,9 @@ def _build(
         from jepsen_like.live.pysyncobj_subject import PySyncObjSubject
 
         return PySyncObjSubject(nodes, processes, seed=wish.seed), Tools(), {}
+    if wish.story is not None:
+        size = wish.story.segment_mib << 20
+        return RaftMQSubject(nodes, processes, seed=wish.seed, segment_size_bytes=size), Tools(), {}
     if not _wants_shim(wish):
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}
     work = folder / SHIM

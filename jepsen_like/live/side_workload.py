@@ -50,6 +50,9 @@ class SideWorkload:
         self._client: AsyncClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._busy = 0
+        self.held = False
+        """While set, nothing new is begun; what is under way goes on. Any thread."""
         self.answered = 0
         """Operations with an outcome other than unknown."""
 
@@ -91,6 +94,22 @@ class SideWorkload:
         self, process: int, f: str, value: dict[str, Any], act: Awaitable[dict[str, Any]], *, writes: bool
     ) -> tuple[int, dict[str, Any] | None]:
         """One operation: (the process for the next one, the answer or None). A read that failed did not happen."""
+        while self.held and not self._stopping:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(PAUSE_S)
+        self._busy += 1
+        try:
+            return await self._perform(process, f, value, act, writes=writes)
+        finally:
+            self._busy -= 1
+
+    @property
+    def busy(self) -> int:
+        """Operations under way. Any thread."""
+        return self._busy
+
+    async def _perform(
+        self, process: int, f: str, value: dict[str, Any], act: Awaitable[dict[str, Any]], *, writes: bool
+    ) -> tuple[int, dict[str, Any] | None]:
         from cluster.client.errors import RaftMQError, Unknown
 
         invoked = self._history.invoke(process, f, value)

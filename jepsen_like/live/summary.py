@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jepsen_like.live.gates import FULL_S
+from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.run import Outcome
 
 
 def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
@@ -25,6 +25,7 @@ def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
     )
     yield from _table(outcome)
     yield from _gates(outcome, plan)
+    yield from (f"  measured: {name} {value}" for name, value in outcome.measured.items())
     if outcome.story:
         yield "how one of them was lost:"
         yield from (f"  {line}" for line in outcome.story)
@@ -50,6 +51,7 @@ def _table(outcome: Outcome) -> Iterator[str]:
 def _gates(outcome: Outcome, plan: Plan) -> Iterator[str]:
     if not outcome.gates:
         return
-    share = "" if plan.time_s >= FULL_S else f" of {FULL_S:g} s, scaled to {plan.time_s:g} s: they do not count yet"
+    less = f"scale {plan.scale:g}" if plan.is_scripted else f"{plan.time_s:g} s of {FULL_S:g} s"
+    share = "" if plan.gates_count else f" at {less}: they do not count yet"
     yield f"gates{share}: {sum(gate.holds for gate in outcome.gates)} of {len(outcome.gates)} hold"
     yield from (f"  {gate.line}" for gate in outcome.gates)

@@ -12,11 +12,12 @@ from cluster.local_errors import LocalError
 from jepsen_like.live.owned import FOLDER_VARIABLE
 from jepsen_like.live.plan import Deck, choose
 from jepsen_like.live.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
-from jepsen_like.live.session import check_space, run_folder
+from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
+from jepsen_like.live.stories import STORIES
 from jepsen_like.live.subject import Capability
 from jepsen_like.live.verdict import Verdict
 
-WAITING = ("report-000", "report-001", "report-002", "report-004-surge", "bitflip-minority", "membership-churn")
+WAITING = ("report-000", "report-002", "report-004-surge", "bitflip-minority", "membership-churn")
 
 
 def test_exit_codes_are_fixed() -> None:
@@ -76,6 +77,20 @@ def test_every_scenario_names_faults_that_there_are() -> None:
         assert set(scenario.nemeses) <= NEMESES.keys()
         assert scenario_named(scenario.name) is scenario
         assert not (scenario.nemeses and scenario.waits_for)
+
+
+def test_scale_is_for_scripted_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", "--scenario", "pause", "--scale", "0.5"]) == 2
+    assert "--scale is for scripted scenarios" in capsys.readouterr().err
+    assert run(["chaos", "run", "--scenario", "report-001", "--scale", "2"]) == 2
+    assert {name for name, scenario in SCENARIOS.items() if scenario.is_scripted} == set(STORIES)
+
+
+def test_a_scripted_scenario_says_what_disk_it_needs() -> None:
+    wish = Wish("raftmq", SCENARIOS["report-001"], (), 60.0, 7, None, 0.1)
+    assert wish.story is STORIES["report-001"]
+    assert space_needed(wish) == 2 << 30
+    assert space_needed(wish._replace(scenario=None)) == 2 << 30
 
 
 def test_a_full_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,9 @@
+"""The scripted scenarios by name."""
+
+from __future__ import annotations
+
+from jepsen_like.live import story_report_001
+from jepsen_like.live.story import Story
+
+STORIES: dict[str, Story] = {"report-001": story_report_001.STORY}
+"""Every scenario that is scripted."""

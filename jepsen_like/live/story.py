@@ -1,0 +1,127 @@
+"""Scripted scenarios: fixed acts instead of faults dealt at random, and what each of them demands of the system."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jepsen_like.history import HistoryWriter
+from jepsen_like.live.gates import Gate
+from jepsen_like.live.monitor import PROCESS
+from jepsen_like.live.raftmq_subject import RaftMQSubject
+from jepsen_like.live.stage import Stage
+from jepsen_like.live.subject import is_caught_up
+
+WELL_S = 60.0
+
+
+class StoryEnds(Exception):
+    """The story cannot go on: why. What was demanded so far stands, the run is not valid."""
+
+
+class Scene:
+    """What a story works with, and where it writes down what it found."""
+
+    def __init__(
+        self, subject: RaftMQSubject, stage: Stage, history: HistoryWriter, folder: Path, scale: float,
+        tell: Callable[[str], None], hold: Callable[[bool], bool],
+    ) -> None:  # fmt: skip
+        self.subject = subject
+        self.stage = stage
+        self.history = history
+        self.folder = folder
+        self.scale = scale
+        """1 is the scenario as it is meant; less is a rehearsal."""
+        self.tell = tell
+        self._hold = hold
+        self.broken: list[str] = []
+        """Promises that were broken, each with its proof."""
+        self.doubts: list[str] = []
+        self.gates: list[Gate] = []
+        self.measured: dict[str, Any] = {}
+        """For the JSON."""
+        self._began = time.monotonic()
+
+    @property
+    def rng(self) -> random.Random:
+        """Seeded."""
+        return self.stage.rng
+
+    def count(self, full: int) -> int:
+        """A number of things at this scale, at least one."""
+        return max(1, round(full * self.scale))
+
+    @contextlib.contextmanager
+    def act(self, name: str) -> Iterator[list[str]]:
+        """One act, in the history and on the screen with its time; what is added to the list is told with it."""
+        note = self.history.invoke(PROCESS + 1, "fault", {"kind": name, "nodes": []})
+        at_s, told = time.monotonic() - self._began, []  # type: tuple[float, list[str]]
+        try:
+            yield told
+        finally:
+            took_s = time.monotonic() - self._began - at_s
+            detail = "; ".join(told)
+            self.history.ok(note, note.value | {"detail": detail})
+            self.tell(f"{at_s:6.1f} s   {name} ({took_s:.1f} s){': ' * bool(detail)}{detail}")
+
+    def demand(self, holds: bool, what: str) -> None:
+        """A promise; `what` is its proof if it does not hold."""
+        if not holds:
+            self.broken.append(what)
+
+    def gate(self, name: str, value: float, wanted: float, *, at_most: bool = False, told: str = "") -> None:
+        """A measured value that a full run must reach."""
+        self.gates.append(Gate(name, value, wanted, at_most, told))
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Inside, no client asks for anything, and nothing is under way. Raises StoryEnds."""
+        try:
+            if not self._hold(True):
+                raise StoryEnds("requests under way had no outcome although the load was held")
+            yield
+        finally:
+            self._hold(False)
+
+    def wait_well(self, nodes: list[int] | None = None) -> float:
+        """Seconds until these nodes (all) agree on a leader that takes writes. Raises StoryEnds."""
+        wanted = self.subject.node_ids if nodes is None else nodes
+        begun = time.monotonic()
+        while not agree(self.subject, wanted):
+            if time.monotonic() - begun > WELL_S:
+                raise StoryEnds(f"nodes {wanted} did not agree on a leader within {WELL_S:.0f} s")
+            time.sleep(0.02)
+        return time.monotonic() - begun
+
+    def wait_caught_up(self, timeout_s: float = WELL_S) -> None:
+        """Waits until every node has applied what any knows to be committed. Raises StoryEnds."""
+        deadline = time.monotonic() + timeout_s
+        while not is_caught_up(self.subject.states()):
+            if time.monotonic() > deadline:
+                raise StoryEnds(f"the replicas had not applied the same after {timeout_s:.0f} s")
+            time.sleep(0.05)
+
+
+class Story(NamedTuple):
+    """A scripted scenario: `play(scene)` raises StoryEnds if it cannot go on."""
+
+    play: Callable[[Scene], None]
+    free_gib: int = 2
+    """Disk that it needs at scale 1."""
+    segment_mib: int = 6
+
+
+def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:
+    """Whether these nodes answer and name one leader among them that takes writes."""
+    states = subject.states()
+    known = [state for node in nodes if (state := states[node]) is not None]
+    leaders = {state.leader for state in known}
+    if len(known) < len(nodes) or len(leaders) != 1:
+        return False
+    leader = leaders.pop()
+    first = states.get(leader) if leader is not None else None
+    return first is not None and first.leads and first.open
