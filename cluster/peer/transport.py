@@ -9,6 +9,7 @@ driver hears of it at once and need not wait for a timeout.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import socket as socket_module
 from collections.abc import Callable, Iterable
@@ -88,9 +89,10 @@ class Link(asyncio.Protocol):
                     logger.error("node %d refuses this node: %s", self.peer, header[0] if header else "no reason")
         except (WireError, FrameTooLargeError) as error:
             logger.warning("node %d answered with a bad frame: %s", self.peer, error)
-            self._abort()
+            self.abort()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Ends the connection; the dialler tries again."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -179,6 +181,8 @@ class Inlet(asyncio.Protocol):
             return
         self._peer = NodeId(header[2])
         self._channel = header[5]
+        if self._channel == CONTROL:
+            self._owner.on_hello(self._peer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A peer that closes its control connection may be dead."""
@@ -205,6 +209,7 @@ class PeerTransport:
         self._handlers: Handlers | None = None
         self._server: asyncio.Server | None = None
         self._diallers: list[asyncio.Task[None]] = []
+        self._lookups: set[asyncio.Task[None]] = set()
         self._closing = False
 
     async def start(self, handlers: Handlers) -> None:
@@ -219,9 +224,10 @@ class PeerTransport:
     async def close(self) -> None:
         """Closes every connection."""
         self._closing = True
-        for task in self._diallers:
+        tasks = [*self._diallers, *self._lookups]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._diallers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for transport in [link.transport for link in self.links.values()] + [i.transport for i in self.inlets]:
             if transport is not None:
                 transport.abort()
@@ -274,7 +280,31 @@ class PeerTransport:
             await asyncio.sleep(delay)
             delay = min(REDIAL_MAX_S, delay * 2)
 
+    async def _leave_old_address(self, peer: NodeId) -> None:
+        """Drops links to an address that the peer's name no longer has: the dialler makes new ones at once."""
+        host, port = self._addresses[peer]
+        try:
+            rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket_module.SOCK_STREAM)
+        except OSError as error:
+            logger.debug("node %d: the name %s cannot be looked up: %s", peer, host, error)
+            return
+        addresses = {str(row[4][0]) for row in rows}
+        for link in [link for (to, _), link in self.links.items() if to == peer]:
+            remote = link.transport.get_extra_info("peername") if link.transport is not None else None
+            if remote is not None and remote[0] not in addresses:
+                logger.info("node %d has moved from %s: %s is %s now", peer, remote[0], host, ", ".join(addresses))
+                link.abort()
+
     # --- called by the protocols ---------------------------------------------------------------------------------
+
+    def on_hello(self, peer: NodeId) -> None:
+        """A peer introduced itself. One that came back under another address has left links behind that nobody closes:
+        waiting for them to time out would keep it out for seconds."""
+        if peer not in self._addresses or _is_address(self._addresses[peer][0]):
+            return
+        task = asyncio.get_running_loop().create_task(self._leave_old_address(peer), name=f"look up node {peer}")
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
 
     def check_hello(self, header: list[Any]) -> str:
         """Why a handshake is refused; "" if it is not."""
@@ -314,3 +344,12 @@ class PeerTransport:
         """A control connection from or to the peer closed."""
         if not self._closing and self._handlers is not None:
             self._handlers.closed(peer)
+
+
+def _is_address(host: str) -> bool:
+    """Whether there is nothing to look up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

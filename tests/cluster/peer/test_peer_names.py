@@ -71,6 +71,37 @@ async def test_a17_a_peer_that_comes_back_under_another_address_is_found_by_its_
     await first.close()
 
 
+async def test_a17_a_peer_that_moved_is_found_although_its_old_address_holds_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a pod whose host went dark: nobody closes the old connection, and what is sent into it seems to arrive."""
+    loop, base = asyncio.get_running_loop(), free_base_port(2)
+    address = "127.0.0.2"
+    resolve = loop.getaddrinfo
+    held: list[asyncio.BaseTransport] = []
+
+    class Dark(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            held.append(transport)
+
+    async def names(host: Any, port: Any, **options: Any) -> Any:
+        return await resolve(address if host == NAME else host, port, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", names)
+    dark = await loop.create_server(Dark, address, base + 1)
+    peers = {NodeId(1): ("127.0.0.1", base), NodeId(2): (NAME, base + 1)}
+    first, _ = await started(1, peers[NodeId(1)], peers)
+    await until(lambda: first.connected(NodeId(2)) and len(held) == 2)
+    address = "127.0.0.3"
+    second, heard = await started(2, (address, base + 1), peers)
+    await hears(first, heard, 3)
+    await second.close()
+    await first.close()
+    dark.close()
+    for transport in held:
+        transport.close()
+
+
 def test_every_loopback_address_can_be_bound() -> None:
     """What the test above stands on."""
     for address in ("127.0.0.2", "127.0.0.3"):
