@@ -37,6 +37,8 @@ COMMANDS = {
     "down": _here("nodes", "Stop the cluster; nothing is deleted.", "down"),
     "status": _here("status", "Show who leads and how each node is."),
     "recovery": _here("recovery", "Show what the last start of each node found and did."),
+    "fsck": _here("fsck", "Check data directories of stopped nodes."),
+    "rebuild": _here("rebuild", "Replace the state of a stopped node; shows a plan first."),
     "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
     "logs": _here("logs", "Show what the nodes printed."),

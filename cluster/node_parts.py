@@ -14,7 +14,6 @@ from cluster.failpoint_fs import FailpointFileSystem
 from cluster.failpoints import FailpointSet
 from cluster.peer.transport import Membership
 from cluster.recovery.aside import mark_suspect
-from cluster.recovery.checkpoints import no_sums
 from cluster.recovery.keeper import StateKeeper
 from cluster.recovery.opening import StateOpening
 from cluster.recovery.status import RecoveryAccount, Stages
@@ -72,7 +71,7 @@ class Parts:
         run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
         try:
             self.keeper = StateKeeper(
-                fs, path, group_id, self.kv, self._run_file, run, sums=no_sums, wall_ms=clock.wall_ms,
+                fs, path, group_id, self.kv, self._run_file, run, wall_ms=clock.wall_ms,
                 monotonic_ms=clock.monotonic_ms, checkpoint_bytes=environment.checkpoint_bytes,
                 checkpoint_every_ms=environment.checkpoint_every_ms,
             )  # fmt: skip
@@ -81,7 +80,9 @@ class Parts:
             raise
         self.recovery = RecoveryAccount(log, opened, self.stages, previous, boot_id)
 
-    def watch(self, alarms: Alarms, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]) -> None:
+    def watch(
+        self, alarms: Alarms, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]
+    ) -> None:
         """Raises what the start found, and calls `on_corruption`, on any thread, when the state turns out damaged: the
         node must stop, and its next start replaces the state."""
         for key, text in self.alarms:

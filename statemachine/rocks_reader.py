@@ -11,24 +11,29 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
-from rocksdict import AccessType, Options, Rdict
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
 
 from raftlog.membership import Membership
 from statemachine import keys
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.digest import row_hash
-from statemachine.kv import FAMILIES, META, KVError
+from statemachine.digest import digest
+from statemachine.kv import FAMILIES, KV, META, KVCorruptError, KVError
 from statemachine.members import unpack_row
-
-_MASK = 2**64 - 1
+from statemachine.rocks import is_damage
 
 
 class CheckpointReader:
-    """An open checkpoint, for `with`. Raises KVError if it cannot be opened, is damaged, or is of a newer version."""
+    """An open checkpoint or stopped database, for `with`.
 
-    def __init__(self, path: Path) -> None:
+    `strict`: a WAL that ends in the middle of a record is damage too, as everything else that a bit may have done.
+    Raises KVCorruptError if it is damaged, KVError if it cannot be opened or is of a newer version.
+    """
+
+    def __init__(self, path: Path, *, strict: bool = False) -> None:
         self._path = path
+        self._strict = strict
         self._links = Path(tempfile.mkdtemp(prefix="raftmq-read-"))
         try:
             for file in path.iterdir():
@@ -39,7 +44,8 @@ class CheckpointReader:
             raise
         except Exception as error:
             shutil.rmtree(self._links, ignore_errors=True)
-            raise KVError(f"the state database at {path} cannot be opened: {error}") from error
+            kind = KVCorruptError if is_damage(error) else KVError
+            raise kind(f"the state database at {path} cannot be opened: {error}") from error
 
     def _open(self) -> None:
         names = set(Rdict.list_cf(str(self._links), Options(raw_mode=True))) - {"default"}
@@ -51,7 +57,10 @@ class CheckpointReader:
         families = {name: Options(raw_mode=True) for name in names}
         options = Options(raw_mode=True)
         options.create_if_missing(False)
-        self._db = Rdict(str(self._links), options, column_families=families, access_type=AccessType.read_only())
+        if self._strict:
+            options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
+        access = AccessType.read_only(error_if_log_file_exist=False)
+        self._db = Rdict(str(self._links), options, column_families=families, access_type=access)
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
         row = self._views[META].get(keys.FORMAT_KEY) if META in names else None
         if row is not None and keys.U32.unpack(row)[0] > keys.FORMAT:
@@ -60,6 +69,11 @@ class CheckpointReader:
                 f"the state database at {self._path} has row format {keys.U32.unpack(row)[0]}, this version reads "
                 f"{keys.FORMAT}: a newer RaftMQ wrote it; use that version"
             )
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """As `KV.get`."""
+        value: bytes | None = self._views[family].get(key) if family in self._views else None
+        return value
 
     @property
     def mark(self) -> AppliedMark:
@@ -85,16 +99,19 @@ class CheckpointReader:
         try:
             cursor.status()  # a damaged block ends the iteration; only this tells it from the last row
         except Exception as error:
-            raise KVError(f"family {family} of the state database at {self._path} is damaged: {error}") from error
+            raise KVCorruptError(f"family {family} of the database at {self._path} is damaged: {error}") from error
+
+    def tables(self) -> list[str]:
+        """File names of the tables that are in use."""
+        return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 
     def digest(self) -> dict[str, int]:
         """The sum of each family, as `statemachine.digest.digest` has it."""
-        sums = {}
-        for family in FAMILIES:
-            rows = self.rows(family)
-            total = sum(row_hash(family, key, row) for key, row in rows if (family, key) != (META, keys.APPLIED_KEY))
-            sums[family] = total & _MASK
-        return sums
+        return digest(cast("KV", self))  # `scan` is all that it asks for
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As `KV.scan`."""
+        return (row for row in self.rows(family) if start <= row[0] < end)
 
     def close(self) -> None:
         """Lets go of the files; idempotent."""

@@ -13,13 +13,13 @@ SUSPECT = "STATE_SUSPECT"
 """DATA/STATE_SUSPECT: the state is damaged. The next start replaces it. JSON: {why, when_ms}."""
 
 
-def set_aside(fs: FileSystem, path: Path, why: str, now_ms: int, index: int) -> Path:
-    """Moves a file or directory of DATA to DATA/trash/NNNNNN-name with its report; returns where it is now.
+def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int, index: int) -> Path:
+    """Moves a file or directory below DATA to DATA/trash/NNNNNN-name with its report; returns where it is now.
 
     Raises StorageError.
     """
     try:
-        return trash.set_aside(fs, path, path.parent / layout.TRASH, Aside(why, now_ms, index=index))
+        return trash.set_aside(fs, path, directory / layout.TRASH, Aside(why, now_ms, index=index))
     except OSError as error:
         raise storage_error(fs, "setting aside", path, error) from error
 

@@ -8,9 +8,9 @@ only after the CRC of every file of it was compared; the older one may be sound 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cluster.recovery import manifest as manifests
 from cluster.recovery.manifest import CheckpointFile, Manifest
@@ -30,17 +30,20 @@ KEPT = 2
 _TRIES = 3
 
 
-Sums = Callable[[KV], dict[str, int]]
-"""The digest sums of a store at its applied index; {} if it does not keep them."""
+class Rows(Protocol):
+    """What can be asked for a row: a store, or a reader of a stopped one."""
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """See `KV.get`."""
 
 
-def no_sums(kv: KV) -> dict[str, int]:
-    """Of a store that keeps none."""
-    del kv
+def stored_sums(rows: Rows) -> dict[str, int]:
+    """The digest sums that the state keeps, as of its applied index; {} if it keeps none."""
+    del rows
     return {}
 
 
-def mark_of(kv: KV) -> AppliedMark:
+def mark_of(kv: Rows) -> AppliedMark:
     """The last entry that the store has applied."""
     row = kv.get(META, keys.APPLIED_KEY)
     return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
@@ -97,30 +100,30 @@ class Checkpoints:
 
     # --- making ------------------------------------------------------------------------------------------------------
 
-    def make(self, kv: KV, tables: Crcs, sums: Sums, now_ms: int) -> Checkpoint:
+    def make(self, kv: KV, tables: Crcs, now_ms: int) -> Checkpoint:
         """Copies the open store. Raises CheckpointBusyError, KVError, StorageError; then there is nothing new."""
         try:
-            return self._make(kv, tables, sums, now_ms)
+            return self._make(kv, tables, now_ms)
         except OSError as error:
             self._remove(self.path / NEXT)
             raise storage_error(self._fs, "making a checkpoint in", self.path, error) from error
 
-    def _make(self, kv: KV, tables: Crcs, sums: Sums, now_ms: int) -> Checkpoint:
+    def _make(self, kv: KV, tables: Crcs, now_ms: int) -> Checkpoint:
         self._fs.mkdir(self.path)
         copy = self.path / NEXT
-        mark, summed = self._copy(kv, copy, sums)
+        mark, summed = self._copy(kv, copy)
         files = []
         for name in self._fs.listdir(copy):
             size, crc = tables[name] if name in tables else file_crc(self._fs, copy / name)
             files.append(CheckpointFile(name, size, crc))
         return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files)))
 
-    def _copy(self, kv: KV, copy: Path, sums: Sums) -> tuple[AppliedMark, dict[str, int]]:
+    def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
         """What the copy holds is known if nothing was written meanwhile. Nobody is stopped: it may take two tries."""
         for _ in range(_TRIES):
             self._remove(copy)
             kv.flush_tables()
-            before = mark_of(kv), sums(kv)
+            before = mark_of(kv), stored_sums(kv)
             kv.checkpoint(str(copy))
             if mark_of(kv) == before[0]:
                 return before

@@ -18,7 +18,6 @@ class Done(Enum):
     REPLAY = "the log above it is applied again"
     REPLAY_OR_RESTORE = "the log above it is applied again, from a newer checkpoint if there is a sound one"
     RESTORE = "set aside to trash/, replaced by the newest sound checkpoint, the log above that is applied again"
-    WITHHOLD = "the vote is withheld until the log has caught up, the log above the state is applied again"
     REFUSE = "refused, nothing is touched: raftmq rebuild DIR --plan"
 
 
@@ -34,12 +33,6 @@ class Found(Enum):
         "the state has rows, the log holds nothing but GENESIS",
         Done.REFUSE,
         "the log of this node is gone; its rows are the only trace of what it held, so they stay where they are",
-    )
-    LOG_LOST = (
-        "RUN names an applied entry above the end of the log, the state does not",
-        Done.WITHHOLD,
-        "entries are applied only when they are durable here, so the log lost some; the rows do not depend on them, "
-        "and a node that withholds its vote cannot help to elect a leader that lacks them",
     )
     SUSPECT = (
         "STATE_SUSPECT: the last run met damage in the state",
@@ -104,9 +97,7 @@ class Found(Enum):
         return self.value[2]
 
 
-ALARMING = frozenset(
-    {Found.LOG_LOST, Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS}
-)
+ALARMING = frozenset({Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS})
 """What a person should hear of although the node goes on."""
 
 
@@ -117,10 +108,8 @@ class Facts(NamedTuple):
     """Index of the oldest entry in the log."""
     log_last: int
     synced: int = -1
-    """Applied index that RUN knows to be synced."""
+    """Applied index that RUN knows to be synced. Above `log_last` the log lost entries, and withholds the vote."""
     suspect: bool = False
-    withheld: bool = False
-    """The vote is withheld already."""
     exists: bool = True
     damaged: bool = False
     """It does not open, or cannot be read. The next two are unknown then, and if it does not exist."""
@@ -135,8 +124,6 @@ def classify(facts: Facts) -> Found:
     applied = facts.mark.index if known else -1
     if applied > facts.log_last:
         return Found.NEWER if facts.log_last > 0 else Found.LOG_EMPTY
-    if facts.synced > facts.log_last and not facts.withheld:
-        return Found.LOG_LOST
     if facts.suspect:
         return Found.SUSPECT
     if facts.damaged:

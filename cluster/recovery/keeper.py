@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cluster.alarms import Alarms
-from cluster.recovery.checkpoints import CheckpointBusyError, Checkpoints, Sums, mark_of
+from cluster.recovery.checkpoints import CheckpointBusyError, Checkpoints, mark_of
 from cluster.recovery.tables import Tables
 from raftlog.errors import StorageError
 from raftlog.storage import layout
@@ -36,13 +36,12 @@ class StateKeeper:
 
     def __init__(
         self, fs: FileSystem, directory: Path, group_id: int, kv: KV, run_file: RunFile, run: Run, *,
-        sums: Sums, wall_ms: Callable[[], int], monotonic_ms: Callable[[], int],
+        wall_ms: Callable[[], int], monotonic_ms: Callable[[], int],
         checkpoint_bytes: int = CHECKPOINT_BYTES, checkpoint_every_ms: int = CHECKPOINT_EVERY_MS,
     ) -> None:  # fmt: skip
         """`run`: this run, as RUN should tell it; the newest checkpoint is looked up."""
         self._kv = kv
         self._run_file = run_file
-        self._sums = sums
         self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
         self._bytes, self._every_ms = checkpoint_bytes, checkpoint_every_ms
         self._tables = Tables(fs, directory / layout.STATE, group_id)
@@ -93,7 +92,7 @@ class StateKeeper:
     def checkpoint(self) -> None:
         """Makes a checkpoint and removes the oldest. Failing loses nothing; the alarm says why there is none."""
         try:
-            made = self.checkpoints.make(self._kv, self._tables.crcs, self._sums, self._wall_ms())
+            made = self.checkpoints.make(self._kv, self._tables.crcs, self._wall_ms())
             self.checkpoints.prune()
         except KVCorruptError:
             raise

@@ -14,11 +14,10 @@ from cluster.recovery import aside
 from cluster.recovery.checkpoints import Checkpoint, Checkpoints
 from cluster.recovery.found import ALARMING, Done, Facts, Found, classify
 from raftlog.errors import CorruptLogError, DamagedLogError
-from raftlog.storage import layout, vote_withheld
+from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, storage_error
 from raftlog.storage.log_reader import LogReader
 from raftlog.storage.run_file import Run
-from raftlog.storage.vote_withheld import VoteWithheld
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
 from statemachine.kv import KV, KVCorruptError, KVError
 
@@ -48,6 +47,38 @@ class OpenState(NamedTuple):
     reasons: list[str]
     alarms: list[tuple[str, str]]
     """(key, text) of what a person should hear."""
+
+
+def is_of_log(log: LogReader, mark: AppliedMark) -> bool | None:
+    """Whether the log has this entry; None if it cannot tell (none applied, trimmed, beyond its end, damaged)."""
+    if not max(log.first_index, 0) <= mark.index <= log.tail.index:
+        return None
+    try:
+        (entry,) = log.read_entries(mark.index, mark.index + 1, 1)
+    except DamagedLogError:
+        return None
+    return entry.header_crc == mark.header_crc
+
+
+def unusable(checkpoints: Checkpoints, name: str, log: LogReader, above: int = -1) -> str:
+    """Why a checkpoint cannot replace the state below this log, "" if it can; reads all of it."""
+    try:
+        checkpoint = checkpoints.load(name)
+        if checkpoint is None:
+            return "has no sound manifest"
+        mark = checkpoint.manifest.mark
+        if mark.index > log.tail.index:
+            return f"is newer than the log, which ends at {log.tail.index}"
+        if mark.index <= above:
+            return "is not newer than the state"
+        if mark.index + 1 < log.first_index:
+            return f"is older than the log, which begins at {log.first_index}"
+        if is_of_log(log, mark) is False:
+            return "is of another log"
+        wrong = next(checkpoints.problems(checkpoint), None)
+    except OSError as error:
+        return f"cannot be read: {error}"
+    return f"is damaged: {wrong[0].name} {wrong[1]}" if wrong else ""
 
 
 class StateOpening:
@@ -88,9 +119,6 @@ class StateOpening:
         kv, state, damage = self._try_open()
         try:
             found = self._found(state, damage)
-            if found.done is Done.WITHHOLD:
-                self._withhold(found)
-                found = self._found(state, damage)
             self._note(found, state, damage)
             if found.done is Done.REFUSE:
                 raise CorruptLogError(self._refusal(found, state))
@@ -137,7 +165,6 @@ class StateOpening:
                 log_last=self._log.tail.index,
                 synced=self._synced,
                 suspect=aside.suspicion(self._fs, self._directory) is not None,
-                withheld=vote_withheld.load(self._fs, self._directory, self._group_id) is not None,
                 exists=self._existed,
                 damaged=bool(damage),
                 mark=mark,
@@ -147,16 +174,12 @@ class StateOpening:
 
     def _is_of_log(self, mark: AppliedMark) -> bool | None:
         """See Facts.of_this_log."""
-        if not max(self._log.first_index, 0) <= mark.index <= self._log.tail.index:
-            return None
-        try:
-            (entry,) = self._log.read_entries(mark.index, mark.index + 1, 1)
-        except DamagedLogError:
+        same = is_of_log(self._log, mark)
+        if same is None and self._log.first_index <= mark.index <= self._log.tail.index:
             self._reasons.append(
                 f"entry {mark.index}, the last one applied, is damaged in the log: the two could not be compared"
             )
-            return None
-        return entry.header_crc == mark.header_crc
+        return same
 
     # --- what is done ------------------------------------------------------------------------------------------------
 
@@ -171,31 +194,12 @@ class StateOpening:
     def _usable(self, above: int = -1) -> Iterator[Checkpoint]:
         """Sound checkpoints that join the log without a gap, newest first; each is read through."""
         for name in self._checkpoints.names():
-            try:
-                checkpoint = self._checkpoints.load(name)
-                wrong = self._unusable(checkpoint, above)
-            except OSError as error:
-                wrong = f"cannot be read: {error}"
-            if wrong:
+            wrong = unusable(self._checkpoints, name, self._log, above)
+            checkpoint = None if wrong else self._checkpoints.load(name)
+            if checkpoint is None:
                 self._reasons.append(f"checkpoint {name} {wrong}")
-                continue
-            assert checkpoint is not None
-            yield checkpoint
-
-    def _unusable(self, checkpoint: Checkpoint | None, above: int) -> str:
-        if checkpoint is None:
-            return "has no sound manifest"
-        mark = checkpoint.manifest.mark
-        if mark.index > self._log.tail.index:
-            return f"is newer than the log, which ends at {self._log.tail.index}"
-        if mark.index <= above:
-            return "is not newer than the state"
-        if mark.index + 1 < self._log.first_index:
-            return f"is older than the log, which begins at {self._log.first_index}"
-        if self._is_of_log(mark) is False:
-            return "is of another log"
-        wrong = next(self._checkpoints.problems(checkpoint), None)
-        return f"is damaged: {wrong[0].name} {wrong[1]}" if wrong else ""
+            else:
+                yield checkpoint
 
     def _restore(self, found: Found, damage: str) -> OpenState:
         for checkpoint in self._usable():
@@ -226,15 +230,9 @@ class StateOpening:
             return ""
         detail = damage or aside.suspicion(self._fs, self._directory) or ""
         why = f"{found.what}; RUN knew entries up to {self._synced} to be synced. {detail}".rstrip()
-        where = aside.set_aside(self._fs, self._state, why, self._now_ms, self._applied)
+        where = aside.set_aside(self._fs, self._directory, self._state, why, self._now_ms, self._applied)
         self._reasons.append(f"the state was set aside as {where.parent.name}/{where.name}")
         return f"{where.parent.name}/{where.name}"
-
-    def _withhold(self, found: Found) -> None:
-        reason = f"RUN knew applied entries up to {self._synced}, the log ends at {self._log.tail.index}"
-        withheld = VoteWithheld(reason, self._synced, self._log.tail.term, self._now_ms)
-        vote_withheld.withhold(self._fs, self._directory, withheld, self._group_id)
-        self._note(found, None, "")
 
     # --- what is said ------------------------------------------------------------------------------------------------
 

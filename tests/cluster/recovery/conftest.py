@@ -105,8 +105,10 @@ class Place:
         replay(parts, None if apply is None else entries[0].index + apply)
         return entries
 
-    def run(self, count: int, *, apply: int | None = None, clean: bool = True, checkpoint: bool = False) -> int:
-        """A whole life: opens, replays, writes, stops. Returns the applied index."""
+    def run(
+        self, count: int, *, apply: int | None = None, clean: bool = True, checkpoint: bool = False, kill: bool = False
+    ) -> int:
+        """A whole life: opens, replays, writes, stops (`kill`: as kill -9 leaves it). Returns the applied index."""
         parts = self.open()
         replay(parts)
         if count:
@@ -115,7 +117,14 @@ class Place:
         if checkpoint:
             parts.keeper.checkpoint()
         index = parts.state.applied.index
-        parts.close(clean=clean)
+        if not kill:
+            parts.close(clean=clean)
+            return index
+        image = self.path.with_name(self.path.name + "-killed")
+        shutil.copytree(self.path, image)
+        parts.close(clean=False)
+        shutil.rmtree(self.path)
+        image.rename(self.path)
         return index
 
     def checkpoints(self) -> Checkpoints:

@@ -1,0 +1,70 @@
+"""RocksDB's log files (WAL and MANIFEST) read record by record, to find the byte that is wrong.
+
+Blocks of 32 KiB; a record never spans one, its last bytes are zero if no header fits. Little-endian::
+
+    crc u32 (masked crc32c of what follows the length) | length u16 | type u8 | [log number u32] | data
+
+RocksDB itself says only that something is wrong, and in a WAL may take it for the end; this says where.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+BLOCK_SIZE = 32768
+_HEADER = struct.Struct("<IHB")
+_RECYCLABLE = frozenset({5, 6, 7, 8, 11, 131})
+"""Types whose header also holds the log number."""
+_KNOWN = frozenset({*range(1, 12), 130, 131})
+
+
+class BadRecord(NamedTuple):
+    """Where a file stops making sense."""
+
+    offset: int
+    size: int
+    """Bytes from there to the end of the block or file: the record, as far as it can be told."""
+    why: str
+    last: bool
+    """Nothing sound follows: also what a write leaves that a power failure interrupted."""
+
+
+def bad_records(data: bytes) -> list[BadRecord]:
+    """Every place that is wrong; after one, reading goes on at the next block."""
+    found = []
+    for block in range(0, len(data), BLOCK_SIZE):
+        end = min(block + BLOCK_SIZE, len(data))
+        bad = _bad_in_block(data, block, end)
+        if bad is not None:
+            found.append((bad[0], end - bad[0], bad[1], end))
+    return [
+        BadRecord(offset, size, why, number == len(found) - 1 and end == len(data))
+        for number, (offset, size, why, end) in enumerate(found)
+    ]
+
+
+def _bad_in_block(data: bytes, at: int, end: int) -> tuple[int, str] | None:
+    while end - at >= _HEADER.size:
+        crc, length, kind = _HEADER.unpack_from(data, at)
+        if kind == 0 and length == 0 and not any(data[at:end]):
+            return None  # the rest of the block was never written
+        start = at + _HEADER.size - 1
+        stop = start + 1 + length + (4 if kind in _RECYCLABLE else 0)
+        if kind not in _KNOWN:
+            return at, f"a record of type {kind}, which does not exist"
+        if stop > end:
+            return at, f"a record of {length} bytes ends beyond its block or the file"
+        if _unmask(crc) != crc32c(data[start:stop]):
+            return at, "a record fails its checksum"
+        at = stop
+    if any(data[at:end]):
+        return at, "bytes that should be zero are not"
+    return None
+
+
+def _unmask(masked: int) -> int:
+    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
