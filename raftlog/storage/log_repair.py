@@ -164,10 +164,15 @@ class RangeRepair:
 
 
 def copy_frames(part: Part, size: int, target: File, offset: int) -> None:
-    """Writes the part's frames, `size` bytes, to `target` and syncs it."""
-    for at in range(0, size, len(ZERO_CHUNK)):
-        piece = part.file.pread(min(len(ZERO_CHUNK), size - at), LOCAL_HEADER_SIZE + at)
-        target.pwritev([piece], offset + at)
+    """Writes the part's frames, `size` bytes, to `target` and syncs it.
+
+    No piece ends inside a page: to write a part of a page the kernel reads the rest, and that may be a bad sector.
+    """
+    at = 0
+    while at < size:
+        stop = min(size, (offset + at) // len(ZERO_CHUNK) * len(ZERO_CHUNK) + len(ZERO_CHUNK) - offset)
+        target.pwritev([part.file.pread(stop - at, LOCAL_HEADER_SIZE + at)], offset + at)
+        at = stop
     target.fdatasync()
 
 

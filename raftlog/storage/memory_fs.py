@@ -10,6 +10,9 @@ What a power cut does (`crash`), drawn from a seed:
 What a failing call does (`fail_call`): the OSError, after half of a write has happened. After a failed fdatasync the
 bytes are readable but will never become durable by a later fdatasync, as on Linux. `cut_power_at` raises PowerCut in
 the given call and in every later one until `crash`. Directories are durable at once. Not thread-safe but for reads.
+
+What rot does, while running or in between: `rot` flips bits of bytes that were durable, silently; `spoil` makes sectors
+unreadable, so that a read of any of their bytes is EIO, until they are overwritten as a whole.
 """
 
 from __future__ import annotations
@@ -42,9 +45,11 @@ class _Truncate(NamedTuple):
 class _Inode:
     """A file's bytes as read now (`data`), as on disk (`durable`), and the changes between them in order."""
 
-    __slots__ = ("data", "durable", "pending")
+    __slots__ = ("bad", "data", "durable", "pending")
 
     def __init__(self) -> None:
+        self.bad: set[int] = set()
+        """Numbers of sectors that cannot be read."""
         self.data = bytearray()
         self.durable = bytearray()
         self.pending: list[_Write | _Truncate] = []
@@ -142,6 +147,8 @@ class MemoryFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check()
+        if self._inode.bad and not self._inode.bad.isdisjoint(_sector_numbers(offset, offset + size)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         return bytes(self._inode.data[offset : offset + size])
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
@@ -158,6 +165,9 @@ class MemoryFile:
 
     def _write(self, data: bytes, offset: int) -> None:
         self._fs.space_left -= self._growth(len(data), offset)
+        if self._inode.bad:  # a sector written as a whole is a good one; the disk puts it elsewhere
+            whole = range(-(-offset // SECTOR), (offset + len(data)) // SECTOR)
+            self._inode.bad.difference_update(whole)
         self._inode.change(_Write(offset, data))
 
     def _growth(self, size: int, offset: int) -> int:
@@ -247,6 +257,22 @@ class MemoryFileSystem:
         inode = self._inode(path)
         _apply(inode.data, _Write(offset, data))
         _apply(inode.durable, _Write(offset, data))
+
+    def rot(self, path: Path, seed: int, flips: int = 1) -> list[tuple[int, int]]:
+        """Flips a bit in each of `flips` bytes that are on disk, drawn from the seed; returns (offset, mask) of each.
+
+        Later writes over them stay what they are; syncs and crashes change nothing about it.
+        """
+        rng, inode = Random(seed), self._inode(path)
+        length = min(len(inode.durable), len(inode.data))
+        flipped = [(rng.randrange(length), 1 << rng.randrange(8)) for _ in range(flips)] if length else []
+        for offset, mask in flipped:
+            self.damage(path, offset, bytes([inode.durable[offset] ^ mask]))
+        return flipped
+
+    def spoil(self, path: Path, offset: int, size: int) -> None:
+        """Makes the sectors of [offset, offset + size) unreadable."""
+        self._inode(path).bad.update(_sector_numbers(offset, offset + size))
 
     def _inodes(self) -> Iterator[_Inode]:
         seen: set[int] = set()
@@ -376,6 +402,10 @@ def _apply(data: bytearray, change: _Write | _Truncate) -> None:
     if change.offset > len(data):
         data.extend(bytes(change.offset - len(data)))
     data[change.offset : change.offset + len(change.data)] = change.data
+
+
+def _sector_numbers(start: int, stop: int) -> range:
+    return range(start // SECTOR, -(-stop // SECTOR))
 
 
 def _sectors(change: _Write | _Truncate) -> Iterator[_Write | _Truncate]:

@@ -193,3 +193,69 @@ def test_a_directory_moves_as_a_whole_or_not_at_all() -> None:
         assert fs.listdir(Path("/d") / names[0]) == ["x", "y", "z"]
         outcomes.add(names)
     assert outcomes == {("one",), ("two",)}
+
+
+def flip_on_real_disk(path: Path, flips: list[tuple[int, int]]) -> None:
+    """What `MemoryFileSystem.rot` did, done to a real file by somebody else."""
+    data = bytearray(path.read_bytes())
+    for offset, mask in flips:
+        data[offset] ^= mask
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def test_rot_reads_alike_on_both(tmp_path: Path) -> None:
+    """The same writes, syncs and flips on the real file system and in memory: the same bytes are read at every step."""
+    memory, real = MemoryFileSystem(), OsFileSystem()
+    memory.mkdir(tmp_path)
+    files = [fs.open(tmp_path / "x", create=True) for fs in (memory, real)]
+    for seed in range(20):
+        for file in files:
+            file.pwritev([bytes([seed]) * 700], seed * 300)
+            file.fdatasync()
+        flips = memory.rot(tmp_path / "x", seed, 3)
+        assert len(flips) == 3
+        flip_on_real_disk(tmp_path / "x", flips)
+        memory.fsync_dir(tmp_path)
+        first, second = (file.pread(10_000, 0) for file in files)
+        assert first == second
+    memory.crash(1)
+    assert read_file(memory, tmp_path / "x") == read_file(real, tmp_path / "x"), "a crash does not heal"
+
+
+def test_memory_rot_spares_what_is_not_on_disk() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir(Path("/d"))
+    file = fs.open(Path("/d/x"), create=True)
+    assert fs.rot(Path("/d/x"), 1) == []
+    file.pwritev([b"a" * 100], 0)
+    file.fdatasync()
+    file.pwritev([b"b" * 100], 100)
+    flips = fs.rot(Path("/d/x"), 5, 50)
+    assert all(offset < 100 for offset, _ in flips)
+    assert file.pread(100, 100) == b"b" * 100
+    file.pwritev([b"c" * 200], 0)
+    assert file.pread(200, 0) == b"c" * 200
+
+
+def test_memory_spoiled_sectors_are_unreadable_until_written_whole() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir(Path("/d"))
+    file = fs.open(Path("/d/x"), create=True)
+    file.pwritev([b"a" * 4096], 0)
+    file.fdatasync()
+    fs.fsync_dir(Path("/d"))
+    fs.spoil(Path("/d/x"), 1000, 100)
+    for size, offset in ((1, 512), (1, 1535), (4096, 0)):
+        with pytest.raises(OSError, match="Input/output"):
+            file.pread(size, offset)
+    assert file.pread(512, 0) == b"a" * 512
+    assert file.pread(999, 1536) == b"a" * 999
+    file.pwritev([b"b" * 600], 512)
+    assert file.pread(512, 512) == b"b" * 512
+    fs.crash(0)
+    file = fs.open(Path("/d/x"))
+    with pytest.raises(OSError, match="Input/output"):
+        file.pread(1, 1024)
+    file.pwritev([b"c" * 1024], 1024)
+    assert file.pread(2048, 1024)[:1024] == b"c" * 1024

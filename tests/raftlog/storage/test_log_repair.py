@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from raftlog.errors import DamagedLogError, FrameError, OutOfRangeError
+from raftlog.errors import DamagedLogError, FrameError, OutOfRangeError, StorageError
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
@@ -139,3 +139,152 @@ def test_a_file_that_vanished_is_built_again(replica: Replica) -> None:
         repair.feed(data[at : at + 700])
     repair.finish()
     replica.check()
+
+
+@pytest.mark.parametrize("index", [0, 5, 9])
+def test_bad_sectors_are_damage_and_a_repair_writes_over_them(replica: Replica, index: int) -> None:
+    entry = replica.entries[index]
+    path = max(path for path in replica.paths if int(path.stem) <= entry.position)
+    replica.fs.spoil(path, LOCAL_HEADER_SIZE + entry.position - int(path.stem) + entry.size // 2, 1)
+    with pytest.raises(DamagedLogError, match="cannot be read: Input/output error"):
+        replica.log.read_at(entry.position, entry.size)
+    (found,) = replica.log.damage.ranges
+    assert found.first_index <= index <= found.last_index
+    replica.log.repair(found, replica.raw(found.first_index, found.last_index))
+    replica.check()
+
+
+def crash_cases(replica: Replica) -> Iterator[tuple[str, Callable[[Replica], None], int, int]]:
+    """(name, what is done to the disk, first and last damaged entry) of each kind of repair."""
+
+    def rot(*indexes: int) -> Callable[[Replica], None]:
+        return lambda victim: [victim.rot(index, 8) for index in indexes] and None
+
+    def remove(*numbers: int) -> Callable[[Replica], None]:
+        def do(victim: Replica) -> None:
+            for number in numbers:
+                victim.fs.unlink(victim.paths[number])
+                victim.fs.unlink(victim.paths[number].with_suffix(".idx"))
+            victim.fs.fsync_dir(LOG)
+
+        return do
+
+    yield "one frame of the active file", rot(8), 8, 8
+    yield "frames of a sealed file", rot(4, 5), 4, 5
+    yield "a file that is gone", remove(1), 4, 6
+    yield "two files that are gone", remove(0, 1), 0, 6
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("how", ["power cut", "EIO"])
+def test_a_repair_that_stops_anywhere_leaves_the_range_damaged_or_repaired(
+    new_log: NewLog, frames: Frames, number: int, how: str
+) -> None:
+    """Every call of a repair is the last one, once: what is shown afterwards is right, and the next repair heals it."""
+    calls = 0
+    while True:
+        replica = Replica(new_log, frames)
+        replica.log.write_idle_mark()
+        replica.log.close(clean=False)
+        name, harm, first, last = list(crash_cases(replica))[number]
+        harm(replica)
+        replica.fs.restart()
+        log = SegmentedLog.open(replica.fs, DATA, group_id=GROUP, committed_index=6)
+        found = log.find_damage(0, 10)
+        assert found is not None
+        assert (found.first_index, found.last_index) == (first, last)
+        calls += 1
+        if how == "EIO":
+            replica.fs.fail_call(replica.fs.calls + calls)
+        else:
+            replica.fs.cut_power_at(replica.fs.calls + calls)
+        try:
+            log.repair(found, replica.raw(first, last))
+        except (PowerCut, StorageError):
+            context = f"{name}, {how} at call {calls}: {replica.fs.trace[-3:]}"
+        else:
+            break
+        if how == "EIO":
+            check_shown(log, replica, context)
+        replica.fs.crash(calls)
+        log = SegmentedLog.open(replica.fs, DATA, group_id=GROUP, committed_index=6)
+        check_shown(log, replica, context)
+        assert log.tail.index == 9, context
+        while (found := log.find_damage(0, 10)) is not None:
+            log.repair(found, replica.raw(found.first_index, found.last_index))
+        replica.log = log
+        replica.check()
+    assert calls > 4
+
+
+def check_shown(log: SegmentedLog, replica: Replica, context: str) -> None:
+    """Every entry reads as it was written, or as damaged."""
+    for entry in replica.entries:
+        try:
+            assert log.read_entries(entry.index, entry.index + 1, 1 << 20) == [entry], context
+        except DamagedLogError:
+            continue
+
+
+@pytest.mark.parametrize("index", range(1, 10))
+@pytest.mark.parametrize("where", [8, 500])
+def test_damage_is_never_taken_for_a_conflict(replica: Replica, frames: Frames, index: int, where: int) -> None:
+    """A leader repeats entries that are damaged here: they are the same, by their terms, and nothing is cut."""
+    replica.rot(index, where)
+    replica.log.append(replica.entries[max(1, index - 1) : index + 1])
+    replica.log.append(replica.entries[1:])
+    assert replica.log.tail.index == 9
+    found = damage(replica, index)
+    replica.log.repair(found, replica.raw(index, index))
+    replica.check()
+
+
+@pytest.mark.parametrize("index", range(1, 10))
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("where", [8, 500])
+def test_a_conflict_at_damage_cuts_it(replica: Replica, frames: Frames, index: int, cut: int, where: int) -> None:
+    """Entries of a later term replace the damaged one, or the one behind it: the log is that of the leader."""
+    if index + cut > 9:
+        pytest.skip("nothing behind the last entry")
+    new = frames(replica.log._tail_at(index + cut - 1), [700, 20], term=2)
+    replica.rot(index, where)
+    replica.log.find_damage(0, 10)
+    replica.log.append(new)
+    assert [found[2:4] for found in replica.log.damage.ranges] == ([(index, index)] if cut else [])
+    replica.entries[index + cut :] = new
+    for found in replica.log.damage.ranges:
+        replica.log.repair(found, replica.raw(index, index))
+    count = len(replica.entries)
+    assert replica.log.read_entries(0, count, 1 << 20) == replica.entries
+    replica.fs.crash(0)
+    again = SegmentedLog.open(replica.fs, DATA, group_id=GROUP)
+    assert again.read_entries(0, count, 1 << 20) == replica.entries
+    assert again.term_ranges() == [(0, 0)] + [(1, 1)] * (index + cut > 1) + [(index + cut, 2)]
+
+
+def test_a_log_with_a_hole_is_cut_rolls_and_stops_in_order(replica: Replica, frames: Frames) -> None:
+    """No index that does not know where entries begin is ever kept: the hole is found again after each start."""
+    replica.log.write_idle_mark()
+    replica.log.close(clean=False)
+    replica.rot(8, 8)
+    replica.fs.restart()
+    log = SegmentedLog.open(replica.fs, DATA, group_id=GROUP)
+    assert [found[2:4] for found in log.damage.ranges] == [(8, 8)]
+    log.append(frames(log.tail, [10]))
+    log.close(clean=True)
+    assert not replica.fs.exists(LOG / "CLEAN")
+    log = SegmentedLog.open(replica.fs, DATA, group_id=GROUP)
+    assert [found[2:4] for found in log.damage.ranges] == [(8, 8)]
+    more = frames(log.tail, [2000, 2000])
+    log.append(more)
+    log.prepare_next()
+    replica.fs.restart()
+    log = SegmentedLog.open(replica.fs, DATA, group_id=GROUP)
+    (found,) = log.damage.ranges
+    log.repair(found, replica.raw(8, 8))
+    assert log.read_entries(0, 10, 1 << 20) == replica.entries
+    assert log.read_entries(11, 13, 1 << 20) == more
+    replica.fs.restart()
+    log = SegmentedLog.open(replica.fs, DATA, group_id=GROUP)
+    assert not log.damage
+    assert log.read_entries(0, 10, 1 << 20) == replica.entries
