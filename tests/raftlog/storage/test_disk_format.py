@@ -11,16 +11,25 @@ from raftlog.errors import CorruptLogError, FrameError, IdentityError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry, tail_after
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage import identity as identities
+from raftlog.storage import run_file, vote_withheld
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.hard_state import decode_slot, encode_slot
 from raftlog.storage.identity import Identity
+from raftlog.storage.run_file import Run, RunState
 from raftlog.storage.segment import decode_header, decode_mark, encode_header, encode_mark, mark_of, newest_mark
 from raftlog.storage.segment_index import SegmentIndex, decode_index, encode_index
+from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import EMPTY_TAIL, EntryType, HardState, LogTail, NodeId
 
 CLUSTER = UUID("00112233-4455-6677-8899-aabbccddeeff")
 NODE = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
 TAIL = LogTail(5, 41, 0x1122334455, 0xCAFEBABE, 0x1100000000, 1_700_000_000_123)
+
+RUN = Run(
+    RunState.STOPPED, 4711, CLUSTER.bytes, 1_700_000_000_000, 41, 5, 0xCAFEBABE, 1_700_000_000_001, 1_700_000_000_002,
+    1_700_000_000_003, 40,
+)  # fmt: skip
+WITHHELD = VoteWithheld("a reason", 41, 5, 1_700_000_000_000)
 
 VECTORS = {
     "genesis frame": (
@@ -54,6 +63,15 @@ VECTORS = {
     "hard state slot": (
         "524d5148a5d2a7ae00010000000000090000000000000003000000000000000500000000000000020000000000000028"
         "00000000000000000000000000000000"
+    ),
+    "run slot": (
+        "524d51528bd4799e0001020000000009000000000000000300001267cafebabe00112233445566778899aabbccddeeff"
+        "0000018bcfe56800000000000000002900000000000000050000018bcfe568010000018bcfe568020000018bcfe56803"
+        "00000000000000280000000000000000"
+    ),
+    "vote withheld": (
+        "524d5156cbe12d63000100000000000984a6726561736f6ea86120726561736f6ea5696e64657829a47465726d05a873"
+        "696e63655f6d73cf0000018bcfe56800"
     ),
     "identity": (
         "524d514903e0a734000100000000000900000000000000020000018bcfe5680000112233445566778899aabbccddeeff"
@@ -93,6 +111,8 @@ def build() -> dict[str, bytes]:
         "sync mark": encode_mark(mark_of(TAIL, 12)),
         "index sidecar": b"".join(encode_index(index(), TAIL, 9)),
         "hard state slot": encode_slot(3, HardState(5, NodeId(2), 40), 9),
+        "run slot": run_file.encode_slot(RUN, 3, 9)[:112],
+        "vote withheld": vote_withheld.encode(WITHHELD, 9),
         "identity": identities.encode(Identity(CLUSTER, 9, NodeId(2), NODE, 1_700_000_000_000)),
     }
 
@@ -117,6 +137,8 @@ def test_vectors_decode() -> None:
     assert head.tail == TAIL
     assert (decoded.offsets, decoded.terms) == (index().offsets, [(40, 4), (41, 5)])
     assert decode_slot(raw["hard state slot"], 9) == (3, HardState(5, NodeId(2), 40))
+    assert run_file.decode_slot(raw["run slot"].ljust(512, b"\0"), 9) == (3, RUN)
+    assert vote_withheld.decode(raw["vote withheld"], 9) == WITHHELD
     assert identities.decode(raw["identity"], Path("f")).node_uuid == NODE
 
 
