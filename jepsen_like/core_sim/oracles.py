@@ -161,6 +161,8 @@ def rejoin(world: World) -> None:
     leader = world.leader()
     if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:
         return
+    if not _heartbeats_in_time(world):
+        return
     election_us = int(raft["election_ticks"]) * TICK_US
     away = [node for node in world.members if node != leader.id][:1]
     term = leader.raw.term
@@ -218,6 +220,13 @@ def _client_writes(world: World, leader: Member) -> list[int]:
         leader.act(world.propose, leader, client)
     taken = {operation for _, operation, _ in world.pending[leader.id].values()}
     return [client.batch[0] for client in world.clients if client.batch[0] in taken]
+
+
+def _heartbeats_in_time(world: World) -> bool:
+    """The slowest clock's heartbeats reach the quickest clock within its election timeout, whatever the links do."""
+    raft, network, ticks = world.knobs.raft, world.network, world.tick_us.values()
+    interval_us = int(raft["heartbeat_ticks"]) * max(ticks)
+    return interval_us + network.link_us + network.jitter_us < int(raft["election_ticks"]) * min(ticks)
 
 
 def final(world: World) -> None:
