@@ -24,6 +24,9 @@ from statemachine.members import unpack_row
 from statemachine.rocks import is_damage
 
 
+_SETTINGS = "rocksdict-config.json"
+
+
 class CheckpointReader:
     """An open checkpoint or stopped database, for `with`.
 
@@ -37,7 +40,8 @@ class CheckpointReader:
         self._links = Path(tempfile.mkdtemp(prefix="raftmq-read-"))
         try:
             for file in path.iterdir():
-                (self._links / file.name).symlink_to(file.absolute())
+                if file.name != _SETTINGS:  # it is written at every opening, through a link too
+                    (self._links / file.name).symlink_to(file.absolute())
             self._open()
         except KVError:
             shutil.rmtree(self._links, ignore_errors=True)

@@ -22,7 +22,7 @@ Place = Any
 
 def content(path: Path) -> dict[str, str]:
     return {
-        str(file.relative_to(path)): hashlib.sha1(file.read_bytes()).hexdigest()
+        str(file.relative_to(path)): f"{hashlib.sha1(file.read_bytes()).hexdigest()} {file.stat().st_mtime_ns}"
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
