@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cluster.client.client import AsyncClient
 from cluster.client.pull import PullStatus
 from jepsen_like.checker_log import check_log
 from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, Foreign, id_of
+from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.readers import REGISTER_GROUP
 from raftlog.errors import InvariantViolationError
@@ -71,6 +73,7 @@ class Judge:
             self._check_log()
             self._check_foreign()
             self._check_catalogue()
+            self._check_index()
         return not violations
 
     async def _read_all(self, client: AsyncClient) -> None:
@@ -150,6 +153,14 @@ class Judge:
             monitor.same_sums(machine)
             if machine.kv.recount() != machine.kv.sums:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
+
+    def _check_index(self) -> None:
+        """On one replica: that the others have the same rows, their digests say."""
+        machines = list(self._world.machines.values())
+        machine = machines[self._world.options.seed % len(machines)]
+        assert machine.node is not None
+        for what in islice(not_found(machine.node.state, machine.node.read_log), 3):
+            self._world.monitor.report("index", f"node {machine.node_id}: {what}")
 
 
 def bounds(foreign: Foreign) -> tuple[int, int]:

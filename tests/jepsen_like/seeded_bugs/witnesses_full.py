@@ -20,8 +20,11 @@ from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
+from statemachine.digest import digest
 from statemachine.kv import KVError
 from statemachine.memory_kv import MemoryKV
+from statemachine.message_index import RECORD, MessageIndex, key_hash
+from statemachine.stage import Stage as StagedRows
 
 T = TypeVar("T")
 DATA = Path("/data")
@@ -100,6 +103,35 @@ def witness_S03() -> None:
         disk.append(bytes(1000))
     disk.fs.crash_leaving("nothing")
     assert disk.opened().tail == disk.log.tail
+
+
+def indexed(kv: MemoryKV, *, reopened: bool) -> MemoryKV:
+    """Two entries with a key each, then the end of their segment; in between the index may be opened anew."""
+    index = MessageIndex(kv)
+    for position in (0, 1000):
+        stage = StagedRows(kv)
+        index.add(stage, position, position + 500, 1, RECORD.pack(key_hash(1, b"k"), position + 104))
+        kv.write(stage.batch())
+        index = MessageIndex(kv) if reopened else index
+    stage = StagedRows(kv)
+    index.roll(stage, 2)
+    kv.write(stage.batch())
+    return kv
+
+
+def found(kv: MemoryKV) -> list[int]:
+    index = MessageIndex(kv)
+    bucket = index.bucket_below(1 << 62)
+    assert bucket is not None
+    return [position for batch in index.candidates(bucket, 1, b"k") for position in batch]
+
+
+def witness_I01() -> None:
+    assert found(indexed(MemoryKV(), reopened=False)) == [104, 1104]
+
+
+def witness_I02() -> None:
+    assert digest(indexed(MemoryKV(), reopened=True)) == digest(indexed(MemoryKV(), reopened=False))
 
 
 def main(root: str, name: str) -> int:

@@ -1,0 +1,30 @@
+"""Is every message found by each of its keys? Digests cannot tell: a row that all replicas lose alike has no digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cluster.message_keys import UNIQUE_MARK, key_words, property_of
+from cluster.remoting.message_format import decode_message
+from statemachine.broker_state import BrokerState
+from statemachine.query import QueueItem
+from statemachine.topics import TopicConfig
+
+ReadLog = Callable[[int, int], bytes]
+
+
+def not_found(state: BrokerState, read_log: ReadLog) -> Iterator[str]:
+    """A line for each message of a topic, and each of its keys, by which a query would not come upon it."""
+    for topic in list(state.topics_by_id.values()):
+        for queue_id in range(topic.queues):
+            for item in state.fetch(topic.id, queue_id, 0, state.max_offset(topic.id, queue_id)):
+                yield from _not_found(state, topic, item, read_log(item.position, item.size))
+
+
+def _not_found(state: BrokerState, topic: TopicConfig, item: QueueItem, data: bytes) -> Iterator[str]:
+    properties = decode_message(data)[0].properties
+    bucket = state.message_index.bucket_below(item.position + 1)
+    for key in dict.fromkeys([property_of(properties, UNIQUE_MARK), *key_words(properties)]):
+        batches = [] if bucket is None else state.message_index.candidates(bucket, topic.id, key)
+        if not any(item.position in positions for positions in batches):
+            yield f"{topic.name} offset {item.queue_offset} at {item.position} is not found by its key {key.decode()}"
