@@ -250,7 +250,7 @@ def prepare_data_dir(data: Path) -> None:
             f"{data} cannot be the data directory", str(error), "raftmq up --data DIR", ExitCode.REFUSED
         ) from None
     content = {path.name for path in data.iterdir()}
-    if content and CLUSTER_FILE not in content and not (data / "n1" / "raftmq.toml").exists():
+    if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):
         if content <= {"lock", *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
             return
         raise LocalError(

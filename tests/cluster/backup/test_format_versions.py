@@ -58,7 +58,8 @@ def bumped(data: bytes, at: int = 8, size: int = 2, crc_at: int = 4, crc_from: i
     """The bytes with the version at `at` raised and the CRC made to fit."""
     version = int.from_bytes(data[at : at + size]) + 1
     changed = data[:at] + version.to_bytes(size) + data[at + size :]
-    return changed[:crc_at] + crc32c(changed[crc_from:]).to_bytes(4) + changed[crc_at + 4 :]
+    crc: bytes = crc32c(changed[crc_from:]).to_bytes(4)
+    return changed[:crc_at] + crc + changed[crc_at + 4 :]
 
 
 def newer_identity(_: Path) -> Any:
