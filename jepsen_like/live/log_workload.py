@@ -9,7 +9,7 @@ from cluster.client.loop_thread import LoopThread
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.stage import Counts
-from jepsen_like.live.subject import LogClient, Placed, SendFailed, Subject
+from jepsen_like.live.subject import LoadPlan, LogClient, Placed, SendFailed, Subject
 
 TICK_S = 0.01
 _SETTLE_S = 45.0
@@ -18,19 +18,19 @@ _SETTLE_S = 45.0
 class LogWorkload:
     """Several writers, each with a client of its own, on one loop in one thread. `start`, `stop`: main thread."""
 
-    def __init__(
-        self, subject: Subject, history: HistoryWriter, *, rate: int, in_flight_max: int = 512, writers: int = 4
-    ) -> None:
-        """`rate` is sends per second over all writers."""
+    def __init__(self, subject: Subject, history: HistoryWriter, load: LoadPlan, *, writers: int = 4) -> None:
+        """`load.rate` is sends per second over all writers."""
         self.factor = 1.0
         """See Load."""
         self._subject = subject
         self._history = history
-        self._rate = rate
-        self._in_flight_max = in_flight_max
+        self._rate = load.rate
+        self._in_flight_max = load.in_flight_max
+        self._prefix = load.prefix
         self._writers = writers
         self._slots = Slots()
         self._acked = self._failed = self._unknown = 0
+        self._position = -1
         self._stopping = False
         self._thread = LoopThread()
         self._clients: list[LogClient] = []
@@ -40,6 +40,11 @@ class LogWorkload:
     def counts(self) -> Counts:
         """So far. Any thread."""
         return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
+
+    @property
+    def position(self) -> int:
+        """The highest byte position in the commit log that was acknowledged; -1 if none was told. Any thread."""
+        return self._position
 
     def start(self) -> None:
         """Begins to send."""
@@ -97,7 +102,7 @@ class LogWorkload:
             due -= int(due)  # what found no room is not made up for: the load does not pile up behind an outage
             for _ in range(count):
                 sent += 1
-                await self._send(client, f"w{number}-{sent:07d}")
+                await self._send(client, f"{self._prefix}{number}-{sent:07d}")
 
     async def _send(self, client: LogClient, message_id: str) -> None:
         value = {"topic": self._subject.topic, "id": message_id}
@@ -114,6 +119,7 @@ class LogWorkload:
                 invoked, invoked.value | {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
             )
             self._acked += 1
+            self._position = max(self._position, placed.position)
         elif isinstance(error, SendFailed):
             self._history.fail(invoked, invoked.value | {"error": str(error)})
             self._failed += 1

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 TOPIC = "chaos"
 GROUP = "chaos-consumers"
 QUEUES = 4
+LOAD = LoadPlan(2000, 512)
 SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
 _READERS_FROM = 1_000_000
@@ -60,7 +61,6 @@ class RaftMQSubject:
     name = "raftmq"
     topic = TOPIC
     queues = QUEUES
-    load = LoadPlan(2000, 512)
     emphasis: Mapping[str, int] = {"power-loss-all": 2}
 
     def __init__(
@@ -73,10 +73,12 @@ class RaftMQSubject:
         segment_size_bytes: int = 6 << 20,
         environment: Callable[[int], dict[str, str]] = lambda _: {},
         more: frozenset[Capability] = frozenset(),
+        load: LoadPlan | None = None,
     ) -> None:
         """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults."""
         self.data = data
         self.processes = processes
+        self.load = LOAD if load is None else load
         self.capabilities = _CAPABILITIES | more
         self._environment = environment
         self._segment_size_bytes = segment_size_bytes
@@ -325,7 +327,7 @@ def _settle(outcome: asyncio.Future[Placed], error: BaseException | None, result
     if outcome.done():
         return
     if error is None:
-        outcome.set_result(Placed(result.queue_id, result.queue_offset))
+        outcome.set_result(Placed(result.queue_id, result.queue_offset, result.position))
     elif isinstance(error, RaftMQError) and not isinstance(error, Unknown):
         outcome.set_exception(SendFailed(str(error)))
     else:

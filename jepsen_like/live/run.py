@@ -65,7 +65,7 @@ class Run:
         meta = {"workload": WORKLOAD, "seed": plan.seed, "subject": plan.subject, "repeat": plan.command,
                 "scenario": plan.scenario.name if plan.scenario else None}  # fmt: skip
         self._history = HistoryWriter(folder / "history.jsonl", meta)
-        self._load = LogWorkload(subject, self._history, rate=plan.rate, in_flight_max=subject.load.in_flight_max)
+        self._load = LogWorkload(subject, self._history, subject.load._replace(rate=plan.rate))
         self._side: SideWorkload | None = None
         if isinstance(subject, RaftMQSubject):
             self._side = SideWorkload(subject, self._history, plan.seed)

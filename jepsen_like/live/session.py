@@ -141,8 +141,8 @@ def _build(
 
         return PySyncObjSubject(nodes, processes, seed=wish.seed), Tools(), {}
     if wish.story is not None:
-        size = wish.story.segment_mib << 20
-        return RaftMQSubject(nodes, processes, seed=wish.seed, segment_size_bytes=size), Tools(), {}
+        size, load = wish.story.segment_mib << 20, wish.story.load
+        return RaftMQSubject(nodes, processes, seed=wish.seed, segment_size_bytes=size, load=load), Tools(), {}
     if not _wants_shim(wish):
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}
     work = folder / SHIM

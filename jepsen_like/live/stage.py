@@ -39,6 +39,10 @@ class Load(Protocol):
     def counts(self) -> Counts:
         """So far; any thread."""
 
+    @property
+    def position(self) -> int:
+        """The highest byte position in the log that was acknowledged; -1 if none is known. Any thread."""
+
 
 class HasFailpoints(Protocol):
     """A subject with Capability.FAILPOINTS."""

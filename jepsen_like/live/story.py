@@ -14,7 +14,7 @@ from jepsen_like.live.gates import Gate
 from jepsen_like.live.monitor import PROCESS
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.stage import Stage
-from jepsen_like.live.subject import is_caught_up
+from jepsen_like.live.subject import LoadPlan, is_caught_up
 
 WELL_S = 60.0
 
@@ -113,6 +113,8 @@ class Story(NamedTuple):
     free_gib: int = 2
     """Disk that it needs at scale 1."""
     segment_mib: int = 6
+    load: LoadPlan | None = None
+    """None: what suits the subject."""
 
 
 def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:

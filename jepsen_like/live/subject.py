@@ -33,6 +33,8 @@ class Placed(NamedTuple):
 
     queue_id: int
     queue_offset: int
+    position: int = -1
+    """Byte position in the commit log; -1 where the subject has none or does not say."""
 
 
 class SendFailed(Exception):
@@ -60,6 +62,8 @@ class LoadPlan(NamedTuple):
 
     rate: int
     in_flight_max: int
+    prefix: str = "w"
+    """Of message ids: decides how large bodies are (payload.py)."""
 
 
 class LogClient(Protocol):

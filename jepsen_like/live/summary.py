@@ -18,14 +18,16 @@ def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
         f"{counts.acked:,} acknowledged, {counts.failed:,} failed, {counts.unknown:,} unknown"
         f" ({told['unknown_percent'] or 0:.2f} %); {outcome.rows_read:,} rows read back from all replicas"
     )
+    recovery = told["recovery_ms"]
+    times = f"; recovery median {recovery['median']} ms, max {recovery['max']} ms" if outcome.played else ""
     yield (
         f"{len(outcome.played)} faults, {outcome.leader_changes} leader changes, {outcome.kills} kills,"
-        f" {outcome.power_failures} power failures; recovery median {told['recovery_ms']['median']} ms,"
-        f" max {told['recovery_ms']['max']} ms"
+        f" {outcome.power_failures} power failures{times}"
     )
     yield from _table(outcome)
     yield from _gates(outcome, plan)
-    yield from (f"  measured: {name} {value}" for name, value in outcome.measured.items())
+    short = {name: value for name, value in outcome.measured.items() if not isinstance(value, list)}
+    yield from (f"  measured: {name} {value}" for name, value in short.items())
     if outcome.story:
         yield "how one of them was lost:"
         yield from (f"  {line}" for line in outcome.story)
