@@ -27,6 +27,7 @@ from statemachine.members import Members
 from statemachine.message_index import MessageIndex
 from statemachine.query import QueueItem
 from statemachine.stage import Stage
+from statemachine.sums import MARKERS, RunningSums
 from statemachine.topics import TopicConfig, Topics
 
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
@@ -68,6 +69,8 @@ class BrokerState:
         self._index = MessageIndex(kv)
         self._members = Members(kv)
         self._mark = _load_mark(kv)
+        self.sums = RunningSums(kv, self._mark.index)
+        """The digest as of the last applied entry, and of the last markers."""
         self._failure: str | None = None
 
     # -- reads, any thread
@@ -170,6 +173,8 @@ class BrokerState:
 
     def _apply_run(self, entries: Sequence[Entry]) -> ApplyRun:
         stage = Stage(self._kv)
+        if self._mark is NOTHING_APPLIED:  # first, so that it counts for a marker in this run
+            stage.put(META, keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
         term, index = self._mark.term, self._mark.index
         results: list[list[CommandResult]] = []
         for entry in entries:
@@ -181,10 +186,11 @@ class BrokerState:
             if entry.flags & FLAG_ROLL:
                 self._index.roll(stage, entry.timestamp_ms)
             results.append(self._apply_entry(stage, entry))
+            if entry.type in MARKERS:
+                self.sums.mark(stage, index)
         mark = AppliedMark(term, index, entry.end_position, entry.timestamp_ms, entry.header_crc)
         stage.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*mark))
-        if self._mark is NOTHING_APPLIED:
-            stage.put(META, keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
+        self.sums.stage(stage, index)
         self._kv.write(stage.batch())
         return ApplyRun(results, self._publish(mark))
 
@@ -196,6 +202,7 @@ class BrokerState:
         self._index.publish()
         self._members.publish()
         grown = self._queues.publish()
+        self.sums.publish()
         self._mark = mark
         return grown
 

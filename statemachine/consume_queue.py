@@ -71,14 +71,16 @@ class ConsumeQueues:
                 f"{count} rows at offset {base} of queue {queue_id} of topic {topic_id}, which ends at "
                 f"{tail.next_offset}"
             )
-        rows = stage.rows[CQ]
+        rows, before = stage.rows[CQ], stage.before[CQ]
         end = base + count
         at = base
         while at < end:
             stop = min(end, (at | _LAST_IN_BLOCK) + 1)
             piece = items if stop - at == count else items[(at - base) * _ITEM_SIZE : (stop - base) * _ITEM_SIZE]
             if stop & _LAST_IN_BLOCK:
-                rows[keys.cq_key(topic_id, queue_id, at)] = piece
+                key = keys.cq_key(topic_id, queue_id, at)
+                rows[key] = piece
+                before.setdefault(key, None)
                 tail.pieces.append((at, piece))
             else:
                 self._close_block(stage, queue, tail, at, piece)
@@ -111,10 +113,15 @@ class ConsumeQueues:
 
     def _close_block(self, stage: Stage, queue: Queue, tail: _Tail, at: int, piece: bytes) -> None:
         block = at & ~_LAST_IN_BLOCK
-        for base, _ in tail.pieces:
+        before = stage.before[CQ]
+        for base, items in tail.pieces:
+            key = keys.cq_key(*queue, base)
+            before.setdefault(key, items)
             if base != block:
-                stage.unput(CQ, keys.cq_key(*queue, base))
-        stage.rows[CQ][keys.cq_key(*queue, block)] = b"".join([*(items for _, items in tail.pieces), piece])
+                stage.unput(CQ, key)
+        key = keys.cq_key(*queue, block)
+        before.setdefault(key, None)
+        stage.rows[CQ][key] = b"".join([*(items for _, items in tail.pieces), piece])
         tail.pieces = []
 
     def _load(self, topic_id: int, queue_id: int) -> _Tail:

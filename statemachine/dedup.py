@@ -101,7 +101,7 @@ class Dedup:
             if parts and parts[-1].index == index:
                 raise InvariantViolationError(f"two sessions of producer {producer_id.hex()} in one entry")
             parts = (*parts, _part(index, new.rows))
-            stage.put(DEDUP, keys.session_key(producer_id, index), new.rows)
+            stage.put_new(DEDUP, keys.session_key(producer_id, index), new.rows)
         for part in parts:
             if part.high < low:
                 stage.unput(DEDUP, keys.session_key(producer_id, part.index))

@@ -1,7 +1,7 @@
 """One additive sum per family: equal sums at the same applied index mean equal rows.
 
-The sum of a family is the sum of its rows' hashes modulo 2**64, so it can later be kept up to date by adding and
-subtracting rows as apply writes them. Where the log was cut (`applied`) is not part of it. Computed here by a scan.
+The sum of a family is the sum of its rows' hashes modulo 2**64. Where the log was cut (`applied`) is not part of it,
+nor are the sums that apply keeps up to date (sums.py). Computed here by a scan.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from statemachine import keys
 from statemachine.kv import FAMILIES, KV, META
 
 _MASK = 2**64 - 1
+_HASHERS = {family: blake2b(digest_size=8, person=family.encode("ascii")) for family in FAMILIES}
 
 
 def row_hash(family: str, key: bytes, value: bytes) -> int:
     """Hash of one row, 64 bits."""
-    hasher = blake2b(digest_size=8, person=family.encode("ascii"))
-    hasher.update(len(key).to_bytes(4, "big"))
-    hasher.update(key)
-    hasher.update(value)
+    hasher = _HASHERS[family].copy()
+    hasher.update(len(key).to_bytes(4, "big") + key + value)
     return int.from_bytes(hasher.digest(), "big")
+
+
+def counts(family: str, key: bytes) -> bool:
+    """Whether the row is part of the digest."""
+    return family != META or key not in (keys.APPLIED_KEY, keys.SUMS_KEY)
 
 
 def digest(kv: KV) -> dict[str, int]:
@@ -29,7 +33,7 @@ def digest(kv: KV) -> dict[str, int]:
     for family in FAMILIES:
         total = 0
         for key, value in kv.scan(family, keys.FIRST, keys.LAST):
-            if family != META or key != keys.APPLIED_KEY:
+            if counts(family, key):
                 total += row_hash(family, key, value)
         sums[family] = total & _MASK
     return sums

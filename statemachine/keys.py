@@ -3,6 +3,7 @@
     family   key                                                           value
     meta     "applied"                                                     applied row (below)
              "format"                                                      u32, FORMAT
+             "sums"                                                        version u8 | index u64 | sums u64.., sums.py
              "next_topic_id"                                               u32, id of the next topic created
              "membership"                                                  u64, index | MEMBERSHIP payload
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
@@ -35,6 +36,7 @@ FORMAT = 1
 
 APPLIED_KEY = b"applied"
 FORMAT_KEY = b"format"
+SUMS_KEY = b"sums"
 NEXT_TOPIC_ID_KEY = b"next_topic_id"
 MEMBERSHIP_KEY = b"membership"
 ACKNOWLEDGED_KEY = b"acknowledged"

@@ -92,7 +92,7 @@ class MessageIndex:
         if bucket is None:
             bucket = self._open = _Open(position, time_ms, [], [])
             stage.put(INDEX, keys.index_bucket_key(position), keys.INDEX_BUCKET.pack(time_ms, keys.U64_MAX))
-        stage.put(INDEX, keys.index_entry_key(bucket.base, position), records)
+        stage.put_new(INDEX, keys.index_entry_key(bucket.base, position), records)
         bucket.places.append(position)
         bucket.pieces.append(records)
         bucket.size += len(records)

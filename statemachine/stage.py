@@ -17,16 +17,23 @@ class Stage:
     Ranges are removed first and rows written after them: a row put before its range was removed is dropped at once.
     """
 
-    __slots__ = ("_kv", "_ranges", "rows")
+    __slots__ = ("_kv", "_ranges", "before", "rows")
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._ranges: list[tuple[str, bytes, bytes]] = []
         self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
+        self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
+        """What the KV holds under a key, where whoever staged the row knew it: saves reading it for the sums."""
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
         """Sets a row."""
         self.rows[family][key] = value
+
+    def put_new(self, family: str, key: bytes, value: bytes) -> None:
+        """Sets a row whose key the KV does not have."""
+        self.rows[family][key] = value
+        self.before[family].setdefault(key, None)
 
     def delete(self, family: str, key: bytes) -> None:
         """Removes a row."""
@@ -61,6 +68,16 @@ class Stage:
         }  # fmt: skip
         merged.update((key, value) for key, value in self.rows[family].items() if start <= key < end)
         return iter([(key, value) for key, value in sorted(merged.items()) if value is not None])
+
+    def removed(self, kv: KV) -> Iterator[tuple[str, dict[bytes, bytes]]]:
+        """Rows of `kv` that only the removed ranges remove, by family; each row once."""
+        for family in {family for family, _, _ in self._ranges}:
+            rows = self.rows[family]
+            gone: dict[bytes, bytes] = {}
+            for ranged, start, end in self._ranges:
+                if ranged == family:
+                    gone.update((key, value) for key, value in kv.scan(family, start, end) if key not in rows)
+            yield family, gone
 
     def batch(self) -> Batch:
         """Everything staged, as one batch."""

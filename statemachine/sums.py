@@ -1,0 +1,137 @@
+"""The digest, kept up to date: one sum per family as of the last applied entry, and as of the last few marker entries.
+
+A replica proves to itself and to others that it applied what they applied: equal sums at one index mean equal rows
+there. The same idea as digest.py with a hash that apply can afford: two CRCs per row, multiplied, so that values which
+change places change the sum (a blake2b of a long chunk costs as much as writing it). The sums ride in the batch of the
+rows that they count, in meta under "sums", with the index they stand for; rows whose sums are missing, or stand for
+another index because a version without them has written since, are counted once when the state is opened.
+
+Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Only there can
+replicas be compared, because each applies in its own time. What is remembered is a function of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from raftlog.types import EntryType
+from statemachine import keys
+from statemachine.digest import counts
+from statemachine.kv import FAMILIES, KV, META
+from statemachine.stage import Stage
+
+VERSION = 1
+"""Sums of another version count other rows, and are not compared: raised whenever rows change (rolling upgrades)."""
+MARKERS = (EntryType.NOOP, EntryType.DIGEST)
+REMEMBERED = 64
+_MASK = 2**64 - 1
+_SEEDS = {family: crc32c(family.encode()) for family in FAMILIES}
+_ROW = struct.Struct(f">BQ{len(FAMILIES)}Q")
+
+Sums = Mapping[str, int]
+"""family -> 64 bits."""
+
+
+class RunningSums:
+    """Written by apply; `totals`, `index` and `at` may be read on any thread."""
+
+    def __init__(self, kv: KV, applied_index: int) -> None:
+        self._kv = kv
+        known = load(kv, applied_index) if applied_index >= 0 else dict.fromkeys(FAMILIES, 0)
+        self.totals: Sums = count(kv) if known is None else known
+        """As of the last applied entry."""
+        self._staged: Sums = self.totals
+        self._marked: dict[int, Sums] = {}
+        self._history: Mapping[int, Sums] = {}
+        """Replaced as a whole."""
+
+    def at(self, index: int) -> Sums | None:
+        """The sums as of a marker entry; None if that is forgotten, not applied yet, or no marker."""
+        return self._history.get(index)
+
+    @property
+    def newest(self) -> int:
+        """Index of the newest marker whose sums are known; -1 if there is none."""
+        return max(self._history, default=-1)
+
+    def mark(self, stage: Stage, index: int) -> None:
+        """The entry `index`, a marker, was just staged."""
+        self._marked[index] = self._after(stage)
+
+    def stage(self, stage: Stage, index: int) -> None:
+        """All entries of the run, up to `index`, are staged: their sums join them."""
+        self._staged = self._after(stage)
+        stage.put(META, keys.SUMS_KEY, pack(index, self._staged))
+
+    def publish(self) -> None:
+        """The run is written."""
+        self.totals = self._staged
+        if self._marked:
+            history = {**self._history, **self._marked}
+            self._history = {index: history[index] for index in sorted(history)[-REMEMBERED:]}
+            self._marked = {}
+
+    def _after(self, stage: Stage) -> Sums:
+        totals = dict(self.totals)
+        for family, change in changes(self._kv, stage):
+            totals[family] = (totals.get(family, 0) + change) & _MASK
+        return totals
+
+
+def row_sum(family: str, key: bytes, value: bytes) -> int:
+    """What one row adds, 64 bits."""
+    of_key: int = extend(_SEEDS[family], key)
+    of_row: int = extend(of_key, value)
+    return (of_row + 1) * ((of_row ^ of_key) + 1)
+
+
+def count(kv: KV) -> dict[str, int]:
+    """The sums by a scan: what the running ones must be."""
+    return {
+        family: sum(
+            row_sum(family, key, value)
+            for key, value in kv.scan(family, keys.FIRST, keys.LAST)
+            if counts(family, key)
+        ) & _MASK
+        for family in FAMILIES
+    }  # fmt: skip
+
+
+def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
+    """By how much the sum of each family differs once `stage` is written over `kv`."""
+    found = []
+    for family, rows in stage.rows.items():
+        if not rows:
+            continue
+        change = 0
+        known = stage.before[family]
+        for key, value in rows.items():
+            if family == META and not counts(family, key):
+                continue
+            before = known[key] if key in known else kv.get(family, key)
+            if before is not None:
+                change -= row_sum(family, key, before)
+            if value is not None:
+                change += row_sum(family, key, value)
+        found.append((family, change))
+    for family, gone in stage.removed(kv):
+        found.append((family, -sum(row_sum(family, key, value) for key, value in gone.items())))
+    return found
+
+
+def pack(index: int, sums: Sums) -> bytes:
+    """The "sums" row: version u8 | index u64 | a sum u64 for each of FAMILIES, in that order."""
+    return _ROW.pack(VERSION, index, *[sums[family] for family in FAMILIES])
+
+
+def load(kv: KV, applied_index: int) -> Sums | None:
+    """What the "sums" row says of the state as of `applied_index`; None if it says nothing of that."""
+    row = kv.get(META, keys.SUMS_KEY)
+    if row is None or len(row) != _ROW.size:
+        return None
+    version, index, *sums = _ROW.unpack(row)
+    return dict(zip(FAMILIES, sums, strict=True)) if (version, index) == (VERSION, applied_index) else None
