@@ -60,29 +60,24 @@ def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
 class DamageMap:
     """The damaged ranges of one log, disjoint and ascending. Safe for any thread; a sound log costs one attribute."""
 
-    __slots__ = ("_changed", "_lock", "_ranges")
+    __slots__ = ("_changed", "_lock", "ranges")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ranges: tuple[DamagedRange, ...] = ()
-        """Replaced as a whole, so that readers need no lock."""
+        self.ranges: tuple[DamagedRange, ...] = ()
+        """All of them, ascending. Replaced as a whole, so that readers need no lock."""
         self._changed: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return bool(self.ranges)
 
     def __len__(self) -> int:
-        return len(self._ranges)
-
-    @property
-    def ranges(self) -> tuple[DamagedRange, ...]:
-        """All of them, ascending."""
-        return self._ranges
+        return len(self.ranges)
 
     @property
     def bytes(self) -> int:
         """Bytes in all of them."""
-        return sum(damaged.size for damaged in self._ranges)
+        return sum(damaged.size for damaged in self.ranges)
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Has `call` called, on whatever thread, after a range was found or dropped."""
@@ -93,13 +88,13 @@ class DamageMap:
         with self._lock:
             kept = []
             found = damaged
-            for known in self._ranges:
+            for known in self.ranges:
                 if known.end_position < found.first_position or found.end_position < known.first_position:
                     kept.append(known)
                 else:
                     found = joined(*sorted((known, found)))
-            changed = found not in self._ranges
-            self._ranges = tuple(sorted((*kept, found)))
+            changed = found not in self.ranges
+            self.ranges = tuple(sorted((*kept, found)))
         if changed:
             self._tell()
         return found
@@ -107,23 +102,23 @@ class DamageMap:
     def drop(self, damaged: DamagedRange) -> None:
         """Forgets a range: it was repaired."""
         with self._lock:
-            before = self._ranges
-            self._ranges = tuple(known for known in before if known != damaged)
-        if before != self._ranges:
+            before = self.ranges
+            self.ranges = tuple(known for known in before if known != damaged)
+        if before != self.ranges:
             self._tell()
 
     def cut(self, position: int, last_index: int, header_crc: int) -> None:
         """A conflict cut the log at `position`: it ends with entry `last_index`, whose frame has `header_crc`."""
         with self._lock:
-            before = self._ranges
-            self._ranges = tuple(
+            before = self.ranges
+            self.ranges = tuple(
                 known
                 if known.end_position <= position
                 else known._replace(end_position=position, last_index=last_index, after=header_crc)
                 for known in before
                 if known.first_position < position
             )
-        if before != self._ranges:
+        if before != self.ranges:
             self._tell()
 
     def at_index(self, index: int) -> DamagedRange | None:
@@ -132,14 +127,14 @@ class DamageMap:
 
     def first_in(self, low: int, high: int) -> DamagedRange | None:
         """The lowest range with an entry of [low, high)."""
-        for damaged in self._ranges:
+        for damaged in self.ranges:
             if damaged.last_index >= low:
                 return damaged if damaged.first_index < high else None
         return None
 
     def touching(self, position: int, size: int) -> DamagedRange | None:
         """The lowest range with a byte of [position, position + size)."""
-        ranges = self._ranges
+        ranges = self.ranges
         at = bisect_right(ranges, position, key=_end)
         if at < len(ranges) and ranges[at].first_position < position + size:
             return ranges[at]

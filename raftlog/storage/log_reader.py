@@ -84,7 +84,7 @@ class LogReader:
         is damaged.
         """
         try:
-            return self._read_entries(low, self._sound_below(low, high) if self.damage else high, bytes_max)
+            return self._read_entries(low, self._sound_below(low, high) if self.damage.ranges else high, bytes_max)
         except FrameError:
             with self._cutting:  # maybe a conflict zeroed these bytes meanwhile; then the range is gone, not rotten
                 pass
@@ -168,7 +168,7 @@ class LogReader:
                 f"bytes {position}..{position + size} are not all in the log, which has "
                 f"{self.first_position}..{self._tail.end_position}"
             )
-        if self.damage and (damaged := self.damage.touching(position, size)) is not None:
+        if self.damage.ranges and (damaged := self.damage.touching(position, size)) is not None:
             raise damaged.error(position)
         segment = segments[number]
         if number + 1 < len(segments):
@@ -222,7 +222,7 @@ class LogReader:
         if index < self.first_index or index > self._tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {self.first_index}..{self._tail.index}")
         places = self._places(self._segment_of(index))  # may find damage
-        if self.damage and (damaged := self.damage.at_index(index)) is not None and not damaged.located:
+        if self.damage.ranges and (damaged := self.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
         return places.position(index)
 
