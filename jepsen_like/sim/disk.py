@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from raftlog.storage.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
-from statemachine import keys
-from statemachine.digest import digest, row_hash
-from statemachine.kv import META, Batch, KVCorruptError, ignore_corruption
+from statemachine.digest import counts, digest, row_hash
+from statemachine.kv import Batch, KVCorruptError, ignore_corruption
 from statemachine.memory_kv import MemoryKV
 
 _MASK = 2**64 - 1
@@ -126,7 +125,7 @@ class DigestKV:
                 self._change(rows, family, row, None)
         self._store.write(batch)
         for (family, key), (before, after) in rows.items():
-            if before == after or (family == META and key == keys.APPLIED_KEY):
+            if before == after or not counts(family, key):
                 continue
             change = (row_hash(family, key, after) if after is not None else 0) - (
                 row_hash(family, key, before) if before is not None else 0
@@ -158,6 +157,10 @@ class DigestKV:
     def checkpoint(self, path: str) -> None:
         """See KV."""
         self._store.checkpoint(path)
+
+    def sequence(self) -> int:
+        """See KV."""
+        return self._store.sequence()
 
     def tables(self) -> list[str]:
         """See KV."""
