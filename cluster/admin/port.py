@@ -177,6 +177,12 @@ class AdminPort(Protocol):
     def read_index(self, done: Callable[[bool], None]) -> None:
         """See `cluster.services.Services.read_index`."""
 
+    def read_log(self, position: int, size: int) -> bytes:
+        """See `cluster.services.Services.read_log`."""
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `cluster.services.Services.call_later`."""
+
     def transfer(self, to: NodeId) -> None:
         """Starts to hand leadership over; it shows in `leader_id`. Raises RaftLogError if it cannot start."""
 

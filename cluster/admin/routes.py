@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, faults, groups, metadata, node, page, recovery, topics
+from cluster.admin import backup, faults, groups, messages, metadata, node, page, recovery, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
@@ -67,6 +67,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/topics/{name}", topics.describe_topic, topics.TopicDetail, Serves.READ),
     Route("DELETE", "/v1/topics/{name}", topics.delete_topic, topics.TopicChanged, Serves.LEADER),
+    Route("GET", "/v1/topics/{name}/messages/{key}", messages.find_messages, messages.MessagesView, Serves.READ),
+    Route("GET", "/v1/messages/{position}", messages.get_message, messages.MessageDetail, Serves.READ),
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
     Route("POST", "/v1/leader/transfer", node.transfer_leader, node.TransferView, Serves.LEADER, node.TransferRequest),

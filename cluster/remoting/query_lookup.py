@@ -10,17 +10,19 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import google_crc32c
 
 from cluster.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.remoting.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
-from cluster.services import Services
 from raftlog.errors import StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX
 from statemachine.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
 
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
@@ -32,6 +34,18 @@ BYTES_MAX = 8 << 20
 _SYS_FLAG_AT = 36
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
+
+
+class Node(Protocol):
+    """What a lookup needs of its node: a part of `cluster.services.Services` and of `cluster.admin.port.AdminPort`."""
+
+    state: BrokerState
+
+    def read_log(self, position: int, size: int) -> bytes:
+        """See `cluster.services.Services.read_log`."""
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `cluster.services.Services.call_later`."""
 
 
 class UnreadableError(Exception):
@@ -55,18 +69,18 @@ class Found(NamedTuple):
     """There may be more: CANDIDATES_MAX were read, or the reply is full."""
 
 
-def message_at(services: Services, position: int) -> Stored | None:
-    """The message whose first byte is at `position`; None if it is in no queue (any more).
+def message_at(node: Node, position: int, topic: TopicConfig | None = None) -> Stored | None:
+    """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
 
     Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
     """
-    data = _bytes_at(services, position)
+    data = _bytes_at(node, position)
     try:
         message, _ = decode_message(data)
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
-    state = services.state
-    topic = state.topics.get(message.topic)
+    state = node.state
+    topic = topic or state.topics.get(message.topic)
     if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
         return None
     items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
@@ -77,24 +91,24 @@ def message_at(services: Services, position: int) -> Stored | None:
     return Stored(message, data)
 
 
-def _bytes_at(services: Services, position: int) -> bytes:
+def _bytes_at(node: Node, position: int) -> bytes:
     """What may be a message. Raises UnreadableError."""
-    end = services.state.applied_mark.end_position
+    end = node.state.applied_mark.end_position
     if not 0 <= position <= end - HEAD.size:
         raise UnreadableError(f"position {position} is not within the log, which ends at {end}")
     try:
-        total, magic = HEAD.unpack(services.read_log(position, HEAD.size))[:2]
+        total, magic = HEAD.unpack(node.read_log(position, HEAD.size))[:2]
         if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):
             raise UnreadableError(f"no message begins at position {position}")
-        return services.read_log(position, total)
+        return node.read_log(position, total)
     except (StorageError, struct.error) as error:
         raise UnreadableError(f"position {position}: {error}") from error
 
 
-def store_ms_at(services: Services, position: int) -> int:
+def store_ms_at(node: Node, position: int) -> int:
     """When the message at a position that the index names was stored, by its own head. Raises UnreadableError."""
     try:
-        head = services.read_log(position, HEAD.size + 28)
+        head = node.read_log(position, HEAD.size + 28)
         if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
             raise UnreadableError(f"no message begins at position {position}")
         born_host = 20 if _I32.unpack_from(head, _SYS_FLAG_AT)[0] & 0x10 else 8
@@ -108,11 +122,11 @@ class KeyLookup:
     """One search for a topic's messages with a key, stored between two log times. Done in steps."""
 
     def __init__(
-        self, services: Services, topic: TopicConfig, key: str, *, unique: bool, count_max: int, begin_ms: int,
+        self, node: Node, topic: TopicConfig, key: str, *, unique: bool, count_max: int, begin_ms: int,
         end_ms: int,
     ) -> None:  # fmt: skip
         """`unique`: only UNIQ_KEY counts, else a word of KEYS does too. Both times are inclusive."""
-        self._services = services
+        self._node = node
         self._topic = topic
         self._key = key.encode("utf-8", "replace")
         self._unique = unique
@@ -144,11 +158,11 @@ class KeyLookup:
         if taken < STEPS_PER_TURN:
             done(Found(self._found, self._unreadable, self._stopped))
         elif not closed():
-            self._services.call_later(0, lambda: self._drive(steps, done, failed, closed))
+            self._node.call_later(0, lambda: self._drive(steps, done, failed, closed))
 
     def _steps(self) -> Iterator[None]:
         """The search, yielding after each bucket and each message read."""
-        state = self._services.state
+        state = self._node.state
         index, now_ms = state.message_index, state.applied_mark.timestamp_ms
         read, below = 0, U64_MAX
         while (bucket := index.bucket_below(below)) is not None and bucket.last_ms >= self._begin_ms:
@@ -170,7 +184,7 @@ class KeyLookup:
         """Those stored within the times: store times never decrease along the log."""
 
         def stored(position: int) -> int:
-            return store_ms_at(self._services, position)
+            return store_ms_at(self._node, position)
 
         try:
             start = bisect_left(positions, self._begin_ms, key=stored)
@@ -180,7 +194,7 @@ class KeyLookup:
 
     def _take(self, position: int) -> None:
         try:
-            stored = message_at(self._services, position)
+            stored = message_at(self._node, position, self._topic)
         except UnreadableError:
             self._unreadable = position
             return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from google_crc32c import value as crc32c
 
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
 from cluster.admin.server import build_app
@@ -16,6 +18,7 @@ from cluster.backup.service import Backups
 from cluster.config import Config, load
 from cluster.failpoints import FailpointSet
 from cluster.metrics import NodeMetrics
+from cluster.remoting.message_format import Message, build_properties, encode_message
 from cluster.services import Outcome, ProposeResult
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
@@ -24,6 +27,7 @@ from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
 from statemachine.memory_kv import MemoryKV
+from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, Run, encode
 
 TERM = 3
@@ -56,6 +60,7 @@ class FakeNode:
         self.proposed: list[Command] = []
         self.connected: dict[str, list[MemberView]] = {}
         self._tail = EMPTY_TAIL
+        self.log = bytearray()
         self._append(EntryType.NOOP, b"")
 
     @property
@@ -106,6 +111,12 @@ class FakeNode:
             self.reads_confirmed += 1
             done(self.confirms)
 
+    def read_log(self, position: int, size: int) -> bytes:
+        return bytes(self.log[position : position + size])
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback).cancel
+
     def transfer(self, to: NodeId) -> None:
         if self.refuses_transfer is not None:
             raise self.refuses_transfer
@@ -127,6 +138,17 @@ class FakeNode:
         items = b"".join(ITEM.pack(self._tail.end_position + 104, 1, 0, 0, 0) for _ in range(count))
         self._append(EntryType.MESSAGES, encode([b"x"], count, [Run(topic_id, queue_id, base, count, 0, items)]))
 
+    def add_message(self, topic: str, body: bytes, keys: str) -> int:
+        """Stores a message in queue 0; returns its position."""
+        config = self.state.topics[topic]
+        position, offset = self._tail.end_position + 104, self.state.max_offset(config.id, 0)
+        properties = build_properties({"KEYS": keys})
+        data = encode_message(Message(topic, body, properties, queue_offset=offset, position=position, store_ms=7))
+        run = Run(config.id, 0, offset, 1, 0, ITEM.pack(position, len(data), crc32c(data), 0, 7))
+        records = b"".join(RECORD.pack(key_hash(config.id, word.encode()), position) for word in keys.split())
+        self._append(EntryType.MESSAGES, encode([data], 1, [run], keys=records))
+        return position
+
     def add_group(self, name: str, *topics: str) -> None:
         self.apply([[PUT_GROUP, {"name": name}, True], [SUBSCRIBE, name, [[t, "TAG", "*", 1] for t in topics]]])
 
@@ -135,6 +157,7 @@ class FakeNode:
             self._tail, term=TERM, entry_type=kind, payload=payload, timestamp_ms=0, group_id=0, segment_size=1 << 26
         )
         self._tail = tail_after(self._tail, entry)
+        self.log += entry.header + entry.payload
         return list(self.state.apply([entry]).results[0])
 
 

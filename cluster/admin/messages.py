@@ -1,0 +1,121 @@
+"""/v1/topics/{name}/messages/{key} and /v1/messages/{position}: single messages, found by key or by place."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import msgspec
+
+from cluster.admin.call import Call, Consistency
+from cluster.admin.errors import ApiError
+from cluster.admin.topics import find_topic
+from cluster.remoting.message_format import encode_message_id, parse_properties
+from cluster.remoting.query_lookup import Found, KeyLookup, Stored, UnreadableError, message_at
+
+MESSAGES_MAX = 32
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`, as it was sent."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int
+    id: str
+    """RocketMQ's offsetMsgId."""
+    store_ms: int
+    born_ms: int
+    reconsume_times: int = 0
+    properties: dict[str, str]
+    body: str | None = None
+    body_base64: str | None = None
+
+
+class MessagesView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/topics/{name}/messages/{key}`: the newest first."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+    messages: list[MessageView]
+    more: bool
+    """There may be older ones."""
+
+
+class MessageDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/messages/{position}`."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+    message: MessageView
+
+
+async def find_messages(call: Call) -> MessagesView:
+    """The newest messages of a topic with this UNIQ_KEY or word of KEYS."""
+    port, applied = call.port, call.port.state.applied.index
+    topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
+    lookup = KeyLookup(port, topic, key, unique=False, count_max=MESSAGES_MAX, begin_ms=0, end_ms=(1 << 63) - 1)
+    done: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+    lookup.run(
+        lambda found: None if done.done() else done.set_result(found),
+        lambda error: None if done.done() else done.set_exception(error),
+        done.cancelled,
+    )
+    found = await done
+    if not found.messages and found.unreadable is not None:
+        raise ApiError(
+            "failed",
+            f"a message at position {found.unreadable} cannot be read intact on this node",
+            "ask another node; this one fetches it from its peers if its log is damaged",
+        )
+    return MessagesView(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        messages=[_view(stored) for stored in found.messages],
+        more=found.stopped,
+    )
+
+
+async def get_message(call: Call) -> MessageDetail:
+    """The message that begins at this position of the commit log."""
+    port, applied = call.port, call.port.state.applied.index
+    text = call.params["position"]
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
+    try:
+        stored = message_at(port, int(text))
+        why = "it is in no queue any more"
+    except UnreadableError as error:
+        stored, why = None, str(error)
+    if stored is None:
+        raise ApiError("not_found", f"there is no message at position {text}", why)
+    return MessageDetail(
+        node=port.config.node.id, consistency=call.consistency, applied_index=applied, message=_view(stored)
+    )
+
+
+def _view(stored: Stored) -> MessageView:
+    message = stored.message
+    text: str | None = None
+    binary: str | None = None
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        binary = base64.b64encode(message.body).decode()
+    return MessageView(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        position=message.position,
+        id=encode_message_id(message.store_host, message.position),
+        store_ms=message.store_ms,
+        born_ms=message.born_ms,
+        reconsume_times=message.reconsume_times,
+        properties=parse_properties(message.properties),
+        body=text,
+        body_base64=binary,
+    )
