@@ -74,7 +74,7 @@ def create(request: Request, on_stage: Callable[[str], None] = lambda stage: Non
     target = Path(request.to)
     source = _look_at(request)
     identity, cut = source.identity, source.cut
-    _make_target(target)
+    _make_target(target, Path(request.data))
     name = listing.name_of(request.made_ms, str(identity.cluster_uuid), identity.node_id, cut.index)
     if (target / name).exists():
         raise LocalError(
@@ -132,7 +132,14 @@ def _segment_size(first: Path) -> int:
     return genesis_format.decode(entry).segment_size
 
 
-def _make_target(target: Path) -> None:
+def _make_target(target: Path, data: Path) -> None:
+    if data.resolve() in (target.resolve(), *target.resolve().parents):
+        raise LocalError(
+            f"{target} cannot be a backup target",
+            f"it lies in the node's own directory {data}: what destroys that would destroy the backup too",
+            f"raftmq backup create --to {data.parent / 'backups'}    (better: a directory on another disk)",
+            ExitCode.REFUSED,
+        )
     try:
         target.mkdir(exist_ok=True)  # its parent must be there: one that is not may be a mount that is missing
         files.sync_file(target)

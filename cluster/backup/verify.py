@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -14,7 +14,12 @@ from cluster.backup.segments import walk
 from raftlog.errors import RaftLogError
 from raftlog.storage.layout import segment_name
 from raftlog.types import EMPTY_TAIL, LogTail
+from statemachine import sums
+from statemachine.kv import KVCorruptError
 from statemachine.rocks_reader import CheckpointReader
+
+if TYPE_CHECKING:
+    from statemachine.kv import KV
 
 
 class Verified(NamedTuple):
@@ -49,9 +54,20 @@ def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[
 
 
 def read_state(backup: Path) -> tuple[LogTail, dict[str, str]]:
-    """The applied mark as the tail of the log it stands for, and the digest. Raises KVError."""
+    """The applied mark as the tail of the log it stands for, and the digest. Raises KVError.
+
+    The node keeps sums of its own while it applies, which replicas compare (`statemachine.sums`): rows that do not add
+    up to them are not what was applied.
+    """
     with CheckpointReader(backup / STATE) as reader:
-        mark = reader.mark
+        mark, kv = reader.mark, cast("KV", reader)  # `get` and `scan` are all that is asked of it
+        kept = sums.load(kv, mark.index)
+        for family, total in sums.count(kv).items() if kept is not None else ():
+            if kept is not None and kept[family] != total:
+                raise KVCorruptError(
+                    f"{backup / STATE}: the rows of family {family} are not those that the node counted when it "
+                    "applied them"
+                )
         tail = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
         return tail, manifests.hex_sums(reader.digest())
 
@@ -101,13 +117,13 @@ def _file_problem(backup: Path, record: FileRecord) -> str:
 
 def _state_problems(backup: Path, manifest: Manifest) -> list[str]:
     try:
-        mark, sums = read_state(backup)
+        mark, digest = read_state(backup)
     except (RaftLogError, OSError) as error:
         return [str(error)]
     problems = []
     if (mark.index, mark.term, mark.header_crc) != (manifest.index, manifest.term, manifest.header_crc):
         problems.append(f"{backup / STATE} was applied up to index {mark.index}, the manifest says {manifest.index}")
-    for family, total in sums.items():
+    for family, total in digest.items():
         told = manifest.digest.get(family, "0" * 16)  # a family that the release which made it did not have
         if total != told:
             problems.append(f"{backup / STATE}: the rows of family {family} sum to {total}, the manifest says {told}")

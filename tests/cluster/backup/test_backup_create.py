@@ -15,6 +15,8 @@ from cluster.backup import files, listing, manifest
 from cluster.backup.create import create
 from cluster.backup.verify import verify
 from cluster.local_errors import LocalError
+from statemachine.kv import OFFSETS, Batch
+from statemachine.rocks import RocksKV
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -139,6 +141,19 @@ def test_damage_of_the_node_is_not_carried_into_a_backup(stopped: Any, tmp_path:
     assert names(tmp_path / "to") == []
 
 
+def test_rows_that_were_never_applied_are_not_backed_up(stopped: Any, tmp_path: Path) -> None:
+    """Sound blocks with wrong rows: only the sums that apply keeps can tell."""
+    stopped.grow(1)
+    kv, batch = RocksKV(str(stopped.data / "state")), Batch()
+    batch.put(OFFSETS, b"nobody\0" + bytes(8), bytes(8))
+    kv.write(batch)
+    kv.checkpoint(str(tmp_path / "checkpoint"))
+    kv.close()
+    wrong = stopped._replace(checkpoint=tmp_path / "checkpoint")
+    with pytest.raises(LocalError, match="family offsets are not those that the node counted"):
+        create(wrong.request(tmp_path / "to"))
+
+
 def test_a_full_target_is_refused_before_anything_is_copied(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda path: 5000)
     with pytest.raises(LocalError, match=r"(?s)is full.*5000 bytes are free, this backup needs about \d{6}.*--keep"):
@@ -186,6 +201,8 @@ def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, monkeypatch: Any) 
         create(stopped.request(tmp_path / "to"))
     with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*is mounted"):
         create(stopped.request(tmp_path / "no" / "such" / "parent"))
+    with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*own directory"):
+        create(stopped.request(stopped.data / "backups"))
 
 
 def test_what_an_earlier_attempt_left_is_removed_and_told(stopped: Any, tmp_path: Path) -> None:
