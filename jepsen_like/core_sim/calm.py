@@ -1,4 +1,4 @@
-"""A run as a plain load test has it: default settings, no fault or one crash, 1,000 operations, every monitor on.
+"""A run as a plain load test has it: default settings, no fault or one crash of the leader, every monitor on.
 
 It finds blatant bugs. The seeded bugs are measured against it to show that most of them need more than that.
 """
@@ -10,7 +10,6 @@ from jepsen_like.core_sim.knobs import TICK_US, Knobs
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.core_sim.world import World
 
-OPERATIONS = 1_000
 _ELECTION_TICKS = 10
 _DOWN_TICKS = 3 * _ELECTION_TICKS
 _TICKS_MAX = 4_000
@@ -33,22 +32,22 @@ KNOBS = Knobs(
     faults=(),
     triggers=(),
     play=None,
-    acked_goal=OPERATIONS,
+    acked_goal=0,
 )
 
 
-def run_calm(seed: int, *, crash: bool) -> Violation | None:
-    """1,000 operations without a fault, or with one crash of the leader half-way; who fired, None: nobody."""
+def run_calm(seed: int, operations: int, *, crash: bool) -> Violation | None:
+    """`operations` without a fault, or with one crash of the leader half-way; who fired, None: nobody."""
     world = World(seed, KNOBS)
     try:
         oracles.calm_start(world)
         if crash:
-            _write(world, OPERATIONS // 2)
+            _write(world, operations // 2)
             leader = world.leader()
             if leader is not None:
                 world.crash(leader)
                 world.at(_DOWN_TICKS * TICK_US, world.start, leader)
-        _write(world, OPERATIONS)
+        _write(world, operations)
         world.writing = False
         world.run_until(lambda: len(world.up()) == len(world.members), world.now + _DOWN_TICKS * TICK_US)
         oracles.final(world)

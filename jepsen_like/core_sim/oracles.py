@@ -143,6 +143,7 @@ def _cut_off(world: World, leader: Member) -> None:
     world.network.cut(world.links_of([leader.id]))
     if not world.knobs.raft["check_quorum"]:
         return
+    _client_writes(world, leader)  # nobody will acknowledge them
     ticks = 2 * int(world.knobs.raft["election_ticks"]) + 2
     term = leader.raw.term
 

@@ -1,6 +1,6 @@
 """How blatant a bug is: who fires in a run of 1,000 operations without a fault, or with one crash of the leader.
 
-    python -m jepsen_like.seeded_bugs.calm ROOT     inside a copy: one JSON line
+python -m jepsen_like.seeded_bugs.calm ROOT ENGINE     inside a copy: one JSON line
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import raftlog
-from jepsen_like.core_sim.calm import run_calm
 from jepsen_like.seeded_bugs.catalogue import Bug, make_copy
 
-ENGINES = ("core",)
-"""Engines that have such a run."""
+OPERATIONS = 1_000
 CALM_MAX = 15
 """Bugs that may die in it: the others have to be looked for."""
 _TIMEOUT_S = 300
@@ -46,7 +44,7 @@ def calm_row(bug: Bug) -> CalmRow:
         make_copy(Path(name), bug)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "jepsen_like.seeded_bugs.calm", name], cwd=name,
+                [sys.executable, "-m", "jepsen_like.seeded_bugs.calm", name, bug.engine], cwd=name,
                 env=os.environ | {"PYTHONPATH": name}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True,
             )  # fmt: skip
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
@@ -55,27 +53,51 @@ def calm_row(bug: Bug) -> CalmRow:
 
 
 def calm_rows(bugs: Sequence[Bug], jobs: int) -> Iterator[CalmRow]:
-    """All bugs whose engine has such a run, `jobs` at a time, in the order given."""
+    """All, `jobs` at a time, in the order given."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(calm_row, [bug for bug in bugs if bug.engine in ENGINES])
+        yield from pool.map(calm_row, bugs)
 
 
-def _fired(*, crash: bool) -> str | None:
+# -- inside the copy
+
+
+def fired(engine: str, *, crash: bool) -> str | None:
+    """Who fires in a calm run of the packages that are imported."""
     try:
-        violation = run_calm(0, crash=crash)
+        return _core(crash=crash) if engine == "core" else _full(crash=crash)
     except _CRASHES:
         return "crash"
+
+
+def _core(*, crash: bool) -> str | None:
+    from jepsen_like.core_sim.calm import run_calm
+
+    violation = run_calm(0, OPERATIONS, crash=crash)
     return None if violation is None else violation.checker
 
 
-def main(root: str) -> int:
+def _full(*, crash: bool) -> str | None:
+    from jepsen_like.sim.faults import Fault
+    from jepsen_like.sim.options import draw
+    from jepsen_like.sim.world import World
+
+    options = draw(0)._replace(
+        nodes=3, tick_ms=25, election_ticks=10, latency_s=(0.0001, 0.0002), split=0.0, disk_s=(0.0003, 0.0006),
+        apply_s=(0.0001, 0.0005), producers=3, window=6, foreign=1, think_s=0.01, acked_min=OPERATIONS,
+        fault_phase_s=1.0, event_budget=1_000_000,
+    )  # fmt: skip
+    verdict = World(options, (Fault(1, 0.5, "kill", 0.5, 0),) if crash else ()).run()
+    return verdict.violations[0].checker if verdict.violations else None
+
+
+def main(root: str, engine: str) -> int:
     """Prints who fired; exit code 3 if the packages are not those under `root`."""
     if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
         sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
         return 3
-    sys.stdout.write(json.dumps([_fired(crash=False), _fired(crash=True)]) + "\n")
+    sys.stdout.write(json.dumps([fired(engine, crash=False), fired(engine, crash=True)]) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))

@@ -90,10 +90,12 @@ def _print_row(row: Row) -> None:
 @click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
 @click.option("--black-box", is_flag=True, help="Random seeds are judged only by what clients see.")
+@click.option("--calm", is_flag=True, help="Only tell who dies in 1,000 operations without a fault or with one crash.")
+@click.option("--unit-tests", is_flag=True, help="Only tell which unit tests of the touched layer notice each bug.")
 @click.option("--json", "as_json", is_flag=True)
 def bugs(
     only: tuple[str, ...], engine: str | None, seeds: int | None, first_seed: int, jobs: int | None, *,
-    black_box: bool, as_json: bool,
+    black_box: bool, calm: bool, unit_tests: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Plants each bug in a copy of the packages and tells who finds it; not caught is exit code 1."""
     chosen = [bug for bug in choose(only) if engine in (None, bug.engine)]
@@ -101,4 +103,11 @@ def bugs(
         raise click.UsageError(f"none of these bugs is of engine {engine}")
     counts = SEEDS if seeds is None else dict.fromkeys(SEEDS, seeds)
     jobs = jobs or os.cpu_count() or 1
+    if calm or unit_tests:
+        from jepsen_like.seeded_bugs import blatant
+
+        if calm and unit_tests:
+            raise click.UsageError("--calm and --unit-tests are two different measures: give one of them")
+        measure = blatant.report_calm if calm else blatant.report_unit_tests
+        sys.exit(measure(chosen, jobs, as_json=as_json))
     sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box))

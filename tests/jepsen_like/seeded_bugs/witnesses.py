@@ -58,7 +58,7 @@ def witness_C01() -> None:
 
 
 def witness_C02() -> None:
-    raw = stage("nodes 3").members[ONE].raw
+    raw = stage("nodes 3\ncampaign 1\n").members[ONE].raw
     raw.raft.become_follower(5, NOBODY)
     hard_state = raw.ready().hard_state
     assert hard_state is not None
@@ -216,7 +216,8 @@ def witness_C24() -> None:
 
 
 def witness_C24b() -> None:
-    members = raft_of(stage(LED), ONE).members
+    played = stage("nodes 3 inflight_messages_max=1\ncampaign 1\nrun\npropose 1\n")
+    members = raft_of(played, ONE).members
     members.active_voters()
     assert members.active_voters() == 1
 
@@ -246,8 +247,7 @@ def witness_C28() -> None:
 
 
 def witness_C29() -> None:
-    played = stage(LED + "propose 1\ndeliver 1->2\nsync 2\ndeliver 2->1\n")
-    assert raft_of(played, ONE).log.commit_index == 1
+    assert raft_of(schedule_of("C29"), ONE).log.commit_index == 0
 
 
 def witness_C30() -> None:
@@ -330,6 +330,7 @@ def witness_R02() -> None:
     raft = raft_of(stage(LED), ONE)
     raft.term_start_index = 99
     raft.reads.waiting.append(1)
+    raft.reads.last_round = 1
     assert not read_index.is_due(raft)
 
 
