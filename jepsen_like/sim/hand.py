@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.client.connection import Connection, Links, Reply
+from cluster.client.connection import Connection, Links, Reply, dial
 from cluster.client.errors import RaftMQError, Unknown, error_of, is_unknown
 from cluster.client.producer import AsyncProducer
 from jepsen_like.history import Op
@@ -140,12 +140,16 @@ class Hand:
         except OSError:
             return
 
-    def query(self, node: str) -> None:
-        """Reads the register through a node: nothing older than what is acknowledged by now."""
-        self._begin(partial(self._query, node, self.register.acked))
+    def query(self, node: str, *, anew: bool) -> None:
+        """Reads the register through a node: nothing older than what is acknowledged by now.
 
-    async def _query(self, node: str, low: int) -> None:
+        `anew`: on a connection of its own, whose requests are counted from one again.
+        """
+        self._begin(partial(self._query, node, self.register.acked, anew))
+
+    async def _query(self, node: str, low: int, anew: bool) -> None:
         try:
-            await self.register.ask(await self._link(node), low)
+            own = dial(self.host.environment, Connection(f"{node}:{BROKER_PORT}")) if anew else self._link(node)
+            await self.register.ask(await own, low)
         except OSError:
             return

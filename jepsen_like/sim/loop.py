@@ -56,7 +56,8 @@ class SimLoop(asyncio.BaseEventLoop):
     `after_event(process)` is called after each callback of a process; what it raises ends the run.
     """
 
-    _ready: Any  # of the base class
+    _ready: Any  # of the base class, as the two below
+    _stopping: bool
     _scheduled: list[TimerHandle]
 
     def __init__(self, event_budget: int) -> None:
@@ -102,7 +103,7 @@ class SimLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 self._run_handle(handle)
-            if self._stopping:  # type: ignore[attr-defined]
+            if self._stopping:
                 return
 
     def _run_handle(self, handle: Handle) -> None:
@@ -168,7 +169,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def bury(self, processes: list[Process]) -> None:
         """Ends every task of a run, dead processes' too, and closes: nothing is left for the garbage collector."""
         self._ending = True
-        self._stopping = False  # type: ignore[attr-defined]  # a violation found outside any event asked for a stop
+        self._stopping = False  # a violation found outside any event asked for a stop
         self.after_event = None
         self.event_budget = 1 << 60
         self._scheduled.clear()

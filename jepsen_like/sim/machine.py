@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
@@ -32,7 +33,8 @@ from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
-from raftlog.types import NodeId
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, NodeId
 from statemachine.memory_kv import CURRENT_FILE, MemoryKV
 
 DATA = Path("/data")
@@ -104,6 +106,8 @@ class Machine:
         self.rng = stream(options.seed, f"machine {node_id}")
         self.clock = SimClock(loop, self.rng.randint(-options.skew_ms, options.skew_ms))
         self.disk_factor = 1.0
+        self.apply_factor = 1.0
+        """How much slower the lanes are, and apply besides."""
         self.node: Node | None = None
         self.process: Process | None = None
         self.processes: list[Process] = []
@@ -114,6 +118,8 @@ class Machine:
         self.boots = 0
         self.held = 0
         """How many faults want this machine down; it starts when none does."""
+        self.rotten: set[int] = set()
+        """Entries that were damaged here on purpose."""
         self.loss: Loss | None = None
         """What the next power failure in the middle of a write leaves; None: chance decides."""
         self.config = config_of(node_id, options)
@@ -216,6 +222,20 @@ class Machine:
         write_file(self.fs, current, LIVE_ROWS)
         return self.kv
 
+    def bytes_of(self, entry: Entry, log: SegmentedLog) -> bytes:
+        """What the disk holds where `log` keeps this entry."""
+        segment = log._segment_of(entry.index)
+        size = len(entry.header) + len(entry.payload)
+        return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
+
+    def rot(self, entry: Entry, log: SegmentedLog) -> None:
+        """A bit of the entry's payload flips on the disk."""
+        segment = log._segment_of(entry.index)
+        at = segment.file_offset(entry.position) + len(entry.header) + len(entry.payload) // 2
+        (byte,) = self.fs.open(segment.path).pread(1, at)
+        self.fs.damage(segment.path, at, bytes([byte ^ 1]))
+        self.rotten.add(entry.index)
+
     def pause(self) -> None:
         """SIGSTOP."""
         if self.process is not None and self.up:
@@ -239,10 +259,13 @@ class Machine:
         watcher = LaneEvents(self, self.process)
         rng = random.Random(self.rng.random())
         kind = SimApplyLane if name == "apply" else SimLane
-        made = kind(name, lane, loop, rng, speed, lambda: self.disk_factor, watcher, on_done, on_failure)
+        made = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
         if isinstance(made, SimApplyLane):
             made.inline = options.apply_inline
         return made
+
+    def _factor(self, lane: str) -> float:
+        return self.disk_factor * (self.apply_factor if lane == "apply" else 1.0)
 
 
 class LaneEvents:

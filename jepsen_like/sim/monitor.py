@@ -12,8 +12,9 @@ from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import Machine
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
-from raftlog.errors import InvariantViolationError
+from raftlog.errors import CorruptLogError, DamagedLogError, InvariantViolationError
 from raftlog.messages import RequestVoteReply
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryId, LogTail, NodeId, Role
 
 FULL_EVERY = 50
@@ -188,13 +189,12 @@ class Monitor:
         assert node is not None
         assert machine.process is not None
         log = node._parts.directory.log
-        found = log.read_entries(0, log.tail.index + 1, 1 << 60)
         known = self._disks[node_id]
         for job in self._writing.pop(node_id, ()):
             known.forget_conflict(job.entries)
         if not self.black_box:
-            self._compare(node_id, known, found)
-            known.write(found)
+            self._compare(machine, known, log)
+            known.write(self._above(node_id, known, log))
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
         self._process[machine.process] = machine
@@ -203,12 +203,30 @@ class Monitor:
         self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
         self.same_sums(machine)
 
-    def _compare(self, node_id: NodeId, known: DurableLog, found: Sequence[Entry]) -> None:
+    def _compare(self, machine: Machine, known: DurableLog, log: SegmentedLog) -> None:
+        """Looks at the bytes themselves: asking the node would let it find damage sooner than it would by itself."""
         for entry in known.entries:
-            if entry.index >= len(found) or found[entry.index].header_crc != entry.header_crc:
-                what = f"node {node_id} had entry {entry.id} on disk, and after a restart it has not"
+            if entry.index in machine.rotten:
+                continue
+            if entry.index > log.tail.index or machine.bytes_of(entry, log) != entry.header + entry.payload:
+                what = f"node {machine.node_id} had entry {entry.id} on disk, and after a restart it has not"
                 self.report("durability", what)
                 return
+
+    def _above(self, node_id: NodeId, known: DurableLog, log: SegmentedLog) -> list[Entry]:
+        """What was written without anybody hearing of it, and is on disk."""
+        first, end = len(known.entries), log.tail.index + 1
+        if first >= end:
+            return []
+        try:
+            found = log.read_entries(first, end, 1 << 60)
+        except (DamagedLogError, CorruptLogError):
+            found = []
+        if len(found) < end - first:
+            self.report(
+                "durability", f"node {node_id} holds up to index {end - 1}, and {first + len(found)} is damaged"
+            )
+        return found
 
     def _count_recovery(self, machine: Machine, node: Any) -> None:
         count = self.sometimes

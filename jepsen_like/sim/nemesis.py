@@ -89,7 +89,7 @@ class Nemesis:
         self.network.heal()
         for machine in self.machines.values():
             machine.held = 0
-            machine.disk_factor = 1.0
+            machine.disk_factor = machine.apply_factor = 1.0
             machine.fs.fail_next.clear()
             machine.resume()
             machine.start()

@@ -5,7 +5,9 @@
     send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
     ask N [COUNT] [body=BYTES] [later]  a foreign client sends at node N, all at once, each once
     offer N ID [later]                  a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
-    commit N [later] | query N [later]  the register: its next value is committed, or it is read, through node N
+    commit N [later]                    the register's next value is committed through node N
+    query N [anew] [later]              the register is read through node N (anew: on a connection of its own)
+    garbage N                           somebody sends malformed bytes to N, one connection for each kind
     load SECONDS                        the clients of a random run work for so long
     reader                              a consumer group reads from now on
     wait SECONDS                        time passes         answered    until everything asked for has ended
@@ -14,8 +16,11 @@
                                         first sector of each write); the database loses its last K batches (default all)
     power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
     crash N before-ack|after-ack        the plug is pulled when N has entries on disk and has not told, or has told
+    crash N after-roll                  the same after it has told of the first entry of a new segment
     fail N CALL ERRNO                   N's next CALL fails
-    fill N BYTES                        N's disk takes so many more bytes     slow N FACTOR   N's lanes take longer
+    fill N BYTES                        N's disk takes so many more bytes
+    slow N FACTOR | slow-apply N FACTOR N's lanes, or its apply lane, take longer
+    rot N INDEX                         a bit of entry INDEX flips on the disk of N, which runs
     cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
     settle                              heals, starts all, waits until everything was answered and read; then judges
 
@@ -33,11 +38,12 @@ from typing import Any
 from jepsen_like.sim.clients import ClientHost, Foreign
 from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.hand import Hand
-from jepsen_like.sim.machine import Machine, host_of
+from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
 from jepsen_like.sim.network import Edge
 from jepsen_like.sim.options import Options, draw
+from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import Verdict, World
-from raftlog.types import NodeId, Role
+from raftlog.types import FLAG_ROLL, NodeId, Role
 
 OPERATION_S = 6.0
 LEAD_S = 10.0
@@ -49,6 +55,9 @@ _CALM: dict[str, Any] = {
     "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
     "body_max": 40, "think_s": 0.03,
 }  # fmt: skip
+
+
+_FLAGS = ("later", "anew")
 
 
 class ScriptError(ValueError):
@@ -69,8 +78,8 @@ class Stage(World):
         self._reads = False
         self._started: list[Any] = []
         self._crashes: dict[tuple[NodeId, str], None] = {}
-        self.monitor.on_drained = partial(self._lane_event, "before-ack")
-        self.monitor.on_reported = partial(self._lane_event, "after-ack")
+        self.monitor.on_drained = self._drained
+        self.monitor.on_reported = self._reported
 
     def _phases(self) -> None:
         for machine in self.machines.values():
@@ -87,9 +96,8 @@ class Stage(World):
         if command is None:
             raise ScriptError(f"line {number}: no command {words[0]!r}")
         named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-        plain = [word for word in words[1:] if "=" not in word and word != "later"]
-        if "later" in words:
-            named["later"] = "yes"
+        plain = [word for word in words[1:] if "=" not in word and word not in _FLAGS]
+        named |= {word: "yes" for word in words[1:] if word in _FLAGS}
         try:
             inspect.signature(command).bind(*plain, **named)
             command(*plain, **named)
@@ -134,15 +142,19 @@ class Stage(World):
         self.hand.commit(self._machine(node).host)
         self._operation(later)
 
-    def do_query(self, node: str, *, later: str = "") -> None:
-        self.hand.query(self._machine(node).host)
+    def do_query(self, node: str, *, anew: str = "", later: str = "") -> None:
+        self.hand.query(self._machine(node).host, anew=bool(anew))
         self._operation(later)
 
     def do_answered(self) -> None:
         self._until(lambda: not self.hand.open, OPERATION_S)
 
+    def do_garbage(self, name: str) -> None:
+        for kind in MALFORMED:
+            self.vandal.strike(self._machine(name).host, BROKER_PORT, kind)
+
     def do_load(self, seconds: str) -> None:
-        load: list[Any] = [*self.producers, *self.foreign, self.register, self.catalogue]
+        load: list[Any] = [*self.producers, *self.foreign, self.register, self.catalogue, self.vandal]
         for client in load:
             client.start()
         self._started += load
@@ -194,20 +206,27 @@ class Stage(World):
         machine.fs.cut_power_in = call
 
     def do_crash(self, name: str, moment: str) -> None:
-        if moment not in ("before-ack", "after-ack"):
+        if moment not in ("before-ack", "after-ack", "after-roll"):
             raise ValueError(moment)
         self._crashes[NodeId(int(name)), moment] = None
 
-    def _lane_event(self, moment: str, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        key = (machine.node_id, moment)
-        if lane != "append" or done.last is None or key not in self._crashes:
+    def _drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        if lane == "append" and done.last is not None and self._due(machine, "before-ack"):
+            self._down(machine, _loss("nothing", "1000000"), power=True)
+
+    def _reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        if lane != "append" or done.last is None:
             return
-        del self._crashes[key]
-        loss = _loss("nothing", "1000000")
-        if moment == "before-ack":
-            self._down(machine, loss, power=True)
-        else:  # the answer leaves in the turn that this report has woken
-            self._soon(partial(self._soon, partial(self._down, machine, loss, power=True)))
+        rolls = any(entry.flags & FLAG_ROLL for job in batch for entry in job.entries)
+        if self._due(machine, "after-ack") or (rolls and self._due(machine, "after-roll")):
+            # the answer leaves in the turn that this report has woken
+            self._soon(partial(self._soon, partial(self._down, machine, _loss("nothing", "1000000"), power=True)))
+
+    def _due(self, machine: Machine, moment: str) -> bool:
+        key = (machine.node_id, moment)
+        due = key in self._crashes
+        self._crashes.pop(key, None)
+        return due
 
     def _soon(self, act: Callable[[], None]) -> None:
         self.loop.call_outside(0.0, act)
@@ -232,8 +251,16 @@ class Stage(World):
     def do_fill(self, name: str, size: str) -> None:
         self._machine(name).fs.fill(int(size))
 
+    def do_rot(self, name: str, index: str) -> None:
+        machine = self._machine(name)
+        log = machine.nodes[-1]._parts.directory.log
+        machine.rot(log.read_entries(int(index), int(index) + 1, 1)[0], log)
+
     def do_slow(self, name: str, factor: str) -> None:
         self._machine(name).disk_factor = float(factor)
+
+    def do_slow_apply(self, name: str, factor: str) -> None:
+        self._machine(name).apply_factor = float(factor)
 
     def _host(self, name: str) -> str:
         return self.hand.address if name == "client" else host_of(int(name))

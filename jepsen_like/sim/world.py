@@ -22,6 +22,7 @@ from jepsen_like.sim.network import Links, Network
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.vandal import Vandal
 from raftlog.types import NodeId
 
 FIRST_LEADER_S = 30.0
@@ -33,6 +34,9 @@ EXTRA_PHASES = 3
 """The load goes on without new faults for at most so many fault phases until enough is acknowledged, and the fault
 between an append and its ack has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
+
+
+Client = OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue | Vandal
 
 
 class Verdict(NamedTuple):
@@ -81,7 +85,7 @@ class World:
             self.monitor.add(machine)
         self.recorder = Recorder(self.loop)
         self._add_clients()
-        hosts = [host.process.host for host in self.hosts]
+        hosts = [host.process.host for host in self.hosts[:-1]]  # nobody needs to hear the vandal
         self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts)
 
     def _add_clients(self) -> None:
@@ -99,6 +103,7 @@ class World:
         self.register = OffsetRegister(host(), recorder, report)
         self.catalogue = Catalogue(host(), recorder)
         self.auditor = host()
+        self.vandal = Vandal(host())
         self.judge = Judge(self)
 
     # --- the run -----------------------------------------------------------------------------------------------------
@@ -162,6 +167,8 @@ class World:
             client.stopped = True
         if not self._wait(lambda: all(c.done for c in others), FINISH_S, "clients wait for ever"):
             return
+        if not self._wait(self.vandal.is_out, PROGRESS_S, "malformed bytes do not close their connection", "protocol"):
+            return
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
         if not self._wait(self.judge.reader_has_all, FINISH_S, "a consumer does not get what was acknowledged"):
@@ -175,8 +182,8 @@ class World:
         """What foreign clients sent until it was answered."""
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
-    def _clients(self) -> list[OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue]:
-        return [*self.producers, *self.foreign, self.reader, self.register, self.catalogue]
+    def _clients(self) -> list[Client]:
+        return [*self.producers, *self.foreign, self.reader, self.register, self.catalogue, self.vandal]
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -187,14 +194,14 @@ class World:
             for what, error in self.loop.errors[:3]:
                 self.monitor.report("callback", f"{what}: {type(error).__name__}: {error}")
 
-    def _wait(self, reached: Callable[[], object], limit_s: float, otherwise: str) -> bool:
+    def _wait(self, reached: Callable[[], object], limit_s: float, otherwise: str, checker: str = "liveness") -> bool:
         """Lets time pass until it is reached; a violation after the limit."""
         end = self.loop.now + limit_s
         while not self.monitor.violations:
             if reached():
                 return True
             if self.loop.now >= end:
-                self.monitor.report("liveness", f"{otherwise} ({limit_s:.0f} s)")
+                self.monitor.report(checker, f"{otherwise} ({limit_s:.0f} s)")
                 break
             self._pass_time(0.05)
         return False

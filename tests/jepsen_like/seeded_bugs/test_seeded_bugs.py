@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -21,14 +22,18 @@ BUGS = load_all()
 REPRESENTATIVE = ["C03", "C04", "C20", "C24", "R02", "Q01", "Q07", "S03"]
 """One each of commit rule, disk, liveness, lease and read; state machine, acknowledgement and storage."""
 
-WITNESSES = {
-    "core": Path(__file__).with_name("witnesses.py"),
-    "full": Path(__file__).with_name("witnesses_full.py"),
-}
+WITNESSES = {path: path.read_text() for path in sorted(Path(__file__).parent.glob("witnesses*.py"))}
 
 
-def witnesses(engine: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"seeded_bug_witnesses_{engine}", WITNESSES[engine])
+def file_of(bug: Bug) -> Path:
+    """The file that holds the bug's witness."""
+    (path,) = (path for path, text in WITNESSES.items() if f"def {bug.witness}(" in text)
+    return path
+
+
+@cache
+def witnesses(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"seeded_bug_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -38,13 +43,13 @@ def witnesses(engine: str) -> ModuleType:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_the_witness_holds_on_the_product(bug: Bug) -> None:
-    getattr(witnesses(bug.engine), bug.witness)()
+    getattr(witnesses(file_of(bug)), bug.witness)()
 
 
 def fails_in_copy(bug: Bug, root: Path) -> bool:
     make_copy(root, bug)
     done = subprocess.run(
-        [sys.executable, WITNESSES[bug.engine], root, bug.witness], cwd=root,
+        [sys.executable, file_of(bug), root, bug.witness], cwd=root,
         env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr

@@ -5,19 +5,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 import raftlog
-from jepsen_like.sim.disk import FaultyFileSystem
+from cluster.client.connection import Connection
+from cluster.client.errors import Unknown
+from cluster.client.send_window import Pending, out_of_time
+from cluster.framing import FrameBuffer, FrameTooLargeError
+from cluster.node import Node
+from cluster.remoting.codec import FLAG_RESPONSE, encode_frame
+from jepsen_like.sim.disk import FaultyFileSystem, Left
 from jepsen_like.sim.stage import Stage
-from raftlog.errors import RaftLogError
+from raftlog.errors import RaftLogError, StorageError
 from raftlog.frame import make_entry
-from raftlog.storage.genesis import Genesis
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.memory_fs import PowerCut
 from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.types import EMPTY_TAIL, Entry, EntryType
+from raftlog.types import Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.digest import digest
@@ -29,7 +39,9 @@ from statemachine.stage import Stage as StagedRows
 T = TypeVar("T")
 DATA = Path("/data")
 SEGMENT = 16 << 10
+GENESIS = Genesis(UUID(int=7), 1, SEGMENT, 0, (Voter(NodeId(1), UUID(int=1)),)).entry()
 LED = "nodes 3\nlead 1\n"
+TOPIC_ID = 1
 
 
 def looked(script: str, look: Callable[[Stage], T]) -> T:
@@ -50,19 +62,22 @@ def count_of(name: str) -> Callable[[Stage], int]:
     return lambda stage: stage.recorder.counts[name]
 
 
+def node(stage: Stage, number: int) -> Node:
+    """The node that runs on a machine."""
+    found = stage.machines[NodeId(number)].node
+    assert found is not None
+    return found
+
+
 class Disk:
     """A log on a faulty disk."""
 
     def __init__(self) -> None:
         self.fs = FaultyFileSystem()
-        genesis = make_entry(
-            EMPTY_TAIL, term=0, entry_type=EntryType.GENESIS, payload=_genesis().entry().payload, timestamp_ms=0,
-            group_id=1, segment_size=SEGMENT,
-        )  # fmt: skip
-        self.log = SegmentedLog.create(self.fs, DATA, genesis=genesis, segment_size=SEGMENT)
+        self.log = SegmentedLog.create(self.fs, DATA, genesis=GENESIS, segment_size=SEGMENT)
 
-    def append(self, payload: bytes) -> None:
-        self.log.append([self.entry(payload)])
+    def append(self, size: int) -> None:
+        self.log.append([self.entry(bytes([7]) * size)])
 
     def entry(self, payload: bytes) -> Entry:
         return make_entry(
@@ -73,36 +88,172 @@ class Disk:
     def opened(self) -> SegmentedLog:
         return SegmentedLog.open(self.fs, DATA, group_id=1)
 
+    def torn(self, size: int, left: Left) -> SegmentedLog:
+        """The log after power went in the sync of an append."""
+        self.fs.cut_power_in = "fdatasync"
+        try:
+            self.append(size)
+        except PowerCut:
+            self.fs.crash_leaving(left)
+        return self.opened()
 
-def _genesis() -> Genesis:
-    from uuid import UUID
+    def refuses(self, call: str, code: int) -> bool:
+        """Whether an append fails when one of its calls does."""
+        self.fs.fail_next[call] = code
+        try:
+            self.append(100)
+        except StorageError:
+            return True
+        return False
 
-    from raftlog.storage.genesis import Voter
-    from raftlog.types import NodeId
 
-    return Genesis(UUID(int=7), 1, SEGMENT, 0, (Voter(NodeId(1), UUID(int=1)),))
+# --- state machine and answers ---
 
 
 def witness_Q01() -> None:
     kv = MemoryKV(model_crash=True)
-    state = BrokerState(kv)
-    genesis = _genesis().entry()
     create = pack([[CREATE_TOPIC, {"name": "t", "read_queues": 1, "write_queues": 1, "perm": 6}, False]])
-    command = Disk().entry(create)._replace(index=1)
-    state.apply([genesis, command])
+    BrokerState(kv).apply([GENESIS, Disk().entry(create)])
     assert kv.unsynced == 1
+
+
+def witness_Q02() -> None:
+    assert looked(LED + "send 1\nwait 0.1\n", lambda stage: len(node(stage, 2).state._dedup._sessions))
+
+
+def witness_Q03() -> None:
+    def sessions(stage: Stage) -> tuple[int, int]:
+        running = node(stage, 2).state._dedup._sessions
+        return len(running), len(BrokerState(stage.machines[NodeId(2)].kv)._dedup._sessions)
+
+    running, restarted = looked(LED + "send 1\nwait 0.1\n", sessions)
+    assert running == restarted
+
+
+def witness_Q06() -> None:
+    script = LED + "send 2\ncut 1\nask 1 later\nwait 1.5\nheal\nanswered\n"
+    assert looked(script, count_of("send ok")) == 2
 
 
 def witness_Q07() -> None:
     assert not looked(LED + "cut 1\nask 1 later\nwait 0.2\n", count_of("send ok"))
 
 
+def witness_Q08() -> None:
+    def restarted(stage: Stage) -> int:
+        return BrokerState(stage.machines[NodeId(2)].kv).max_offset(TOPIC_ID, 0)
+
+    assert looked(LED + "send 3\nwait 0.1\n", restarted) == 3
+
+
+def witness_Q09() -> None:
+    def ahead(stage: Stage) -> int:
+        return node(stage, 1).state.applied.index - node(stage, 1).raw.commit_index
+
+    assert looked(LED + "cut 1\nask 1 later\nwait 0.2\n", ahead) <= 0
+
+
+def witness_Q11() -> None:
+    assert looked(LED + "commit 1\nwait 0.1\n", lambda stage: node(stage, 2).state.offsets_of_group("register"))
+
+
+def witness_Q17() -> None:
+    def behind(stage: Stage) -> bool:
+        return node(stage, 2).proposals.open and node(stage, 2).state.applied.term < node(stage, 2).raw.term
+
+    assert not looked(LED + "slow-apply 2 1000\nsend 2\nlead 2\n", behind)
+
+
+# --- the log on its disk ---
+
+
+def witness_S01() -> None:
+    disk = Disk()
+    before = disk.log.tail
+    assert disk.torn(1500, "heads").tail == before
+
+
+def witness_S02() -> None:
+    assert Disk().refuses("fdatasync", errno.EIO)
+
+
 def witness_S03() -> None:
     disk = Disk()
     while disk.log.tail.segment_base == 0:
-        disk.append(bytes(1000))
+        disk.append(1000)
     disk.fs.crash_leaving("nothing")
     assert disk.opened().tail == disk.log.tail
+
+
+def witness_S04() -> None:
+    assert Disk().refuses("pwritev", errno.ENOSPC)
+
+
+def witness_S05() -> None:
+    disk = Disk()
+    for _ in range(5):
+        disk.append(200)
+    disk.log.write_idle_mark()
+    entry = disk.log.read_entries(3, 4, 1 << 20)[0]
+    segment = disk.log._segment_of(3)
+    disk.fs.damage(segment.path, segment.file_offset(entry.position) + 100, b"\0")
+    disk.fs.restart()
+    assert disk.opened().tail == disk.log.tail
+
+
+def witness_S07() -> None:
+    disk = Disk()
+    before = disk.log.tail
+    assert disk.torn(1500, "heads").tail == before
+
+
+# --- requests and replies ---
+
+
+def witness_N01() -> None:
+    async def paired() -> bool:
+        connection = Connection("10.0.0.1:1")
+        call = asyncio.ensure_future(connection.call(1, {}, timeout_s=60))
+        await asyncio.sleep(0)
+        connection.data_received(encode_frame(0, 4711, FLAG_RESPONSE))
+        await asyncio.sleep(0)
+        done = call.done()
+        call.cancel()
+        return done
+
+    assert not asyncio.run(paired())
+
+
+def witness_N02() -> None:
+    pending = Pending("t", None, (), 1, 0.0, False)  # type: ignore[arg-type]
+    pending.in_flight = True
+    assert isinstance(out_of_time(pending), Unknown)
+
+
+def witness_N03() -> None:
+    script = "nodes 3 deadline_ms=300\nlead 1\ncut 1->2\nquery 2 later\nwait 0.4\nquery 2 later\nwait 0.02\n"
+    assert max(looked(script, lambda stage: list(node(stage, 2).forwarder._held))) == 2
+
+
+def witness_N04() -> None:
+    try:
+        FrameBuffer(100).feed((1 << 30).to_bytes(4, "big"))
+    except FrameTooLargeError:
+        return
+    raise AssertionError
+
+
+def witness_N05() -> None:
+    script = "nodes 3 deadline_ms=300 election_ticks=40\nlead 1\npause 2\npause 3\nask 1\n"
+    assert not looked(script, count_of("send fail"))
+
+
+def witness_N06() -> None:
+    script = (
+        "nodes 3 election_ticks=40\nlead 1\ncommit 1\ncut 2->1\ncommit 2 later\nwait 0.05\nlead 3\nanswered\n"
+        "commit 3\nlead 1\nheal\nwait 0.5\n"
+    )
+    assert looked(script, lambda stage: node(stage, 1).state.offsets_of_group("register"))[0][2] == 3
 
 
 def indexed(kv: MemoryKV, *, reopened: bool) -> MemoryKV:
