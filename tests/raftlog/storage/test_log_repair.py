@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import DamagedLogError, FrameError, OutOfRangeError, StorageError
+from raftlog.frame import make_entry
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
@@ -102,6 +103,23 @@ def test_a_copy_of_other_bytes_changes_nothing(replica: Replica, frames: Frames)
     with pytest.raises(OutOfRangeError, match="not a damaged range"):
         replica.log.repair(found._replace(last_index=6), good)
     replica.log.repair(found, good)
+    replica.check()
+
+
+def test_a_copy_with_one_frame_of_another_history_changes_nothing(replica: Replica) -> None:
+    """Each frame is sound by itself, and the last is the right one: only the parents tell."""
+    for index in (4, 5, 6):
+        replica.rot(index, 500)
+    found = damage(replica, 5)
+    assert found[2:4] == (4, 6)
+    other = make_entry(
+        replica.log._tail_at(4), term=1, entry_type=3, payload=b"?" * 1000, timestamp_ms=0, group_id=GROUP,
+        segment_size=4096,
+    )  # fmt: skip
+    assert other.position == replica.entries[5].position
+    with pytest.raises(FrameError, match="is not what was lost"):
+        replica.log.repair(found, replica.raw(4, 4) + other.header + other.payload + replica.raw(6, 6))
+    replica.log.repair(found, replica.raw(4, 6))
     replica.check()
 
 

@@ -82,6 +82,32 @@ def test_frames_that_a_client_made_do_not_join_the_log(new_log: NewLog, frames: 
         log.read_entries(10, 11, 1 << 20)
 
 
+@row("unreadable tail below the mark")
+def test_a_made_up_frame_that_ends_at_the_mark_is_not_its_frame(new_log: NewLog, frames: Frames) -> None:
+    """The last payload ends in a whole frame, with the right place and index; the mark names another header_crc."""
+    disk = Disk(new_log, frames)
+    log = disk.open()
+    disk.entries += frames(log.tail, [50])
+    tail = tail_after(log.tail, disk.entries[10])
+    inner = frames(tail._replace(end_position=tail.end_position + 64 + 36), [36])[0]
+    payload = b"x" * 36 + inner.header + inner.payload
+    disk.entries.append(
+        make_entry(tail, term=1, entry_type=3, payload=payload, timestamp_ms=0, group_id=GROUP, segment_size=4096)
+    )
+    assert inner.end_position == disk.entries[11].end_position
+    assert inner.index == 11
+    log.append(disk.entries[10:])
+    log.write_idle_mark()
+    disk.fs.restart()
+    segment = log._segments[-1]
+    for index in (10, 11):
+        disk.fs.damage(segment.path, segment.file_offset(disk.entries[index].position) + 8, b"\xee")
+    log = disk.open()
+    disk.check_withheld(log, 11, 1, "unreadable tail below the mark")
+    assert log.tail.index == 9
+    assert not log.damage
+
+
 @row("local header of the active segment", "local header of a sealed segment")
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("sidecars", [True, False])
