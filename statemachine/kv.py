@@ -105,6 +105,9 @@ class KV(Protocol):
         are files that never change once they are there: the copy may share them by hard link.
         """
 
+    def sequence(self) -> int:
+        """Number of the last write whose rows can be read; -1 if the store has no files to copy meanwhile."""
+
     def tables(self) -> list[str]:
         """File names of the tables that are complete and in use."""
 

@@ -121,6 +121,10 @@ class MemoryKV:
         write_file(self._fs, Path(path) / ROWS_FILE, crc32c(data).to_bytes(4) + data)
         write_file(self._fs, Path(path) / CURRENT_FILE, b"rows")
 
+    def sequence(self) -> int:
+        """See `KV.sequence`."""
+        return -1
+
     def tables(self) -> list[str]:
         """See `KV.tables`: the rows are in memory."""
         return []

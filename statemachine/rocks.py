@@ -127,6 +127,11 @@ class RocksKV:
         except Exception as error:  # noqa: BLE001 - as above
             self._failed(f"cannot make a checkpoint at {path}:", error)
 
+    def sequence(self) -> int:
+        """See `KV.sequence`."""
+        self._view(FAMILIES[0])
+        return self._db.latest_sequence_number()
+
     def tables(self) -> list[str]:
         """See `KV.tables`."""
         self._view(FAMILIES[0])

@@ -10,6 +10,7 @@ RocksDB itself says only that something is wrong, and in a WAL may take it for t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -19,6 +20,9 @@ _HEADER = struct.Struct("<IHB")
 _RECYCLABLE = frozenset({5, 6, 7, 8, 11, 131})
 """Types whose header also holds the log number."""
 _KNOWN = frozenset({*range(1, 12), 130, 131})
+
+
+_PIECES = {1: "full", 2: "first", 3: "middle", 4: "last", 5: "full", 6: "first", 7: "middle", 8: "last"}
 
 
 class BadRecord(NamedTuple):
@@ -44,6 +48,39 @@ def bad_records(data: bytes) -> list[BadRecord]:
         BadRecord(offset, size, why, number == len(found) - 1 and end == len(data))
         for number, (offset, size, why, end) in enumerate(found)
     ]
+
+
+class Record(NamedTuple):
+    """A whole record, put together from its pieces."""
+
+    end: int
+    """Offset after its last byte."""
+    data: bytes
+    """Empty if it is none of a user (types above 4 and their like describe the file)."""
+
+
+def records(data: bytes) -> Iterator[Record]:
+    """The records of a sound file, up to the first that is not whole. CRCs are not looked at."""
+    parts: list[bytes] = []
+    at = 0
+    while at + _HEADER.size <= len(data):
+        left = BLOCK_SIZE - at % BLOCK_SIZE
+        if left < _HEADER.size:
+            at += left
+            continue
+        _, length, kind = _HEADER.unpack_from(data, at)
+        start = at + _HEADER.size + (4 if kind in _RECYCLABLE else 0)
+        at = start + length
+        if kind == 0 or at > len(data):
+            return
+        piece = _PIECES.get(kind)
+        if piece is None:
+            yield Record(at, b"")
+            continue
+        parts.append(data[start:at])
+        if piece in ("full", "last"):
+            yield Record(at, b"".join(parts))
+            parts = []
 
 
 def _bad_in_block(data: bytes, at: int, end: int) -> tuple[int, str] | None:

@@ -10,22 +10,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from cluster.recovery import manifest as manifests
+from cluster.recovery.live_copy import CheckpointBusyError, copy_database
 from cluster.recovery.manifest import CheckpointFile, Manifest
 from cluster.recovery.sealed import file_crc
 from cluster.recovery.tables import Crcs
 from raftlog.storage import layout
 from raftlog.storage.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
-from statemachine import keys
+from statemachine import keys, sums
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.kv import KV, META, TABLE_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-NEXT = "next.tmp"
-FETCHED = "fetched.tmp"
+NEXT, FETCHED, REMOVED = "next.tmp", "fetched.tmp", "removed.tmp"
+"""Being made, being fetched, being removed: not whole, whatever is in them."""
 KEPT = 2
 _TRIES = 3
 
@@ -39,8 +40,8 @@ class Rows(Protocol):
 
 def stored_sums(rows: Rows) -> dict[str, int]:
     """The digest sums that the state keeps, as of its applied index; {} if it keeps none."""
-    del rows
-    return {}
+    index = mark_of(rows).index
+    return dict(sums.load(cast("KV", rows), index) or {}) if index >= 0 else {}  # `get` is all that it asks for
 
 
 def mark_of(kv: Rows) -> AppliedMark:
@@ -56,10 +57,6 @@ class Checkpoint(NamedTuple):
     manifest: Manifest
 
 
-class CheckpointBusyError(Exception):
-    """Rows were written during every attempt to copy them, so no copy knows what it holds; the next try may do."""
-
-
 class Checkpoints:
     """The checkpoints of one directory. One thread makes them; anybody may list, verify and read."""
 
@@ -67,6 +64,7 @@ class Checkpoints:
         """`directory` is DATA."""
         self._fs = fs
         self._group_id = group_id
+        self._state = directory / layout.STATE
         self.path = directory / layout.CHECKPOINTS
 
     def names(self) -> list[str]:
@@ -119,10 +117,12 @@ class Checkpoints:
         return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files)))
 
     def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
-        """What the copy holds is known if nothing was written meanwhile. Nobody is stopped: it may take two tries."""
+        """What the copy holds is known if nothing was written meanwhile. Nobody is stopped: it may take some tries."""
+        kv.flush_tables()
+        if kv.sequence() >= 0:
+            return copy_database(self._fs, kv, self._state, copy, lambda: (mark_of(kv), stored_sums(kv)))
         for _ in range(_TRIES):
             self._remove(copy)
-            kv.flush_tables()
             before = mark_of(kv), stored_sums(kv)
             kv.checkpoint(str(copy))
             if mark_of(kv) == before[0]:
@@ -133,16 +133,24 @@ class Checkpoints:
         """Gives a complete directory its manifest and its name, durably."""
         target = self.path / manifest.name
         write_file(self._fs, source / manifests.FILE, manifests.encode(manifest, self._group_id))
-        self._remove(target)
+        self._drop(target)
         self._fs.rename(source, target)
         self._fs.fsync_dir(self.path)
         return Checkpoint(target, manifest)
 
     def prune(self) -> None:
         """Removes all but the newest KEPT and leftovers; what it removes are names, the state keeps its own."""
-        for name in self.names()[KEPT:]:
-            self._remove(self.path / name)
-        self._remove(self.path / NEXT)
+        for name in (*self.names()[KEPT:], NEXT, FETCHED, REMOVED):
+            self._drop(self.path / name)
+
+    def _drop(self, path: Path) -> None:
+        """Takes its name away first: a directory with a name is whole."""
+        if self._fs.exists(path):
+            removed = self.path / REMOVED
+            if path != removed:
+                self._remove(removed)
+                self._fs.rename(path, removed)
+            self._remove(removed)
 
     def _remove(self, path: Path) -> None:
         if self._fs.exists(path):

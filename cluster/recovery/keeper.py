@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cluster.alarms import Alarms
-from cluster.recovery.checkpoints import CheckpointBusyError, Checkpoints, mark_of
+from cluster.recovery.checkpoints import Checkpoints, mark_of
+from cluster.recovery.live_copy import CheckpointBusyError
 from cluster.recovery.tables import Tables
 from raftlog.errors import StorageError
 from raftlog.storage import layout

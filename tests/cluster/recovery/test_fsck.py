@@ -179,9 +179,10 @@ def test_a_flipped_bit_in_the_state_is_found(place: Place) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_flipped_bits_in_sixteen_mebibytes_are_found(place: Place) -> None:
     for _ in range(8):
-        place.run(2500, clean=False)
+        place.run(2800, clean=False)
     place.run(400, kill=True)
     assert sum(file.stat().st_size for file in place.path.rglob("*") if file.is_file()) >= 16 << 20
     flip_campaign(place, 200, random.SystemRandom().randrange(1 << 30))
