@@ -108,12 +108,13 @@ def test_a_copy_of_other_bytes_changes_nothing(replica: Replica, frames: Frames)
 
 def test_a_copy_with_one_frame_of_another_history_changes_nothing(replica: Replica) -> None:
     """Each frame is sound by itself, and the last is the right one: only the parents tell."""
+    tail = replica.log._tail_at(4)
     for index in (4, 5, 6):
         replica.rot(index, 500)
     found = damage(replica, 5)
     assert found[2:4] == (4, 6)
     other = make_entry(
-        replica.log._tail_at(4), term=1, entry_type=3, payload=b"?" * 1000, timestamp_ms=0, group_id=GROUP,
+        tail, term=1, entry_type=3, payload=b"?" * 1000, timestamp_ms=0, group_id=GROUP,
         segment_size=4096,
     )  # fmt: skip
     assert other.position == replica.entries[5].position
