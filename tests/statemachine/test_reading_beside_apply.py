@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from statemachine import message_index
 from statemachine.broker_state import BrokerState
+from statemachine.keys import U64_MAX
+from statemachine.message_index import RECORD, key_hash
 from statemachine.rocks import RocksKV
 
 ENTRIES = 1500
@@ -70,3 +73,50 @@ def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable
     kv.close()
     assert failures == []
     assert state.applied.index == ENTRIES
+
+
+def test_every_key_that_was_applied_is_found_at_any_moment(
+    new_log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries, merges and ends of segments, while another thread looks for a key that every entry has."""
+    monkeypatch.setattr(message_index, "RECORDS_MAX", 60)
+    log = new_log(segment_size=20_000)
+    kv = RocksKV(str(tmp_path / "db"))
+    state = BrokerState(kv)
+    state.apply([log.command(["create_topic", {"name": "a"}, True])])
+    entries = []
+    for n in range(ENTRIES):
+        position = log.tail.end_position
+        names = [b"all", *(b"k%d-%d" % (n, i) for i in range(n % 5))]
+        records = b"".join(RECORD.pack(key_hash(1, name), position + 104) for name in names)
+        entries.append(log.messages(log.run(1, 0, 1), keys=records))
+    places = [entry.position + 104 for entry in entries]
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for at in range(0, ENTRIES, 3):
+                state.apply(entries[at : at + 3])
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    running = True
+    while running:
+        running = writer.is_alive()
+        applied = state.applied.index  # the topic's entry is 0
+        found: list[int] = []
+        below = U64_MAX
+        while len(found) < 100 and (bucket := state.message_index.bucket_below(below)) is not None:
+            for batch in state.message_index.candidates(bucket, 1, b"all"):
+                found += reversed(batch)
+            below = bucket.base
+        assert found == sorted(set(found), reverse=True), "each once, newest first"
+        missing = [place for place in places[max(0, applied - 100) : applied] if place not in set(found)]
+        assert not [place for place in missing if found and place > found[-1]]
+        assert not found or found[0] >= places[max(0, applied - 1)]
+    writer.join()
+    kv.close()
+    assert failures == []
+    assert len({entry.flags for entry in entries}) == 2, "segments ended"
