@@ -45,7 +45,9 @@ class Parts:
         )
         path = Path(config.node.data_dir)
         with stages.stage("log"):
-            self.directory: NodeDir = open_node_dir(fs, path, expected, hard_state_fs=hard_state_fs)
+            self.directory: NodeDir = open_node_dir(
+                fs, path, expected, hard_state_fs=hard_state_fs, now_ms=environment.clock.wall_ms()
+            )
         try:
             self._open_state(environment, path)
             log, identity = self.directory.log, self.directory.identity

@@ -28,6 +28,8 @@ _OPEN_FILES = 128
 """Sealed segment files kept open for reading."""
 _LOADED_INDEXES = 16
 """Sidecars of sealed segments kept in memory."""
+_LOOKED_AT_ONCE = 64
+"""Entries read while a conflict may not be cut."""
 
 
 class LogReader:
@@ -243,12 +245,13 @@ class LogReader:
 
     def find_damage(self, low: int, high: int) -> DamagedRange | None:
         """Reads entries [low, high) one by one up to the first damaged range, known or new, which it records."""
-        with self._cutting:
-            high = min(high, self._tail.index + 1)
-            low = max(low, self.first_index)
-            while low < high:
+        low = max(low, self.first_index)
+        while low < high:
+            with self._cutting:
+                if low > self._tail.index:
+                    break
                 extent = self._extent(low)
-                stop = min(high, extent.end.index + 1)
+                stop = min(high, extent.end.index + 1, low + _LOOKED_AT_ONCE)
                 known = self.damage.first_in(low, stop)
                 found = self._first_damage(extent, low, known.first_index if known else stop)
                 if found is not None:
