@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from multiprocessing import get_context
 
+from jepsen_like.core_sim.knobs import PLAYS
 from jepsen_like.core_sim.run import Verdict, run_seed
 from jepsen_like.core_sim.world import MID_APPEND
 
@@ -21,7 +22,7 @@ LEADER_CHANGE_SHARE_MIN = 0.6
 RARE_STATES = (
     "suffix truncated", "vote granted, then crash", "write lost", "leader deposed with proposals",
     "leader cut off with an uncommitted suffix", "read before the term's first commit", "append refused",
-    MID_APPEND, "part of a batch asked for again", "proposal dropped",
+    MID_APPEND, "part of a batch asked for again", "proposal dropped", *(f"play {name}" for name in PLAYS),
 )  # fmt: skip
 """What a long search must have reached: a zero is a blind spot of the generator."""
 RARE_STATES_FROM = 1_000

@@ -96,6 +96,10 @@ class Plays:
             for member in self.world.members.values():
                 self.world.start(member)
 
+    def _played(self) -> None:
+        """The play on stage reached its end."""
+        self.world.seen[f"play {self.world.knobs.play}"] += 1
+
     # -- steps
 
     @contextmanager
@@ -185,6 +189,7 @@ class Plays:
         world.start(second)  # (d)
         if not (yield from self._urge(second, lambda: _leads(second))):
             return
+        self._played()
         yield Until(lambda: False, 6)
 
     def _stale_vote(self) -> Play:
@@ -219,6 +224,7 @@ class Plays:
                     return
             for message in held:
                 world.hand_over(message)
+            self._played()
             yield Until(lambda: False, 8)
 
     def _stale_ack(self) -> Play:
@@ -261,6 +267,7 @@ class Plays:
             with self._cut(self._apart([leader], rest)):
                 for message in held:
                     world.hand_over(message)
+                self._played()
                 yield Until(lambda: False, 10)
                 world.crash(leader)
 
@@ -292,6 +299,7 @@ class Plays:
             for member in (*voters, old):
                 world.start(member)
             goal = candidate.raw.term
+            self._played()
             yield from self._urge(old, lambda: _leads(old) or (old.up and old.raw.term > goal))
             yield Until(lambda: False, 6)
 
@@ -324,6 +332,7 @@ class Plays:
         if (yield Until(went_on, 60)) and target.up:
             world.hand_over(held[0])
             world.hold = None
+            self._played()
             yield Until(lambda: False, 6)
 
     def _stale_read(self) -> Play:
@@ -341,6 +350,8 @@ class Plays:
             known = world.history.known_length
             yield Until(lambda: world.history.known_length > known, 20)
             world.visit(old, old.starts)
+            if _leads(old):
+                self._played()
             yield Until(lambda: False, 4)
             world.visit(old, old.starts)
 

@@ -1,0 +1,82 @@
+"""Which bugs need no search: the calm run and the unit tests in a mutated copy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from jepsen_like.core_sim.calm import run_calm
+from jepsen_like.seeded_bugs.calm import CALM_MAX, OPERATIONS, calm_row, calm_rows
+from jepsen_like.seeded_bugs.catalogue import Bug, Edit, load_all
+from jepsen_like.seeded_bugs.cli import bugs as command
+from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes
+
+BUGS = {bug.id: bug for bug in load_all()}
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["fault-free", "one crash"])
+def test_the_product_stands_the_calm_run(crash: bool) -> None:
+    assert run_calm(0, OPERATIONS, crash=crash) is None
+
+
+def test_a_blatant_bug_dies_in_the_calm_run_and_a_subtle_one_does_not() -> None:
+    blatant, subtle = calm_row(BUGS["C34"]), calm_row(BUGS["C05"])
+    assert blatant.fault_free == "core-assertion"
+    assert blatant.dies
+    assert not subtle.dies, subtle
+
+
+def test_unit_tests_notice_a_blatant_bug_and_pass_a_subtle_one() -> None:
+    blatant, subtle = outcome(BUGS["C19"]), outcome(BUGS["C05"])
+    assert any("test_story[election]" in name for name in blatant.failed), blatant
+    assert not blatant.unnoticed
+    assert subtle.unnoticed, subtle
+    assert subtle.passed > 70
+
+
+def test_a_copy_whose_tests_cannot_be_collected_does_not_pass() -> None:
+    broken = Bug("X", "", "", "core", ("x",), "", "", (Edit("raftlog/core/quorum.py", "def majority(", "def other("),))
+    assert not outcome(broken).unnoticed
+
+
+def test_the_layers_of_a_bug_decide_which_tests_run() -> None:
+    def touches(*files: str) -> tuple[str, ...]:
+        return folders(Bug("X", "", "", "full", ("x",), "", "", tuple(Edit(file, "a", "b") for file in files)))
+
+    assert touches("raftlog/core/log.py") == ("tests/raftlog/core",)
+    assert touches("raftlog/storage/fs.py", "cluster/node.py") == ("tests/raftlog", "tests/cluster")
+    assert touches("statemachine/kv.py", "statemachine/apply.py") == ("tests/statemachine",)
+
+
+def test_one_measure_at_a_time() -> None:
+    result = CliRunner().invoke(command, ["--only", "C05", "--calm", "--unit-tests"])
+    assert result.exit_code == 2
+    assert "two different measures" in result.output
+
+
+def test_the_calm_measure_as_json() -> None:
+    result = CliRunner().invoke(command, ["--only", "C19", "--calm", "--json", "--jobs", "1"])
+    assert result.exit_code == 0
+    assert json.loads(result.output) == {
+        "calm": [{"name": "C19", "fault_free": "message-budget", "single_crash": "message-budget"}],
+        "dead": 1,
+        "allowed": CALM_MAX,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_few_bugs_die_in_the_calm_run() -> None:
+    dead = [row for row in calm_rows(list(BUGS.values()), 1) if row.dies]
+    assert len(dead) <= CALM_MAX, dead
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_most_core_bugs_pass_the_unit_tests() -> None:
+    core = [bug for bug in BUGS.values() if bug.engine == "core"]
+    found = list(outcomes(core, 1))
+    assert [row for row in found if row.note] == []
+    assert 2 * sum(row.unnoticed for row in found) > len(core)
