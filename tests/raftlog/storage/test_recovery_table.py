@@ -116,6 +116,9 @@ def test_an_unreadable_tail_withholds_the_vote(disk: Disk, how: str) -> None:
     assert log.tail.index == 7
     expected = [] if how in ("zeroes", "end of file") else [f"000001-{disk.paths[2].name}.from-{disk.offset(8)}"]
     assert disk.trash() == expected
+    disk.fs.crash(2)
+    log = disk.open()
+    assert "unreadable tail below the mark" not in log.report.rows, "the marks are lowered with the cut"
     disk.check(log, 8)
     assert vote_withheld.load(disk.fs, DATA, GROUP) is not None
     vote_withheld.release(disk.fs, DATA)
@@ -163,6 +166,9 @@ def test_both_marks_damaged_withholds_the_vote(disk: Disk) -> None:
     log = disk.open()
     disk.check_withheld(log, 8, 1, "both marks damaged")
     assert disk.trash() == [f"000001-{disk.paths[2].name}.from-{disk.offset(9)}"]
+    disk.fs.crash(2)
+    log = disk.open()
+    assert "both marks damaged" not in log.report.rows
     disk.check(log, 9)
 
 
