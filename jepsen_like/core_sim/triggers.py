@@ -49,7 +49,7 @@ class Triggers:
         return int(self.rng.random() * ticks * TICK_US)
 
     def _strike(self, member: Member, starts: int, down_us: int) -> None:
-        if member.up and member.starts == starts:
+        if self.faults.active and member.up and member.starts == starts:
             self.faults.bounce(member, down_us)
 
     def _bounce_soon(self, member: Member, within: float, down: float) -> None:
@@ -82,6 +82,8 @@ class Triggers:
 
     def _vote_again(self, message: Message) -> None:
         candidate = self.world.members[message.to_id]
+        if not self.faults.active:
+            return
         if candidate.up and not candidate.paused and candidate.raw.role is not Role.LEADER:
             candidate.act(candidate.raw.campaign)
             if candidate.up:
