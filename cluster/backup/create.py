@@ -16,17 +16,17 @@ import msgspec
 from cluster.backup import files, listing, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
-from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest
-from cluster.backup.segments import Part, parts_below
+from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
+from cluster.backup.segments import Part, parts_below, walk
 from cluster.local_errors import ExitCode, LocalError
-from raftlog.errors import RaftLogError
+from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage import identity as identities
 from raftlog.storage import layout
 from raftlog.storage.identity import Identity
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.types import LogTail
+from raftlog.types import EMPTY_TAIL, LogTail
 from statemachine.rocks_reader import CheckpointReader
 
 SPARE_BYTES = 1 << 20
@@ -163,6 +163,8 @@ class _Work:
         self._earlier: Manifest | None = None
         self._copied: dict[Path, int] = {}
         """File in the backup -> crc32c of what was read from the node."""
+        self._reused: dict[Path, tuple[Path, int]] = {}
+        """File linked to an earlier backup's -> the node's own, and how much of it."""
         self._bytes_new = 0
         self.needed = 0
 
@@ -215,22 +217,32 @@ class _Work:
                 return
             earlier = self._earlier_state(path)
             if earlier is not None and files.link(earlier, target):
+                self._reused[target] = path, path.stat().st_size
                 return
-        self._copy(path, target, path.stat().st_size)
+        self._copy(path, path.stat().st_size, target)
 
     def _put_segment(self, part: Part) -> None:
         target = self._partial / LOG / part.path.name
         if part.whole:
             earlier = self._earlier_segment(part)
             if earlier is not None and files.link(earlier, target):
+                self._reused[target] = part.path, part.size
                 return
             if not self._request.copy_all and files.link(part.path, target):
                 return
-        self._copy(part.path, target, part.size)
+        self._copy(part.path, part.size, target)
 
-    def _copy(self, source: Path, target: Path, size: int) -> None:
+    def _copy(self, source: Path, size: int, target: Path) -> None:
         self._copied[target] = files.copy(source, target, size)
         self._bytes_new += size
+
+    def _copy_after_all(self, target: Path) -> bool:
+        """An earlier backup's file has rotted since: takes the node's own instead. False if it is not such a file."""
+        if target not in self._reused:
+            return False
+        target.unlink()
+        self._copy(*self._reused.pop(target), target=target)
+        return True
 
     def _earlier_segment(self, part: Part) -> Path | None:
         """The same frames in an earlier backup: equal header_crc at an index means equal logs up to there."""
@@ -255,13 +267,8 @@ class _Work:
 
     def _read_back(self, name: str, state: list[str]) -> Manifest:
         request, identity, cut = self._request, self._source.identity, self._source.cut
-        ends = [(part.header.base_position, part.end_position) for part in self._source.parts]
-        tail, segments = verify.read_log(self._partial, ends, identity.group_id)
-        records = []
-        for path in (self._partial / STATE / each for each in state):
-            size, crc = checksum(path)
-            self._check_copy(path, crc)
-            records.append(FileRecord(f"{STATE}/{path.name}", size, crc))
+        tail, segments = self._read_log_back()
+        records = [self._read_state_back(self._partial / STATE / each) for each in state]
         mark, sums = verify.read_state(self._partial)
         if not verify.same_place(mark, tail) or not verify.same_place(mark, cut):
             raise EOFError(f"the log ends at index {tail.index}, the state at {mark.index}, the cut was {cut.index}")
@@ -277,9 +284,36 @@ class _Work:
             versions=request.versions,
         )  # fmt: skip
 
-    def _check_copy(self, path: Path, crc: int) -> None:
+    def _read_log_back(self) -> tuple[LogTail, list[SegmentRecord]]:
+        tail = EMPTY_TAIL if self._source.parts[0].header.base_position == 0 else None
+        records = []
+        for part in self._source.parts:
+            path = self._partial / LOG / part.path.name
+            try:
+                after, record = self._walk(path, tail, part)
+            except CorruptLogError:
+                if not self._copy_after_all(path):
+                    raise
+                after, record = self._walk(path, tail, part)
+            tail = after
+            records.append(record)
+        assert tail is not None
+        return tail, records
+
+    def _walk(self, path: Path, tail: LogTail | None, part: Part) -> tuple[LogTail, SegmentRecord]:
+        after, record = walk(path, tail, part.end_position, self._source.identity.group_id)
+        if record.last_header_crc != part.last_header_crc:
+            raise CorruptLogError(f"{path} holds another log than {part.path}")
+        return after, record
+
+    def _read_state_back(self, path: Path) -> FileRecord:
+        size, crc = checksum(path)
+        if path in self._reused and (size, crc) != checksum(self._reused[path][0]):
+            self._copy_after_all(path)
+            size, crc = checksum(path)
         if self._copied.get(path, crc) != crc:
             raise OSError(errno.EIO, "what was read back differs from what was written", str(path))
+        return FileRecord(f"{STATE}/{path.name}", size, crc)
 
 
 def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:

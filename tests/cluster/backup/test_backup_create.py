@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.backup import create as creating
 from cluster.backup import files, listing, manifest
@@ -88,6 +89,31 @@ def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path
     assert verify(Path(second.path)).problems == []
 
 
+def test_rot_of_an_earlier_backup_is_not_inherited(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    linking = files.link
+    monkeypatch.setattr(files, "link", lambda a, b: str(tmp_path / "to") in str(a) and linking(a, b))
+    first = Path(create(stopped.request(tmp_path / "to")).path)
+    table = next((first / "state").glob("*.sst"))
+    for path, at in ((sorted((first / "log").iterdir())[1], 9000), (table, table.stat().st_size // 2)):
+        with path.open("r+b") as file:
+            os.pwrite(file.fileno(), b"\x5a\xa5", at)
+    assert len(problems(first)) > 0
+    second = create(stopped.request(tmp_path / "to", NOW_MS + 1000))
+    assert verify(Path(second.path)).problems == []
+    assert 130_000 < second.manifest.bytes_new < second.manifest.bytes_total
+
+
+def test_entries_above_the_cut_are_not_in_a_backup(stopped: Any, tmp_path: Path) -> None:
+    """They need not be committed. The log goes on in the last file of the cut and in later ones."""
+    before = create(stopped.request(tmp_path / "before")).manifest
+    stopped.grow(300)
+    made = create(stopped.request(tmp_path / "to"))
+    assert (made.manifest.index, made.manifest.segments) == (before.index, before.segments)
+    for record in made.manifest.segments[-1:]:
+        size = (Path(made.path) / "log" / f"{record.base_position:020d}.seg").stat().st_size
+        assert size == 4096 + record.end_position - record.base_position
+
+
 def test_a_backup_stays_what_it_was_while_the_node_goes_on(stopped: Any, tmp_path: Path) -> None:
     made = create(stopped.request(tmp_path / "to"))
     stopped.grow(400)
@@ -130,6 +156,21 @@ def test_missing_and_extra_files_are_told(stopped: Any, tmp_path: Path) -> None:
     told = " ".join(verify(root).problems)
     assert "CURRENT is missing" in told
     assert "current is not in the manifest" in told
+
+
+def test_a_manifest_that_tells_another_backup_is_noticed(backup: Path) -> None:
+    """Whole and sealed, but not of these files."""
+    told = manifest.load(backup)
+    last = told.segments[-1]
+    others = {
+        "sum to": replace(told, digest={**told.digest, "topics": "0" * 16}),
+        "ends at index": replace(told, index=told.index - 1),
+        "was applied up to": replace(told, header_crc=told.header_crc ^ 1),
+        "holds another log": replace(told, segments=[*told.segments[:-1], replace(last, crc32c=last.crc32c ^ 1)]),
+    }
+    for words, other in others.items():
+        (backup / manifest.MANIFEST).write_bytes(manifest.encode(other))
+        assert words in " ".join(problems(backup))
 
 
 def test_damage_of_the_node_is_not_carried_into_a_backup(stopped: Any, tmp_path: Path) -> None:
