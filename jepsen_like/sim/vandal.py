@@ -75,4 +75,4 @@ class Vandal:
         self._struck = [connection for connection in self._struck if not connection.closed]
         for connection in self._struck:
             self.host.process.run(connection.transport.write, bytes(8))
-        return not self._struck
+        return self.done and not self._struck

@@ -1,0 +1,110 @@
+"""Written schedules for full nodes: what their commands do, what is judged, and what a black box is not told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from cluster import framing
+from jepsen_like.sim.disk import FaultyFileSystem, Left
+from jepsen_like.sim.monitor import SEEN_BY_CLIENTS
+from jepsen_like.sim.stage import ScriptError, Stage, play
+from raftlog.storage.memory_fs import SECTOR, MemoryFile
+from raftlog.types import NodeId
+
+T = TypeVar("T")
+TWO = NodeId(2)
+
+
+def looked(script: str, look: Callable[[Stage], T]) -> T:
+    seen: list[T] = []
+
+    class Looked(Stage):
+        def _phases(self) -> None:
+            super()._phases()
+            seen.append(look(self))
+
+    verdict = Looked(script).run()
+    assert not verdict.violations, verdict.violations
+    return seen[0]
+
+
+@pytest.mark.parametrize("inline", ["0.0", "1.0"])
+def test_every_run_of_apply_is_compared_and_none_needs_a_thread(inline: str) -> None:
+    threads = threading.active_count()
+    script = f"nodes 3 apply_inline={inline}\nlead 1\nsend 3\nwait 0.2\n"
+    compared, applied = looked(script, lambda stage: (set(stage.monitor._sums), stage.machines[TWO].node))
+    assert applied is not None
+    assert len(compared) >= 5
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("lead 1\n", "line 1: a script begins with `nodes COUNT`"),
+        ("nodes three\n", "line 1"),
+        ("nodes 3 colour=1\n", "line 1"),
+        ("nodes 3\nfly 1\n", "line 2: no command 'fly'"),
+        ("nodes 3\n\nkill 9\n", "line 3"),
+        ("nodes 3\npower 1 left=half\n", "line 2"),
+        ("nodes 3\nlead\n", "line 2"),
+    ],
+)
+def test_scripts_name_the_line_they_do_not_understand(script: str, told: str) -> None:
+    with pytest.raises(ScriptError, match=told):
+        play(script)
+
+
+def test_power_in_a_call_ends_the_node_there() -> None:
+    script = "nodes 3\nlead 1\npower-in 2 fdatasync left=everything\nsend 1\n"
+    machine_up = looked(script, lambda stage: stage.machines[TWO].up)
+    assert not machine_up
+    assert not play(script + "start 2\nsettle\n").violations
+
+
+@pytest.mark.parametrize(("left", "stays"), [("nothing", 0), ("heads", SECTOR), ("everything", 3 * SECTOR)])
+def test_what_a_power_failure_leaves(left: Left, stays: int) -> None:
+    fs = FaultyFileSystem()
+    fs.mkdir(Path("/d"))
+    file = fs.open(Path("/d/f"), create=True)
+    file.truncate(3 * SECTOR)
+    file.fdatasync()
+    fs.fsync_dir(Path("/d"))
+    file.pwritev([b"x" * 3 * SECTOR], 0)
+    fs.open(Path("/d/new"), create=True)
+    fs.crash_leaving(left)
+    assert fs.open(Path("/d/f")).pread(4 * SECTOR, 0).count(b"x") == stays
+    assert fs.exists(Path("/d/new")) == (left == "everything")
+
+
+def test_what_rots_on_one_disk_is_mended_from_the_others() -> None:
+    def sound(stage: Stage) -> bool:
+        machine = stage.machines[TWO]
+        assert machine.node is not None
+        log = machine.node._parts.directory.log
+        (entry,) = log.read_entries(7, 8, 1)
+        return machine.rotten == {7} and machine.bytes_of(entry, log) == entry.header + entry.payload
+
+    assert looked("nodes 3\nlead 1\nsend 6\nwait 0.2\nrot 2 7\npower 2\nstart 2\nsettle\nwait 1\n", sound)
+
+
+def test_a_black_box_hears_of_what_clients_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFile, "fdatasync", lambda file: file._check())
+    script = "nodes 3\nlead 1\nsend 3\npower 1 2 3\nstart 1 2 3\nsettle\n"
+    assert {violation.checker for violation in play(script).violations} - SEEN_BY_CLIENTS
+    seen = play(script, black_box=True).violations
+    assert seen
+    assert {violation.checker for violation in seen} <= SEEN_BY_CLIENTS
+
+
+def test_a_node_that_takes_any_length_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "nodes 3\ngarbage 1\nsettle\n"
+    assert not play(script).violations
+    make = framing.FrameBuffer.__init__
+    monkeypatch.setattr(framing.FrameBuffer, "__init__", lambda buffer, limit: make(buffer, 1 << 31))
+    assert [violation.checker for violation in play(script).violations] == ["protocol"]
