@@ -141,8 +141,9 @@ def adopt(index: SegmentIndex, part: SegmentIndex) -> None:
     shift = part.base - index.base
     index.offsets[at : at + len(part.offsets)] = type(index.offsets)("I", [offset + shift for offset in part.offsets])
     after = part.base_index + len(part.offsets)
-    terms = [run for run in index.terms if run[0] < part.base_index] + part.terms
+    runs = tuple(index.terms)
+    terms = [run for run in runs if run[0] < part.base_index] + part.terms
     if after < index.base_index + len(index.offsets):
-        terms += [(after, index.term(after))] + [run for run in index.terms if run[0] > after]
+        terms += [(after, index.term(after))] + [run for run in runs if run[0] > after]
     kept = [run for number, run in enumerate(terms) if not number or terms[number - 1][1] != run[1]]
-    index.terms[:] = kept
+    index.terms[: len(runs)] = kept  # an append may have added a run behind them meanwhile

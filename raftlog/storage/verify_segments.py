@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from raftlog.errors import CorruptLogError, FrameError
+from raftlog.frame import HEADER_SIZE
 from raftlog.storage import layout
 from raftlog.storage.findings import Finding, IrrelevantRange, Severity
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, read_file, unreadable
@@ -46,7 +47,7 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
     tail: LogTail | None = EMPTY_TAIL
     for number, base in enumerate(bases):
         check = _SegmentCheck(fs, log, base, pages[number], group_id, tail)
-        yield from check.headers()
+        yield from check.headers(active=number == len(bases) - 1)
         following = pages[number + 1] if number + 1 < len(bases) else None
         yield from check.frames(following, bases[number + 1] if following is not None else None)
         tail = check.tail
@@ -78,7 +79,7 @@ class _SegmentCheck:
         self._previous = previous
         self.tail: LogTail | None = None
 
-    def headers(self) -> Iterator[Finding]:
+    def headers(self, *, active: bool) -> Iterator[Finding]:
         """The local header and both marks."""
         if header_is_damaged(self._page):
             text = "the local header is damaged: written again at the next start from what its neighbours say"
@@ -97,8 +98,9 @@ class _SegmentCheck:
         marks = [decode_mark(self._page[offset : offset + MARK_SIZE]) for offset in MARK_OFFSETS]
         for offset, mark in zip(MARK_OFFSETS, marks, strict=True):
             if mark is None:
-                text = "a sync mark is damaged" + ("" if any(marks) else ", and so is the other")
-                severity = Severity.NOTE if any(marks) else Severity.REPAIRABLE
+                needed = active and not any(marks) and _mark_in(self._fs, self._log / layout.CLEAN) is None
+                text = "a sync mark is damaged" + (", and nothing tells what it was: the vote is withheld" * needed)
+                severity = Severity.REPAIRABLE if needed else Severity.NOTE
                 yield self._finding(offset, MARK_SIZE, "sync mark", severity, text)
 
     def _gap(self, previous: LogTail) -> Iterator[Finding]:
@@ -144,11 +146,12 @@ class _SegmentCheck:
     ) -> Iterator[Finding]:
         assert self.tail is not None
         if goal is None and self.tail.end_position < following_base:
-            missing = file.pread(1, segment.file_offset(self.tail.end_position)) in (b"", b"\0")
-            why = "it ends there, or the file after it is missing" if missing else "not a frame that follows"
-            yield self._frame(segment, self.tail.end_position, following_base, why)
-            self.tail = None
-            return
+            offset = segment.file_offset(self.tail.end_position)
+            if file.pread(HEADER_SIZE, offset) not in (b"", bytes(HEADER_SIZE)):
+                yield self._frame(segment, self.tail.end_position, following_base, "not a frame that follows")
+                self.tail = None
+                return
+            # Else it ends there, and the file that begins there is missing: said where the next one is looked at.
         self.tail = goal._replace(segment_base=self._base) if goal else self.tail
         yield from self._check_sidecar(index, self.tail)
 

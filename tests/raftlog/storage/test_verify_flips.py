@@ -6,7 +6,7 @@ And a log opened on such a disk never serves a wrong byte.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -24,7 +24,9 @@ from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS
-from raftlog.storage.verify import irrelevant_ranges, verify_log
+from raftlog.storage.segment_index import decode_index, encode_index
+from raftlog.storage.verify import Severity, irrelevant_ranges, verify_log
+from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import Entry, HardState, NodeId
 
 DATA = Path("/data")
@@ -120,9 +122,8 @@ def copy(made: Made) -> MemoryFileSystem:
     fs = MemoryFileSystem()
     for path, inode in made.fs._names.files.items():
         fs.mkdir(path.parent)
-        file = fs.open(path, create=True)
-        file.pwritev([bytes(inode.data)], 0)
-        file.fdatasync()
+        copied = fs.open(path, create=True)._inode
+        copied.data, copied.durable = bytearray(inode.data), bytearray(inode.data)
     fs.fsync_dir(DATA)
     fs.fsync_dir(DATA / "log")
     return fs
@@ -156,13 +157,20 @@ def check_open(made: Made, fs: MemoryFileSystem, context: str) -> None:
     except RaftLogError:
         return
     log = directory.log
-    for entry in made.entries[: log.tail.index + 1]:
+    low = 0
+    while low <= log.tail.index:
         try:
-            (found,) = log.read_entries(entry.index, entry.index + 1, 1)
-        except DamagedLogError:
+            found = log.read_entries(low, log.tail.index + 1, 4 << 20)
+        except DamagedLogError as error:
+            low = error.last_index + 1
             continue
-        assert found == entry, context
-        assert log.read_at(entry.position, entry.size) == entry.header + entry.payload, context
+        assert found == made.entries[low : low + len(found)], context
+        low += len(found)
+    for entry in made.entries[: log.tail.index + 1 : 7]:
+        try:
+            assert log.read_at(entry.position, entry.size) == entry.header + entry.payload, context
+        except DamagedLogError:
+            assert log.damage.at_index(entry.index), context
     assert log.tail.index <= made.entries[-1].index
     if log.tail.index < made.entries[-1].index and vote_withheld.load(fs, DATA, GROUP) is None:
         assert not made.clean, context
@@ -196,6 +204,44 @@ def test_a_sample_of_flips(small: Made, name: str) -> None:
     ranges = [(found.path, found.offset, found.size) for found in irrelevant_ranges(small.fs, DATA)]
     verdicts = Counter(check_flip(small, *flip, ranges) for flip in flips(small, name, Random(f"{seed} {name}"), 12))
     assert verdicts["found"] or name == "any byte"
+
+
+def test_what_is_missing_or_lies_is_found(small: Made) -> None:
+    """Files that are gone, and files whose checksums fit but whose content does not."""
+    log = DATA / layout.LOG
+    bases = layout.segment_bases(small.fs.listdir(log))
+    sealed = log / layout.index_name(bases[0])
+
+    def lying_sidecar(fs: MemoryFileSystem) -> None:
+        head, index = decode_index(read_file(fs, sealed), GROUP)
+        index.offsets[1] += 1
+        fs.damage(sealed, 0, b"".join(encode_index(index, head.tail, GROUP)))
+
+    cases: list[tuple[Callable[[MemoryFileSystem], object], str, Severity]] = [
+        (lying_sidecar, "sidecar", Severity.NOTE),
+        (lambda fs: fs.unlink(sealed), "sidecar", Severity.NOTE),
+        (lambda fs: fs.unlink(log / layout.segment_name(bases[1])), "segment file", Severity.REPAIRABLE),
+        (lambda fs: fs.unlink(log / layout.segment_name(0)), "segment file", Severity.REPAIRABLE),
+        (lambda fs: fs.unlink(DATA / "hard_state"), "hard state", Severity.FATAL),
+        (lambda fs: fs.unlink(DATA / "IDENTITY"), "identity", Severity.FATAL),
+        (lambda fs: fs.unlink(DATA / "GENESIS"), "genesis copy", Severity.NOTE),
+        (lambda fs: [fs.unlink(log / layout.segment_name(base)) for base in bases], "segment file", Severity.FATAL),
+        (lambda fs: [fs.damage(DATA / "hard_state", at + 20, b"??") for at in (0, 4096)], "hard state", Severity.FATAL),
+        (
+            lambda fs: [fs.damage(log / layout.segment_name(bases[-1]), at + 20, b"??") for at in MARK_OFFSETS],
+            "sync mark", Severity.NOTE if small.clean else Severity.REPAIRABLE,
+        ),
+        (
+            lambda fs: vote_withheld.withhold(fs, DATA, VoteWithheld("why", 1, 1), GROUP),
+            "vote withheld", Severity.REPAIRABLE,
+        ),
+    ]  # fmt: skip
+    for number, (harm, kind, severity) in enumerate(cases):
+        fs = copy(small)
+        harm(fs)
+        found = [finding for finding in verify_log(fs, DATA) if finding.kind == kind]
+        assert found, (number, kind)
+        assert max(found, key=lambda finding: list(Severity).index(finding.severity)).severity == severity, found
 
 
 @pytest.mark.slow
