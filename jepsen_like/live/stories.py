@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from jepsen_like.live import story_report_001, story_report_002
+from jepsen_like.live import story_bitflip, story_report_001, story_report_002
 from jepsen_like.live.story import Story
 
-STORIES: dict[str, Story] = {"report-001": story_report_001.STORY, "report-002": story_report_002.STORY}
+STORIES: dict[str, Story] = {
+    "report-001": story_report_001.STORY,
+    "report-002": story_report_002.STORY,
+    "bitflip-minority": story_bitflip.STORY,
+}
 """Every scenario that is scripted."""

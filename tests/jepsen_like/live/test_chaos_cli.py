@@ -17,7 +17,7 @@ from jepsen_like.live.stories import STORIES
 from jepsen_like.live.subject import Capability
 from jepsen_like.live.verdict import Verdict
 
-WAITING = ("report-000", "report-004-surge", "bitflip-minority", "membership-churn")
+WAITING = ("report-000", "report-004-surge", "membership-churn")
 
 
 def test_exit_codes_are_fixed() -> None:

@@ -1,0 +1,222 @@
+"""`bitflip-minority`: bytes rot on one node after another, under load. Never served, never spread, repaired.
+
+Each flip is followed by what makes the node meet it: reading around it, a restart, an offline check. No second node is
+hurt before the first is whole again, so a sound majority has every byte at every moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from cluster.client import connect
+from cluster.client.errors import RaftMQError
+from cluster.recovery.fsck import Fsck
+from cluster.recovery.rebuild import Rebuild, RebuildError
+from jepsen_like.live.bitflip import Flip, Kind, different_bytes, flip
+from jepsen_like.live.payload import id_of
+from jepsen_like.live.recovery_probe import wait_serving
+from jepsen_like.live.story import Scene, Story, StoryEnds
+from jepsen_like.live.subject import LoadPlan
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.verify import Finding, Severity
+
+FLIPS = 50
+KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
+"""Dealt in turn."""
+GROWN_BYTES = 20 << 20
+"""Of log before the first flip: some segments are sealed, some tables written."""
+GROW_S = 300.0
+MEND_S = 10.0
+ITSELF_S, BACK_S = 30.0, 60.0
+"""For a node to serve again by itself, and after its state was replaced."""
+AROUND = 100
+"""Messages read on either side of a flip in each queue."""
+DAMAGED = "-damaged-"
+
+
+def play(scene: Scene) -> None:
+    """See the module."""
+    _grow(scene)
+    ends: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    victim = scene.rng.choice(scene.subject.node_ids)
+    wanted = scene.count(FLIPS)
+    for number in range(wanted):
+        with scene.act(f"flip {number + 1}") as told:
+            made = _flip(scene, victim, KINDS[number % len(KINDS)])
+            told.append(str(made))
+            end = _provoke(scene, made)
+            told.append(end)
+        ends[end] += 1
+        kinds[made.kind.value] += 1
+        if not made.is_there or end == IRRELEVANT:
+            victim = scene.rng.choice(scene.subject.node_ids)
+    _compare(scene)
+    scene.measured |= {"flips": dict(kinds), "ends": dict(ends)}
+    scene.gate("flips", sum(ends.values()), wanted)
+    scene.gate("flips repaired, or of bytes that nothing reads", sum(ends.values()) - ends[LEFT], wanted,
+               told=f"{ends[LEFT]} are still there")  # fmt: skip
+
+
+READ = "repaired when it was read"
+RESTARTED = "repaired by a restart"
+CHECKED = "found by fsck, repaired"
+IRRELEVANT = "found by fsck, made again when it is needed"
+LEFT = "found by fsck, still there"
+
+
+def _grow(scene: Scene) -> None:
+    deadline = time.monotonic() + GROW_S
+    while scene.stage.load.position < GROWN_BYTES:
+        if time.monotonic() > deadline:
+            raise StoryEnds(f"the log did not grow to {GROWN_BYTES >> 20} MiB within {GROW_S:.0f} s")
+        time.sleep(0.1)
+
+
+def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
+    """Of another kind if there is no such file. Raises StoryEnds if there is none at all."""
+    for each in dict.fromkeys((kind, *Kind)):
+        made = flip(victim, scene.subject.data_of(victim), each, scene.rng, scene.stage.load.position)
+        if made is not None:
+            return made
+    raise StoryEnds(f"node {victim} has no file to hurt")
+
+
+def _provoke(scene: Scene, made: Flip) -> str:
+    """Makes the node meet the flip, by reading, then by a restart, then by an offline check. How it ended."""
+    if made.kind in (Kind.SEALED, Kind.ACTIVE):
+        _read_around(scene, made)
+        if _gone(made, MEND_S):
+            return READ
+    if _restart(scene, made.node):
+        _read_around(scene, made)
+        if _gone(made, 1.0):
+            return RESTARTED
+    findings = _check_offline(scene, made)
+    scene.demand(bool(findings), f"{made}: the offline check finds nothing")
+    if findings and all(finding.severity is Severity.NOTE for finding in findings):
+        return IRRELEVANT
+    _read_around(scene, made)
+    return CHECKED if _gone(made, MEND_S) else LEFT
+
+
+def _gone(made: Flip, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while made.is_there:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _restart(scene: Scene, node: int) -> bool:
+    """kill -9 half of the time. False if it does not serve again by itself."""
+    if scene.rng.random() < 0.5:
+        scene.stage.strike([node])
+    else:
+        scene.subject.terminate(node)
+    return _start(scene, node, ITSELF_S)
+
+
+def _start(scene: Scene, node: int, timeout_s: float) -> bool:
+    """Whether it serves in time. One that ends by itself, because it met the damage, is started again."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not scene.subject.is_running(node):
+            scene.subject.start_node(node)
+        if wait_serving(scene.subject, node, time.monotonic(), 1.0) is not None:
+            return True
+    return False
+
+
+def _check_offline(scene: Scene, made: Flip) -> list[Finding]:
+    """What fsck says of the file while the node is stopped; damage of the state is then cured by replacing it.
+
+    Raises StoryEnds if the node does not serve afterwards.
+    """
+    scene.subject.terminate(made.node)
+    report = Fsck(scene.subject.data_of(made.node)).run()
+    if not report.sound and made.kind is Kind.TABLE:
+        _rebuild(scene, made.node)
+    if not _start(scene, made.node, BACK_S):
+        raise StoryEnds(f"node {made.node} does not serve: {'; '.join(scene.subject.evidence())}")
+    return [one.finding for one in report.judged if one.finding.path.name == made.path.name]
+
+
+def _rebuild(scene: Scene, node: int) -> None:
+    """As `raftmq rebuild DIR --yes`: from the newest sound checkpoint, else by replaying the log."""
+    for back in ("checkpoint", "start"):
+        work = Rebuild(OsFileSystem(), scene.subject.data_of(node), int(time.time() * 1000))
+        try:
+            work.carry_out(work.plan(back))
+            return
+        except RebuildError as error:
+            why = str(error)
+        finally:
+            work.close()
+    scene.doubts.append(f"the state of node {node} could not be replaced: {why}")
+
+
+def _read_around(scene: Scene, made: Flip) -> None:
+    """Reads messages around the flip from the hurt node itself, of every queue. What it serves must be undamaged."""
+    node = scene.subject.nodes[made.node - 1]
+    address = f"127.0.0.1:{node.broker_port}"
+    with connect(scene.subject.servers) as mq:
+        for queue_id in range(scene.subject.queues):
+            try:
+                _read_queue(scene, mq, address, queue_id, made)
+            except RaftMQError:
+                continue  # it refused, or was not there in time: nothing was served
+
+
+def _read_queue(scene: Scene, mq: Any, address: str, queue_id: int, made: Flip) -> None:
+    topic = scene.subject.topic
+
+    def pull(offset: int, count: int) -> Any:
+        pulled = mq.pull(topic, queue_id, offset, count, node=address, timeout_s=5.0)
+        for message in pulled.messages:
+            where = f"{topic}/{queue_id}@{message.queue_offset}"
+            scene.demand(DAMAGED not in id_of(message.body), f"{where} was served damaged by {address}: {made}")
+        return pulled
+
+    end = pull(0, 1).max_offset
+    low, high = 0, end
+    while made.position >= 0 and low < high:
+        middle = (low + high) // 2
+        found = pull(middle, 1).messages
+        if found and found[0].position <= made.position:
+            low = middle + 1
+        else:
+            high = middle
+    if made.position < 0:
+        low = scene.rng.randrange(end + 1)
+    at, until = max(0, low - AROUND), min(end, low + AROUND)
+    while at < until:
+        pulled = pull(at, until - at)
+        if not pulled.messages:
+            return
+        at = pulled.next_offset
+
+
+def _compare(scene: Scene) -> None:
+    """All stop; the logs must be the same byte for byte: nothing rotten is left, and nothing rotten was passed on."""
+    with scene.quiet():
+        with scene.act("all stop, the logs are compared") as told:
+            scene.wait_caught_up()
+            scene.subject.stop_in_order()
+            first, *others = scene.subject.node_ids
+            counts = {
+                node: different_bytes(scene.subject.data_of(first), scene.subject.data_of(node)) for node in others
+            }
+            told.append(", ".join(f"{count} bytes differ between nodes {first} and {n}" for n, count in counts.items()))
+            scene.measured["different_bytes"] = sum(counts.values())
+            scene.gate("bytes in which the logs differ", sum(counts.values()), 0, at_most=True)
+        with scene.act("all start"):
+            for node in scene.subject.node_ids:
+                scene.subject.start_node(node)
+            scene.wait_well()
+
+
+STORY = Story(play, free_gib=3, segment_mib=6, load=LoadPlan(1000, 256))
