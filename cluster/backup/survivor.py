@@ -8,10 +8,12 @@ ever; the MEMBERSHIP entry with its alarm keeps the event in view until a person
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.backup.segments import last_of
+from cluster.backup.segments import last_of, walk
 from cluster.local_errors import ExitCode, LocalError
 from raftlog import membership as memberships
 from raftlog.errors import RaftLogError
@@ -25,7 +27,7 @@ from raftlog.storage.hard_state import SLOT_OFFSETS, decode_slot
 from raftlog.storage.identity import Ancestor, Identity
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.types import NOBODY, EntryType, HardState, LogTail
+from raftlog.types import EMPTY_TAIL, NOBODY, EntryType, HardState, LogTail
 from statemachine.rocks_reader import CheckpointReader
 
 _SLOT_SIZE = 64
@@ -50,6 +52,8 @@ class Survivor(NamedTuple):
     """The log's end can be read up to the sync mark."""
     withheld: str
     """Why its vote is withheld, "" if it is not: then it has lost entries it once acknowledged."""
+    damage: tuple[str, ...]
+    """Where its log cannot be read, all of it having been read; one sentence for each file."""
 
     @property
     def losses(self) -> list[str]:
@@ -67,7 +71,7 @@ class Survivor(NamedTuple):
             told.append(f"entries that this node itself had acknowledged: {self.withheld}")
         if not self.sound:
             told.append("entries of its own log: the end of it is damaged")
-        return told
+        return told + [f"messages of its own log: {damage}" for damage in self.damage]
 
 
 def look_at(directory: Path) -> Survivor:
@@ -164,7 +168,19 @@ def _read(directory: Path) -> Survivor:
     return Survivor(
         directory, identity, members, tail, tail.timestamp_ms, saved.term, applied,
         min(tail.index, max(applied, saved.commit_index)), sound, withheld.reason if withheld else "",
+        tuple(_damage(log, bases, group_id)),
     )  # fmt: skip
+
+
+def _damage(log: Path, bases: list[int], group_id: int) -> Iterator[str]:
+    """Reads every sealed segment file: what rots there shows only when it is read."""
+    tail: LogTail | None = EMPTY_TAIL
+    for base, end in pairwise(bases):
+        try:
+            tail, _ = walk(log / layout.segment_name(base), tail, end, group_id)
+        except RaftLogError as error:
+            yield str(error)
+            tail = None
 
 
 def _saved(path: Path, group_id: int) -> HardState:

@@ -115,6 +115,17 @@ def test_a_damaged_log_cannot_go_on_alone(stopped: Any) -> None:
         recover(stopped.data, typed, NOW_MS)
 
 
+def test_rot_in_a_sealed_file_is_told_and_a_missing_file_is_refused(stopped: Any) -> None:
+    typed = str(look_at(stopped.data).identity.cluster_uuid)
+    sealed = sorted((stopped.data / "log").glob("*.seg"))[2]
+    with sealed.open("r+b") as file:
+        os.pwrite(file.fileno(), b"\xff" * 8, 4096 + 20_000)
+    assert f"messages of its own log: {sealed} is damaged at position" in look_at(stopped.data).losses[-1]
+    sealed.unlink()
+    with pytest.raises(LocalError, match=r"(?s)cannot go on alone.*is damaged in entries"):
+        recover(stopped.data, typed, NOW_MS)
+
+
 def test_a_directory_that_holds_no_node(tmp_path: Path, stopped: Any) -> None:
     with pytest.raises(LocalError, match=r"(?s)holds no node.*DIR --plan"):
         look_at(tmp_path)
