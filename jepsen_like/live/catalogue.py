@@ -100,12 +100,14 @@ class Catalogue:
         admin = MetadataAdmin(client.view)
         await _all(admin.delete_topic(name) for name in sorted(gone_topics))
         await _all(admin.drop_group(name) for name in sorted(gone_groups))
-        self.topics = {name: spec for name, spec in self.topics.items() if name not in gone_topics}
-        self.groups = {name: spec for name, spec in self.groups.items() if name not in gone_groups}
+        self.forget(gone_topics, gone_groups)
+
+    def forget(self, topics: set[str], groups: set[str]) -> None:
+        """They are gone, and with each its offsets."""
+        self.topics = {name: spec for name, spec in self.topics.items() if name not in topics}
+        self.groups = {name: spec for name, spec in self.groups.items() if name not in groups}
         self.offsets = {
-            place: at
-            for place, at in self.offsets.items()
-            if place[0] not in gone_groups and place[1] not in gone_topics
+            place: at for place, at in self.offsets.items() if place[0] not in groups and place[1] not in topics
         }
 
     def topic_differences(self, shown: dict[str, Any], where: str) -> Iterator[str]:

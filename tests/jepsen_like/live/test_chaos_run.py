@@ -93,3 +93,17 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
     child = chaos(tmp_path, "--scenario", scenario, "--time", "30", "--rate", "1000", "--out", "run", "--json")
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, out + err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize(("scenario", "scale"), [("report-001", 0.05), ("report-002", 0.05), ("bitflip-minority", 0.2)])
+def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:
+    child = chaos(tmp_path, "--scenario", scenario, "--scale", str(scale), "--seed", "5", "--out", "run", "--json")
+    out, err = child.communicate(timeout=600)
+    assert child.returncode == 0, out + err
+    told = json.loads(out)
+    assert (told["verdict"], told["reasons"]) == ("valid", [])
+    assert told["gates"]
+    assert not told["gates_count"]
+    assert told["measured"]
