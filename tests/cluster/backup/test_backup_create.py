@@ -14,8 +14,12 @@ from msgspec.structs import replace
 from cluster.backup import create as creating
 from cluster.backup import files, listing, manifest
 from cluster.backup.create import create
+from cluster.backup.segments import walk
 from cluster.backup.verify import verify
 from cluster.local_errors import LocalError
+from raftlog.errors import CorruptLogError
+from raftlog.frame import make_entry
+from raftlog.types import EntryType
 from statemachine.kv import OFFSETS, Batch
 from statemachine.rocks import RocksKV
 
@@ -171,6 +175,31 @@ def test_a_manifest_that_tells_another_backup_is_noticed(backup: Path) -> None:
     for words, other in others.items():
         (backup / manifest.MANIFEST).write_bytes(manifest.encode(other))
         assert words in " ".join(problems(backup))
+
+
+def test_a_changed_digit_of_a_manifest_is_damage(backup: Path) -> None:
+    path = backup / manifest.MANIFEST
+    path.write_bytes(path.read_bytes().replace(b'"made_ms": 17', b'"made_ms": 16'))
+    with pytest.raises(LocalError, match=r"(?s)is damaged\nthe checksum does not fit.*use another backup"):
+        manifest.load(backup)
+
+
+def test_frames_that_do_not_follow_each_other_are_no_log(stopped: Any) -> None:
+    """Each of them sound, as after files of two logs were mixed."""
+    first, second, third = sorted((stopped.data / "log").glob("*.seg"))[:3]
+    tail, _ = walk(first, None, int(second.stem), 1)
+    assert walk(second, tail, int(third.stem), 1)[0].end_position == int(third.stem)
+    with pytest.raises(CorruptLogError, match="the file before ends elsewhere"):
+        walk(third, tail, int(third.stem) + 64, 1)
+    data = bytearray(second.read_bytes())
+    lone = make_entry(
+        tail._replace(header_crc=7), term=tail.term, entry_type=EntryType.NOOP, payload=b"", timestamp_ms=0, group_id=1,
+        segment_size=64,
+    )  # fmt: skip
+    data[4096 : 4096 + 64] = lone.header
+    second.write_bytes(data)
+    with pytest.raises(CorruptLogError, match=rf"is damaged at position {second.stem.lstrip('0')}.*does not follow"):
+        walk(second, tail, int(third.stem), 1)
 
 
 def test_damage_of_the_node_is_not_carried_into_a_backup(stopped: Any, tmp_path: Path) -> None:
