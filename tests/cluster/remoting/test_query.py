@@ -98,6 +98,24 @@ def test_times_are_inclusive_and_found_within_one_bucket(node: Any) -> None:
     assert by_key(node, "k", beginTimestamp=times[5], endTimestamp=times[3]).code == 22
 
 
+@pytest.mark.parametrize("bucket_span", [1 << 32, 2000])
+def test_a_time_is_found_without_reading_all_messages_with_the_key(
+    node: Any, monkeypatch: pytest.MonkeyPatch, bucket_span: int
+) -> None:
+    """By halving within a bucket, and by passing over buckets that are too old or too new."""
+    monkeypatch.setattr(message_index, "BUCKET_SPAN", bucket_span)
+    node.create_topic("T")
+    times = []
+    for n in range(300):
+        times.append(node.now_ms)
+        node.store("T", b"%d" % n, keys="k")
+        node.advance(1000)
+    for wanted in (0, 150, 299):
+        node.reads.clear()
+        assert bodies(by_key(node, "k", beginTimestamp=times[wanted], endTimestamp=times[wanted])) == [b"%d" % wanted]
+        assert len(node.reads) < 50
+
+
 def test_another_key_of_the_same_hash_is_not_sent(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node.create_topic("T")
     node.store("T", b"wanted", keys="k")
