@@ -128,6 +128,11 @@ def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op])
     facts = {name: value for name, value in told.items() if isinstance(value, str | int | float) and name != "schema"}
     facts |= {f"fault {name}": f"applied {n}, felt {felt}" for name, (n, felt) in outcome.faults.items()}
     facts |= {f"gate {gate.name}": gate.line for gate in outcome.gates}
+    facts |= {
+        f"measured {name}": value if isinstance(value, str | int | float) else json.dumps(value)
+        for name, value in outcome.measured.items()
+        if not isinstance(value, list)
+    }
     facts |= {f"skipped {name}": why for name, why in outcome.skipped.items()}
     what = plan.scenario.name if plan.scenario is not None else "mix of faults"
     run = RunInfo(
