@@ -30,10 +30,13 @@ from cluster.lanes import Lane, LaneRunner
 from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.node_parts import Parts
+from cluster.peer.fetch import STATE
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
+from cluster.recovery.opening import StateLostError
+from cluster.recovery.peer_state import restore_from_peers, state_source
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
@@ -114,6 +117,7 @@ class Node:
             bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,
             wake=self.driver.wake, transfer=self.transfer,
         )  # fmt: skip
+        self.repairs.server.sources[STATE] = state_source(self.environment.fs, parts.keeper.checkpoints)
         self._build_services()
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
@@ -417,7 +421,11 @@ def _numbers(section: object) -> dict[str, int]:
 
 async def run(config: Config) -> int:
     """Runs a node until SIGTERM or SIGINT (0) or a failure (1)."""
-    node = Node(config)
+    try:
+        node = Node(config)
+    except StateLostError as lost:
+        await restore_from_peers(config, Environment(), lost)
+        node = Node(config)
     await node.start()
     gc.collect()
     gc.freeze()  # what start-up made stays: no collection looks at it again

@@ -56,7 +56,7 @@ class Fsck:
         self._directory = directory
         self._deep = deep
         self._overlay = OverlayFileSystem()
-        self._group_id = 1
+        self._group_id = _group_id(self._fs, directory)
         self._facts = StateFacts(False, "", NOTHING_APPLIED)
         self._found: Found | None = None
         self._usable = ""
@@ -85,7 +85,6 @@ class Fsck:
         if not self._directory.is_dir() or not any(self._directory.iterdir()):
             raise IdentityError(f"{self._directory} holds no node.\nThere is nothing to check.\nraftmq status")
         try:
-            self._group_id = identities.load(self._fs, self._directory).group_id
             return open_node_dir(self._overlay, self._directory), ""
         except IdentityError as error:
             if "is in use by process" in str(error):
@@ -96,6 +95,10 @@ class Fsck:
 
     def _findings(self, log: LogReader | None) -> Iterator[Finding]:
         yield from verify_log(self._fs, self._directory, group_id=self._group_id)
+        yield from self.state_findings(log)
+
+    def state_findings(self, log: LogReader | None = None) -> Iterator[Finding]:
+        """What is wrong with everything that is derived from the log."""
         run = self._run()
         check = StateCheck(self._fs, self._directory, self._group_id, run.synced_index if run else -1)
         yield from check.findings(log if self._deep else None)
@@ -146,3 +149,10 @@ class Fsck:
         if finding.kind == "state WAL" or (self._found is Found.LOST_ROWS):
             return "start the node: it replays these rows from its log"
         return f"raftmq rebuild {self._directory} --yes    (the start would not notice before it reads these bytes)"
+
+
+def _group_id(fs: OsFileSystem, directory: Path) -> int:
+    try:
+        return identities.load(fs, directory).group_id
+    except (RaftLogError, OSError):
+        return 1

@@ -1,7 +1,8 @@
 """What a checkpoint of the state is: DATA/checkpoints/<name>/CHECKPOINT, a sealed file (sealed.py), magic "RMQC".
 
     {index, term, header_crc, position, timestamp_ms: the last applied entry;   made_ms: wall clock, for people;
-     sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it}
+     sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it;
+     peer: the node it was fetched from, 0 if it was made here}
 
 The name is `<index, 20 digits>-<term>-<8 hex digits>`; the digits are a CRC of the sums and of header_crc, so two
 checkpoints of one name hold the same state.
@@ -40,6 +41,7 @@ class Manifest(NamedTuple):
     made_ms: int
     sums: dict[str, int]
     files: tuple[CheckpointFile, ...]
+    peer: int = 0
 
     @property
     def name(self) -> str:
@@ -69,7 +71,7 @@ def encode(manifest: Manifest, group_id: int) -> bytes:
     content = {
         "index": mark.index, "term": mark.term, "header_crc": mark.header_crc, "position": mark.end_position,
         "timestamp_ms": mark.timestamp_ms, "made_ms": manifest.made_ms, "sums": manifest.sums,
-        "files": [list(file) for file in manifest.files],
+        "files": [list(file) for file in manifest.files], "peer": manifest.peer,
     }  # fmt: skip
     return seal(MAGIC, FORMAT, group_id, content)
 
@@ -79,8 +81,11 @@ def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
     content = unseal(data, MAGIC, FORMAT, group_id, path)
     if content is None:
         return None
-    mark = AppliedMark(
-        content["term"], content["index"], content["position"], content["timestamp_ms"], content["header_crc"]
-    )
-    files = tuple(CheckpointFile(*file) for file in content["files"])
-    return Manifest(mark, content["made_ms"], dict(content["sums"]), files)
+    try:
+        mark = AppliedMark(
+            content["term"], content["index"], content["position"], content["timestamp_ms"], content["header_crc"]
+        )
+        files = tuple(CheckpointFile(*file) for file in content["files"])
+        return Manifest(mark, content["made_ms"], dict(content["sums"]), files, content.get("peer", 0))
+    except (KeyError, TypeError, ValueError):
+        return None

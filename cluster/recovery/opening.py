@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cluster.recovery import aside
 from cluster.recovery.checkpoints import Checkpoint, Checkpoints
@@ -23,8 +23,8 @@ from statemachine.kv import KV, KVCorruptError, KVError
 
 logger = logging.getLogger(__name__)
 
-OWN, CHECKPOINT = "own", "checkpoint"
-"""Where the state came from."""
+StateSource = Literal["own", "checkpoint", "peer"]
+"""What the state was made from."""
 
 
 class StateLostError(KVError):
@@ -38,8 +38,7 @@ class OpenState(NamedTuple):
     state: BrokerState
     found: Found
     """What was found first."""
-    source: str
-    """OWN or CHECKPOINT."""
+    source: StateSource
     checkpoint: str
     """Name of the checkpoint it was made from, "" if none."""
     set_aside: str
@@ -125,7 +124,7 @@ class StateOpening:
             if self._keeps(found, state):
                 assert kv is not None
                 assert state is not None
-                return OpenState(kv, state, found, OWN, "", "", self._reasons, self._alarms)
+                return OpenState(kv, state, found, "own", "", "", self._reasons, self._alarms)
         except BaseException:
             if kv is not None:
                 kv.close()
@@ -222,7 +221,8 @@ class StateOpening:
                 f"made from checkpoint {name}: every file has the CRC of its manifest, and entry "
                 f"{state.applied.index} is the one that the log has"
             )
-            return OpenState(kv, state, found, CHECKPOINT, name, trash, self._reasons, self._alarms)
+            source: StateSource = "peer" if checkpoint.manifest.peer else "checkpoint"
+            return OpenState(kv, state, found, source, name, trash, self._reasons, self._alarms)
         raise StateLostError(self._lost(found, damage))
 
     def _set_aside(self, found: Found, damage: str) -> str:

@@ -73,7 +73,7 @@ class RecoveryAccount:
             replay_index=index,
             replay_target=self._target,
             state_found=opened.found.name.lower(),
-            state_source="checkpoint" if opened.checkpoint else "own",
+            state_source=opened.source,
             state_checkpoint=opened.checkpoint,
             state_set_aside=opened.set_aside,
             previous=self._previous_run(),

@@ -28,7 +28,10 @@ def load(fs: FileSystem, state: Path, group_id: int) -> Crcs | None:
     if not fs.exists(path):
         return {}
     content = unseal(read_file(fs, path), MAGIC, FORMAT, group_id, path)
-    return None if content is None else {name: (size, crc) for name, (size, crc) in content.items()}
+    try:
+        return None if content is None else {name: (size, crc) for name, (size, crc) in content.items()}
+    except (TypeError, ValueError):
+        return None
 
 
 class Tables:

@@ -110,6 +110,7 @@ def test_a_manifest_is_its_own_proof(place: Place) -> None:
             assert manifests.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], 1, Path("x")) is None
     from cluster.recovery.sealed import seal
 
+    assert manifests.decode(seal(manifests.MAGIC, 1, 1, {"index": 1}), 1, Path("x")) is None
     with pytest.raises(CorruptLogError, match="start a newer RaftMQ"):
         manifests.decode(seal(manifests.MAGIC, 2, 1, {}), 1, Path("x"))
 
