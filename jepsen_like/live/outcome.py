@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jepsen_like.checkers.verdict import Outcome as Checked
 from jepsen_like.history import Op
 from jepsen_like.live.gates import Gate
 from jepsen_like.live.judge import Judgement
@@ -17,6 +18,11 @@ from jepsen_like.live.verdict import GATE_CODE, Verdict
 HEAL_S = 60.0
 UNKNOWN_SHARE_MAX = 0.02
 """More sends of unknown outcome than this, and the run says too little."""
+
+
+_OUTCOMES: dict[Verdict, Checked] = {
+    Verdict.VALID: "valid", Verdict.INVALID: "invalid", Verdict.UNKNOWN: "unknown",
+}  # fmt: skip
 
 
 class Played(NamedTuple):
@@ -140,6 +146,8 @@ def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op])
         plan.command,
         facts=facts,
         machine=machine_facts(),
-        explanation="\n\n".join([*outcome.reasons, "\n".join(outcome.story)]),
+        verdict=_OUTCOMES[outcome.verdict],
+        reasons=[*outcome.reasons, *(f"less than a full run must show: {gate.line}" for gate in outcome.missed(plan))],
+        explanation="\n".join(outcome.story),
     )
     write_report(folder / "report.html", run, ops, outcome.judgement.checked)

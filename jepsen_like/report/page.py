@@ -60,15 +60,17 @@ def page(run: RunInfo, history: Sequence[Op], verdict: Verdict) -> Iterator[str]
 
 
 def _head(run: RunInfo, verdict: Verdict) -> Iterator[str]:
-    yield f'<header class="{verdict.outcome}"><div class="badge">{verdict.outcome}</div><div>'
-    yield f"<h1>{escape(run.title)}</h1><p>{_SAYS[verdict.outcome]} Workload <b>{escape(verdict.workload)}</b>"
+    outcome = run.verdict or verdict.outcome
+    yield f'<header class="{outcome}"><div class="badge">{outcome}</div><div>'
+    yield f"<h1>{escape(run.title)}</h1><p>{_SAYS[outcome]} Workload <b>{escape(verdict.workload)}</b>"
     yield f", {escape(run.started)}.</p>" if run.started else ".</p>"
     for kind, count in sorted(verdict.counts.items(), key=lambda item: gravity(item[0])):
         yield f'<a class="chip bad" href="#{escape(kind)}">{escape(kind)} {count:,}</a>'
-    for doubt in verdict.doubts[:DOUBTS_SHOWN]:
+    doubts = list(dict.fromkeys([*run.reasons, *verdict.doubts]))
+    for doubt in doubts[:DOUBTS_SHOWN]:
         yield f'<p class="doubt">{escape(doubt)}</p>'
-    if len(verdict.doubts) > DOUBTS_SHOWN:
-        yield f'<p class="doubt">and {len(verdict.doubts) - DOUBTS_SHOWN:,} more</p>'
+    if len(doubts) > DOUBTS_SHOWN:
+        yield f'<p class="doubt">and {len(doubts) - DOUBTS_SHOWN:,} more</p>'
     yield "</div></header>"
 
 

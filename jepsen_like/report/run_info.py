@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import psutil
+
+from jepsen_like.checkers.verdict import Outcome
 
 
 class RunInfo(NamedTuple):
@@ -24,6 +26,10 @@ class RunInfo(NamedTuple):
     """Options, versions, counts: anything worth a line."""
     machine: Mapping[str, object] = {}
     """See machine_facts."""
+    verdict: Outcome | None = None
+    """Of the whole run, which may know more than its checkers do; None: what the checkers say."""
+    reasons: Sequence[str] = ()
+    """Why the verdict is what it is, besides what the checkers found."""
     explanation: str = ""
     """What happened, told step by step; plain text, blank lines separate paragraphs."""
 

@@ -163,3 +163,16 @@ def test_axes() -> None:
     assert linear(3, 3, 0, 1)(3) == 0
     scale = logarithmic(1, 100, 0, 10)
     assert [scale(value) for value in (0.001, 1, 10, 100)] == pytest.approx([0, 0, 5, 10])
+
+
+def test_the_verdict_of_the_run_stands_above_that_of_its_checkers(tmp_path: Path) -> None:
+    """Two leaders in one term, a fault nobody felt, a broken demand of a scenario: the checkers know none of these."""
+    script = Script().sent("a").read(1, "a")
+    path = tmp_path / "page.html"
+    write_report(path, RUN, script.ops, check(script.ops, "log"))
+    assert '<header class="valid"><div class="badge">valid' in path.read_text()
+    run = RUN._replace(verdict="invalid", reasons=["node 1 and node 2 both led term 5 <"])
+    write_report(path, run, script.ops, check(script.ops, "log"))
+    text = path.read_text()
+    assert '<header class="invalid"><div class="badge">invalid' in text
+    assert '<p class="doubt">node 1 and node 2 both led term 5 &lt;</p>' in text
