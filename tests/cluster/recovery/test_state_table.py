@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ def test_every_row_is_told_apart(facts: Facts, found: Found) -> None:
 def test_the_rows_say_what_is_done_and_why() -> None:
     assert {found.done for found in Found} == set(Done)
     assert all(found.what and found.why for found in Found)
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "disk-format.md").read_text()
+    section = page.split("### State\n")[1].split("### ")[0]
+    shown = [tuple(row.strip("| ").split(" | ")) for row in section.splitlines() if row.startswith("|")][2:]
+    assert shown == [
+        (found.name.lower().replace("_", " "), found.what, found.done.value, found.why) for found in Found
+    ]
 
 
 def test_new(place: Place) -> None:
