@@ -172,6 +172,12 @@ class RepairSection(_Section, frozen=True, kw_only=True):
     bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 32 << 20
 
 
+class ConsistencySection(_Section, frozen=True, kw_only=True):
+    """How often replicas are compared."""
+
+    digest_every_ms: Milliseconds = 60_000
+
+
 class FailpointsSection(_Section, frozen=True, kw_only=True):
     """Whether faults may be injected over HTTP. For tests only."""
 
@@ -204,6 +210,7 @@ class Config(_Section, frozen=True, kw_only=True):
     dedup: DedupSection = DedupSection()
     backup: BackupSection = BackupSection()
     repair: RepairSection = RepairSection()
+    consistency: ConsistencySection = ConsistencySection()
     failpoints: FailpointsSection = FailpointsSection()
     log_output: LogOutputSection = LogOutputSection()
 

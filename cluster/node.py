@@ -23,6 +23,7 @@ from cluster.apply_lane import Applied, ApplyLane
 from cluster.backup.events import watch_event
 from cluster.backup.service import Backups
 from cluster.config import Config, split_address
+from cluster.consistency.service import Consistency
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
@@ -35,6 +36,7 @@ from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
+from cluster.recovery.aside import mark_suspect
 from cluster.recovery.opening import StateLostError
 from cluster.recovery.peer_state import restore_from_peers, state_source
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
@@ -118,6 +120,10 @@ class Node:
             wake=self.driver.wake, transfer=self.transfer,
         )  # fmt: skip
         self.repairs.server.sources[STATE] = state_source(self.environment.fs, parts.keeper.checkpoints)
+        self.consistency = Consistency(
+            raw, self.state, self.repairs, self.alarms, digest_every_ms=config.consistency.digest_every_ms,
+            wake=self.driver.wake, mark_suspect=self._mark_suspect,
+        )  # fmt: skip
         self._build_services()
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
@@ -172,6 +178,7 @@ class Node:
             config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
             term=lambda: self.raw.term, local=self.router.as_leader, names=sends,
         )  # fmt: skip
+        self.proposals.before_open = self.consistency.before_open
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self._pulls = Pulls(self, self._members, self.metrics)
@@ -202,6 +209,7 @@ class Node:
         self.driver.stop()
         for connection in list(self.router.connections):
             connection.abort()
+        await self.consistency.close()
         await self.repairs.close()
         await self.transport.close()
         self.failpoints.clear()
@@ -226,6 +234,7 @@ class Node:
         self.metrics.applied(len(applied.entries), applied.seconds)
         self._parts.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
+        self.consistency.on_applied(applied.entries)
         grown = applied.run.grown
         if grown:
             for callback in self._on_applied:
@@ -265,6 +274,7 @@ class Node:
         self._retries.expire(now)
         watch_event(self.state, self.alarms)
         self.repairs.tick(now)
+        self.consistency.tick(now)
         self._hand_over_if_disk_lags(now)
         if now >= self._flush_due_ms and self.raw.applied_index > self._flush_index:
             self._flush_due_ms, self._flush_index = now + FLUSH_EVERY_MS, self.raw.applied_index
@@ -318,6 +328,13 @@ class Node:
     def read_log(self, position: int, size: int) -> bytes:
         """See Services."""
         return self._parts.directory.log.read_at(position, size)
+
+    def _mark_suspect(self, why: str) -> None:
+        mark_suspect(self.environment.fs, self._parts.directory.path, why, self._clock.wall_ms())
+
+    def fenced(self) -> bool:
+        """See Services."""
+        return self.consistency.fenced
 
     def report_damage(self, position: int, size: int) -> None:
         """See Services."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -90,6 +91,8 @@ class Proposals:
         self._raw: RawNode | None = None
         self.bytes_inflight = 0
         """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
+        self.before_open: Callable[[int, Callable[[], None]], None] = lambda _, open_writes: open_writes()
+        """Called with the index of the no-op when that is applied, and with what opens writes; may take its time."""
         self.on_open: Callable[[], object] = lambda: None
         """Called when writes open: requests that waited for a leader may go on."""
         self.now_ms = clock.monotonic_ms()
@@ -238,7 +241,7 @@ class Proposals:
         if not self._open_term and raw is not None and raw.role is Role.LEADER:
             for entry in applied.entries:
                 if entry.type == EntryType.NOOP and entry.term == raw.term:
-                    self._open_writes(entry.term)
+                    self.before_open(entry.index, partial(self._open_writes, raw, entry.term))
         pending = self._pending
         if not pending:
             return
@@ -261,8 +264,10 @@ class Proposals:
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
 
-    def _open_writes(self, term: int) -> None:
+    def _open_writes(self, raw: RawNode, term: int) -> None:
         """The no-op of `term` is applied: counters start from applied state (the overlay of an old term is gone)."""
+        if self._open_term or raw.role is not Role.LEADER or raw.term != term:
+            return
         self._slots.clear()
         self._cursors.clear()
         self._barriers.clear()

@@ -105,6 +105,9 @@ class Services(Protocol):
     def read_log(self, position: int, size: int) -> bytes:
         """Bytes of the commit log at a logical position (applied messages only). Raises raftlog.errors.StorageError."""
 
+    def fenced(self) -> bool:
+        """True if this node's rows are known to be wrong: it serves no messages."""
+
     def report_damage(self, position: int, size: int) -> None:
         """Bytes read there do not match their CRC, also when read again: has it found out why, and repaired."""
 

@@ -13,8 +13,10 @@ from raftlog.types import NodeId
 if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.config import Config
+    from cluster.consistency.service import Consistency
     from cluster.failpoints import FailpointSet
     from cluster.metrics import NodeMetrics
+    from cluster.repair.service import Repairs
     from cluster.services import ProposeResult
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
@@ -160,6 +162,8 @@ class AdminPort(Protocol):
     failpoints: FailpointSet
     metrics: NodeMetrics
     alarms: Alarms
+    repairs: Repairs
+    consistency: Consistency
     backups: Backups
 
     def status(self) -> NodeStatus:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, faults, groups, messages, metadata, node, page, recovery, topics
+from cluster.admin import backup, consistency, faults, groups, messages, metadata, node, page, recovery, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
+from cluster.consistency import views
 
 
 class Serves(Enum):
@@ -78,6 +79,13 @@ ROUTES: tuple[Route, ...] = (
         metadata.MetadataChange,
     ),
     Route("POST", "/v1/alarms/{key}/ack", metadata.acknowledge_alarm, metadata.AlarmAcknowledged, Serves.LEADER),
+    Route("GET", "/v1/consistency", consistency.get_consistency, views.ConsistencyView),
+    Route("POST", "/v1/consistency", consistency.mark_consistency, views.MarkView, Serves.LEADER),
+    Route("GET", "/v1/consistency/{index}", consistency.get_consistency_at, views.ConsistencyView),
+    Route("GET", "/v1/consistency/entries/{index}", consistency.get_entry, views.EntryView),
+    Route("POST", "/v1/consistency/log", consistency.sum_log, views.ChunksView, body=views.ChunksRequest),
+    Route("GET", "/v1/repair", consistency.get_repair, views.RepairView),
+    Route("POST", "/v1/repair", consistency.repair, views.RepairView),
     Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
     Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),

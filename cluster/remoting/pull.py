@@ -196,6 +196,10 @@ class Pulls:
 
     def _answer(self, pull: Pull) -> bool:
         state = self._services.state
+        if self._services.fenced():
+            remark = f"node {self._services.node_id} does not serve messages: its rows are wrong; pull from another"
+            self._reply(pull, ResponseCode.SYSTEM_BUSY, remark, pull.offset)
+            return True
         if pull.topic_id not in state.topics_by_id:
             pull.request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(pull.topic).remark)
             return True

@@ -62,11 +62,16 @@ class LogRepairer:
         self._task: asyncio.Task[None] | None = None
         self._last_failure = ""
         self._closing = False
+        self._wake = asyncio.Event()
 
     def start(self) -> None:
         """Begins; damage that is known already is repaired as soon as a peer answers."""
         self._log.damage.on_change(self._changed_elsewhere)
         self._changed()
+
+    def now(self) -> None:
+        """Ends a pause after a round in vain."""
+        self._wake.set()
 
     def _changed_elsewhere(self) -> None:
         with suppress(RuntimeError):  # the loop is closed: the node has stopped
@@ -110,7 +115,10 @@ class LogRepairer:
                 delay_s = RETRY_MIN_S
                 continue
             self._raise_alarm(self._log.damage.ranges or ranges)
-            await asyncio.sleep(delay_s)
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._wake.wait()
             delay_s = min(delay_s * 2, RETRY_MAX_S)
         self._last_failure = ""
         self._changed()  # an alarm that was raised between the last repair and now is over as well

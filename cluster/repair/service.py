@@ -102,6 +102,19 @@ class Repairs:
         others = [node for node in raw.status().voters if node != raw.raft.id]
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
 
+    def reachable(self) -> list[int]:
+        """The other voters that something sent now would reach."""
+        return sorted(peer for peer in self.peers() if self._transport.connected(peer))
+
+    @property
+    def may_vote(self) -> bool:
+        """False while this node withholds its vote."""
+        return self._raw.may_vote
+
+    def now(self) -> None:
+        """Somebody is waiting: tries to repair without any pause that is under way."""
+        self._ranges.now()
+
     def judge(self) -> None:
         """Whether this node is fit to lead, now that something about it has changed."""
         self._raw.may_campaign = not self.log.damage and not self.suspect
@@ -136,13 +149,18 @@ class Repairs:
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap."""
         self._votes.tick()
-        if self._raw.role is not Role.LEADER or not (self.log.damage or self.suspect):
+        if self._raw.role is not Role.LEADER or not self.log.damage:
             self._unfit_since_ms = None
         elif self._unfit_since_ms is None:
-            self._unfit_since_ms = now_ms - (HAND_OVER_MS if self.suspect else 0)
-        if self._unfit_since_ms is not None and now_ms - self._unfit_since_ms >= HAND_OVER_MS:
+            self._unfit_since_ms = now_ms
+        elif now_ms - self._unfit_since_ms >= HAND_OVER_MS:
             self._unfit_since_ms = now_ms
             self._hand_over()
+
+    def step_down(self) -> None:
+        """Leads no longer, at once: what it would propose cannot be trusted."""
+        self._raw.resign()
+        self._wake()
 
     def _hand_over(self) -> None:
         best = max(self._raw.status().peers, key=lambda peer: peer.match_index, default=None)

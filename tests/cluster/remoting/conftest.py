@@ -103,6 +103,7 @@ class FakeNode:
         self.reads: list[tuple[int, int]] = []
         self.rotten: set[int] = set()
         """Log positions that read back wrong."""
+        self.is_fenced = False
         self.reported: list[tuple[int, int]] = []
         self.unreadable: set[int] = set()
         """Sizes of reads that fail."""
@@ -161,6 +162,9 @@ class FakeNode:
             if position <= at < position + size:
                 data[at - position] ^= 1
         return bytes(data)
+
+    def fenced(self) -> bool:
+        return self.is_fenced
 
     def report_damage(self, position: int, size: int) -> None:
         self.reported.append((position, size))

@@ -1,0 +1,168 @@
+"""/v1/consistency, /v1/repair: what comparing nodes takes, and what is damaged on this one. The comparison itself:
+cluster/consistency/inspect.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import google_crc32c
+
+from cluster.admin.call import Call
+from cluster.admin.errors import ApiError
+from cluster.admin.port import AdminPort
+from cluster.consistency.views import (
+    CHUNKS_MAX,
+    SPAN_MAX,
+    ChunksRequest,
+    ChunksView,
+    ConsistencyView,
+    DamageView,
+    EntryView,
+    LogView,
+    MarkView,
+    RepairView,
+)
+from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
+from raftlog.storage.repairable_log import RepairableLog
+
+T = TypeVar("T")
+_APPLY_POLL_S, _APPLY_WAIT_S = 0.01, 3.0
+_REPAIR_WAIT_S = 5.0
+
+
+async def get_consistency(call: Call) -> ConsistencyView:
+    """This node's log and the sums of its rows at the newest marker entry that it remembers."""
+    return _view(call.port, call.port.state.sums.newest)
+
+
+async def get_consistency_at(call: Call) -> ConsistencyView:
+    """The same at the marker entry that is asked for."""
+    return _view(call.port, _index(call))
+
+
+def _view(port: AdminPort, index: int) -> ConsistencyView:
+    sums = port.state.sums.at(index) or {}
+    status = port.status()
+    log = port.repairs.log
+    return ConsistencyView(
+        node=port.config.node.id, applied_index=status.applied_index, fenced=port.consistency.fenced,
+        log=LogView(
+            first_index=log.first_index, first_position=log.first_position, last_index=log.tail.index,
+            end_position=log.tail.end_position, commit_index=min(status.commit_index, log.tail.index),
+            damage=_damage(log),
+        ),
+        index=index, sums={family: f"{total:016x}" for family, total in sums.items()},
+    )  # fmt: skip
+
+
+async def mark_consistency(call: Call) -> MarkView:
+    """Puts an entry into the log at which every node remembers the sums of its rows."""
+    port = call.port
+    index = port.consistency.mark()
+    if index is None:
+        raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
+    try:
+        async with asyncio.timeout(_APPLY_WAIT_S):
+            while port.state.sums.at(index) is None:  # noqa: ASYNC110 - rare, and the node has no event for it
+                await asyncio.sleep(_APPLY_POLL_S)
+    except TimeoutError:
+        raise ApiError("failed", f"entry {index} is not applied after {_APPLY_WAIT_S} s", "ask again") from None
+    return MarkView(node=port.config.node.id, term=port.status().term, index=index)
+
+
+async def get_entry(call: Call) -> EntryView:
+    """One entry's place in the log and the checksum of its header, "" if it cannot be read."""
+    log, index = call.port.repairs.log, _index(call)
+    try:
+        (entry,) = await _blocking(log.read_entries, index, index + 1, 1)
+    except OutOfRangeError as error:
+        raise ApiError("not_found", str(error), "GET /v1/consistency tells which entries there are") from None
+    except DamagedLogError as error:
+        return EntryView(
+            node=call.port.config.node.id, index=index, term=0, position=error.position, end_position=error.position,
+            header_crc="",
+        )  # fmt: skip
+    return EntryView(
+        node=call.port.config.node.id, index=index, term=entry.term, position=entry.position,
+        end_position=entry.end_position, header_crc=f"{entry.header_crc:08x}",
+    )  # fmt: skip
+
+
+async def sum_log(call: Call) -> ChunksView:
+    """Checksums of a range of the log, read from disk now, chunk by chunk."""
+    wanted: ChunksRequest = call.body
+    span = wanted.end_position - wanted.position
+    if not 0 <= span <= SPAN_MAX or span > CHUNKS_MAX * wanted.chunk_bytes:
+        raise ApiError(
+            "bad_field", f"{span} bytes in chunks of {wanted.chunk_bytes}",
+            f"ask for at most {SPAN_MAX} bytes and {CHUNKS_MAX} chunks at a time",
+        )  # fmt: skip
+    crcs = await _blocking(chunk_crcs, call.port.repairs.log, wanted.position, wanted.end_position, wanted.chunk_bytes)
+    return ChunksView(
+        node=call.port.config.node.id, position=wanted.position, chunk_bytes=wanted.chunk_bytes, crcs=crcs
+    )
+
+
+def chunk_crcs(log: RepairableLog, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
+    """CRC-32C of each chunk of the log's bytes as they are on disk; None where they cannot be read."""
+    found: list[str | None] = []
+    for at in range(position, end_position, chunk_bytes):
+        try:
+            found.append(f"{google_crc32c.value(log.read_at(at, min(chunk_bytes, end_position - at))):08x}")
+        except RaftLogError:
+            found.append(None)
+    return found
+
+
+async def get_repair(call: Call) -> RepairView:
+    """What is damaged on this node, and who could help."""
+    return _repair_view(call.port)
+
+
+async def repair(call: Call) -> RepairView:
+    """Fetches what is damaged on this node from the others now; answers when it is whole, or says what is left."""
+    port = call.port
+    if not port.leader_id():
+        raise ApiError(
+            "no_leader", "without a majority nobody can tell which bytes are the committed ones",
+            "bring the other nodes back (raftmq up); if they are lost for ever: raftmq unsafe-recover --plan",
+        )  # fmt: skip
+    port.repairs.now()
+    try:
+        async with asyncio.timeout(_REPAIR_WAIT_S):
+            while port.repairs.log.damage:  # noqa: ASYNC110 - rare, and read by a person
+                await asyncio.sleep(_APPLY_POLL_S * 10)
+    except TimeoutError:
+        pass
+    return _repair_view(port)
+
+
+def _repair_view(port: AdminPort) -> RepairView:
+    log, status = port.repairs.log, port.status()
+    return RepairView(
+        node=port.config.node.id, leader=status.leader, damage=_damage(log), damaged_bytes=log.damage.bytes,
+        vote_withheld=not port.repairs.may_vote, fenced=port.consistency.fenced, peers=port.repairs.reachable(),
+    )  # fmt: skip
+
+
+def _damage(log: RepairableLog) -> list[DamageView]:
+    return [
+        DamageView(
+            first_position=one.first_position, end_position=one.end_position, first_index=one.first_index,
+            last_index=one.last_index, why=one.why,
+        )
+        for one in log.damage.ranges
+    ]  # fmt: skip
+
+
+def _index(call: Call) -> int:
+    text = call.params["index"]
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
+        raise ApiError("bad_field", f"{text} is no index", "give the number of an entry")
+    return int(text)
+
+
+async def _blocking(function: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)

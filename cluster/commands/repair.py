@@ -1,0 +1,77 @@
+"""`raftmq repair`: what is damaged on which node, and mending it from the others now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.common import data_option, json_option, print_json
+from cluster.local_errors import ExitCode, LocalError
+
+_WAIT_S, _POLL_S = 60.0, 0.2
+
+
+@click.command()
+@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@click.option("--plan", is_flag=True, help="Only show what is damaged and what would be done.")
+@data_option
+@admin_option
+@json_option
+def repair(node: int | None, plan: bool, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Mend running nodes from the others: damaged ranges of the log are fetched again and proved.
+
+    Nodes do this by themselves as soon as they find damage; this command shows it, and does not wait. Ends with 0 if
+    nothing is damaged (any more), 1 if something is left, 5 if there is no majority to fetch from.
+    """
+    apis = [AdminApi([address]) for address in admin_addresses(admin, data)]
+    views = []
+    for api in apis:
+        view = _reached(api)
+        if view is None or (node is not None and view["node"] != node):
+            continue
+        views.append(view if plan or not view["damage"] else _mend(api))
+    if not views:
+        which = "no node answers" if node is None else f"node {node} does not answer"
+        raise LocalError(which, "it does not run, or is not of this cluster", "raftmq status", ExitCode.UNREACHABLE)
+    if as_json:
+        print_json({"schema": 1, "nodes": views})
+    else:
+        for view in views:
+            _print(view, plan)
+    return ExitCode.FAILED if any(view["damage"] or view["fenced"] for view in views) else ExitCode.OK
+
+
+def _reached(api: AdminApi) -> dict[str, Any] | None:
+    try:
+        return api.local("/v1/repair")
+    except LocalError as error:
+        if error.exit_code is ExitCode.UNREACHABLE:
+            return None
+        raise
+
+
+def _mend(api: AdminApi) -> dict[str, Any]:
+    deadline = time.monotonic() + _WAIT_S
+    view = api.post("/v1/repair", {})
+    while view["damage"] and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        view = api.local("/v1/repair")
+    return view
+
+
+def _print(view: dict[str, Any], plan: bool) -> None:
+    number = view["node"]
+    for one in view["damage"]:
+        doing = "to be fetched from" if plan else "left; could not be had from"
+        entries = f"entries {one['first_index']}..{one['last_index']}"
+        where = f"positions {one['first_position']}..{one['end_position']} ({entries})"
+        click.echo(f"node {number}: {where} are damaged, {doing} nodes {view['peers']}: {one['why']}")
+    if view["vote_withheld"]:
+        click.echo(f"node {number}: it lost entries and does not vote until it has caught up with a leader")
+    if view["fenced"]:
+        click.echo(f"node {number}: its rows are wrong; its next start takes a sound state: raftmq restart {number}")
+    if not (view["damage"] or view["vote_withheld"] or view["fenced"]):
+        click.echo(f"node {number}: whole")
