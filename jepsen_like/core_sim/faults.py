@@ -11,6 +11,9 @@ from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.world import MID_APPEND, World
 from raftlog.types import NodeId, Role
 
+LATE_TICKS = 36
+"""No message is later than that (`delay_acks` is the worst): from then on after the heal nothing old arrives."""
+
 
 class Faults:
     """Draws faults from the run's mix until told to stop."""
@@ -93,7 +96,9 @@ class Faults:
     # -- network
 
     def cut(self, links: list[Link], lasts: int) -> None:
-        """Cuts `links` for a while."""
+        """Cuts `links` for a while; planned before the heal and due after it: nothing."""
+        if not self.active:
+            return
         if any(m.disk.holds_unsynced_entries for m in self.world.up()):
             self.world.seen[MID_APPEND] += 1
         self.world.network.cut(links)
@@ -195,6 +200,7 @@ class Faults:
         """No more faults; everything that is broken is mended."""
         self.active = False
         world = self.world
+        world.quiet_from = world.now + LATE_TICKS * TICK_US
         world.tell("heal")
         world.network.heal()
         world.network.fifo = True

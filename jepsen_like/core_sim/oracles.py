@@ -75,6 +75,7 @@ def progress(world: World, goal: int) -> None:
         raise Violation("no-progress", f"{len(history.acked)} of {goal} acknowledged {_PROGRESS_TICKS} calm ticks on")
     world.writing = False
     settle(world)
+    world.run_until(lambda: False, world.quiet_from)
 
 
 def settle(world: World) -> None:

@@ -23,6 +23,8 @@ from raftlog.types import Role
 _ATTEMPTS = 4
 _PATIENCE_TICKS = 60
 _SLOW_DISK_TICKS = 200
+_CAMPAIGNS_MAX = 4
+"""Of a candidate that catches up with its rival's term."""
 
 
 class Until(NamedTuple):
@@ -218,10 +220,9 @@ class Plays:
 
             if not (yield from self._urge(rival, level)):
                 return
-            while candidate.up and candidate.raw.role is not Role.LEADER and candidate.raw.term < rival.raw.term:
-                candidate.act(candidate.raw.campaign)
-                if candidate.raw.role is not Role.CANDIDATE:
-                    return
+            for _ in range(_CAMPAIGNS_MAX):
+                if candidate.up and candidate.raw.term < rival.raw.term:
+                    candidate.act(candidate.raw.campaign)
             for message in held:
                 world.hand_over(message)
             self._played()

@@ -62,6 +62,8 @@ class World:
         self.clients = [Client(number) for number in range(1, knobs.clients + 1)]
         self.backlog_max = 2 * knobs.clients * knobs.burst
         """A leader with more entries uncommitted takes no more: clients that ask again would pile up copies."""
+        self.quiet_from = 0
+        """When the last message sent before the heal has arrived."""
         self.writing = True
         """Clients go on."""
         self.pending: dict[NodeId, dict[int, tuple[int, int, Client]]] = {node: {} for node in voters}
