@@ -35,6 +35,13 @@ class Fault(NamedTuple):
         return f"#{self.number:<3} {self.at_s:7.3f} s  {self.kind}{lasts}"
 
 
+def rot_times(options: Options) -> list[float]:
+    """When bits flip on one node's disk: in every second seed, up to three times."""
+    rng = stream(options.seed, "rot")
+    count = rng.choice((0, 0, 0, 1, 2, 3))
+    return [rng.uniform(1.0, options.fault_phase_s) for _ in range(count)]
+
+
 def plan(options: Options) -> tuple[Fault, ...]:
     """The faults of a seed, by time. There is always one between an append and its ack, and one crash of a leader's."""
     rng = stream(options.seed, "faults")
@@ -50,6 +57,7 @@ def plan(options: Options) -> tuple[Fault, ...]:
         at += rng.expovariate(1 / options.fault_every_s)
     # Few enough faults may all be of one kind, and a trigger may wait in vain: these two always take effect.
     found += [(rng.uniform(1.0, options.fault_phase_s), kind) for kind in ("slow-link", "reset")]
+    found += [(at_s, "rot") for at_s in rot_times(options)]
     faults = []
     for number, (at_s, kind) in enumerate(sorted(found)):
         lasts = round(rng.uniform(*LASTS_S[kind]), 3) if kind in LASTS_S else 0.0

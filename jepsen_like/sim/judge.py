@@ -150,6 +150,7 @@ class Judge:
         except InvariantViolationError as error:
             monitor.report("invariant", str(error))
         for machine in self._world.machines.values():
+            monitor.count_mended(machine)
             monitor.same_sums(machine)
             if machine.kv.recount() != machine.kv.sums:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")

@@ -229,9 +229,9 @@ class Machine:
         return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
 
     def rot(self, entry: Entry, log: SegmentedLog) -> None:
-        """A bit of the entry's payload flips on the disk."""
+        """A bit of the entry flips on the disk: in its payload if it has one, else in its header."""
         segment = log._segment_of(entry.index)
-        at = segment.file_offset(entry.position) + len(entry.header) + len(entry.payload) // 2
+        at = segment.file_offset(entry.position) + len(entry.header) + len(entry.payload) // 2 - (not entry.payload)
         (byte,) = self.fs.open(segment.path).pread(1, at)
         self.fs.damage(segment.path, at, bytes([byte ^ 1]))
         self.rotten.add(entry.index)

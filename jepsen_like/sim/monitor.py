@@ -26,6 +26,7 @@ SOMETIMES = (
     "entries replayed at a start", "restart with nothing above the sync mark", "unknown send found stored",
     "retry answered by an earlier copy", "leadership transferred", "segment rolled", "leader paused and deposed",
     "election without a killed leader", "request forwarded", "clock jumped on a leader", "group restarted as a whole",
+    "rotten entry mended",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 
@@ -212,6 +213,15 @@ class Monitor:
                 what = f"node {machine.node_id} had entry {entry.id} on disk, and after a restart it has not"
                 self.report("durability", what)
                 return
+
+    def count_mended(self, machine: Machine) -> None:
+        """At the end: what rotted and is whole again."""
+        assert machine.node is not None
+        log, known = machine.node._parts.directory.log, self._disks[machine.node_id].entries
+        for index in machine.rotten:
+            if index < len(known):
+                whole = known[index].header + known[index].payload
+                self.sometimes["rotten entry mended"] += machine.bytes_of(known[index], log) == whole
 
     def _above(self, node_id: NodeId, known: DurableLog, log: SegmentedLog) -> list[Entry]:
         """What was written without anybody hearing of it, and is on disk."""

@@ -38,7 +38,7 @@ class Nemesis:
             "pause-leader": self._pause_leader, "halves": self._halves, "isolate": self._isolate,
             "one-way": self._one_way, "ring": self._ring, "slow-link": self._slow_link, "reset": self._reset,
             "slow-disk": self._slow_disk, "eio": self._eio, "enospc": self._enospc, "clock": self._clock,
-            "transfer": self._transfer,
+            "transfer": self._transfer, "rot": self._rot,
         }  # fmt: skip
         monitor.on_turn = self._on_turn
         monitor.on_drained = self._on_drained
@@ -279,6 +279,20 @@ class Nemesis:
             machine.fs.fill(rng.choice((0, 100, 5000)))
             self._took(fault, f"node {machine.node_id}: the disk is full",
                        lambda: machine.fs.fill(1 << 40))  # fmt: skip
+
+    def _rot(self, fault: Fault, rng: random.Random) -> None:
+        """Always on the same machine: what rots on a minority can be mended from the others."""
+        seed = self.machines[NodeId(1)].options.seed
+        machine = self.machines[NodeId(1 + seed % len(self.machines))]
+        if not machine.up or not hasattr(machine.node, "raw"):
+            return
+        index = rng.randint(1, max(1, _raft(machine).log.commit_index))
+        assert machine.node is not None
+        log = machine.node._parts.directory.log
+        if index > log.tail.index or index in machine.rotten:
+            return
+        machine.rot(log.read_entries(index, index + 1, 1)[0], log)
+        self._took(fault, f"node {machine.node_id}: a bit of entry {index} flips on the disk")
 
     def _clock(self, fault: Fault, rng: random.Random) -> None:
         machine = self._some(rng)
