@@ -162,7 +162,7 @@ class _Work:
         self._on_stage = on_stage
         self._earlier: Manifest | None = None
         self._copied: dict[Path, int] = {}
-        """File in the backup -> crc32c of what was read from the node."""
+        """File in the backup -> crc32c of the node's own."""
         self._reused: dict[Path, tuple[Path, int]] = {}
         """File linked to an earlier backup's -> the node's own, and how much of it."""
         self._bytes_new = 0
@@ -216,8 +216,9 @@ class _Work:
             if not self._request.copy_all and files.link(path, target):
                 return
             earlier = self._earlier_state(path)
-            if earlier is not None and files.link(earlier, target):
-                self._reused[target] = path, path.stat().st_size
+            if earlier is not None and files.link(self._partial.parent / earlier.path, target):
+                self._reused[target] = path, earlier.size
+                self._copied[target] = earlier.crc32c
                 return
         self._copy(path, path.stat().st_size, target)
 
@@ -255,7 +256,7 @@ class _Work:
                 return None if self._request.copy_all and path.samefile(part.path) else path
         return None
 
-    def _earlier_state(self, path: Path) -> Path | None:
+    def _earlier_state(self, path: Path) -> FileRecord | None:
         """The same bytes in an earlier backup. Names repeat when a database is made anew, so the bytes are compared."""
         if self._earlier is None:
             return None
@@ -263,7 +264,7 @@ class _Work:
         record = next((each for each in self._earlier.state if each.path == relative), None)
         if record is None or checksum(path) != (record.size, record.crc32c):
             return None
-        return self._partial.parent / self._earlier.name / relative
+        return FileRecord(f"{self._earlier.name}/{relative}", record.size, record.crc32c)
 
     def _read_back(self, name: str, state: list[str]) -> Manifest:
         request, identity, cut = self._request, self._source.identity, self._source.cut
@@ -308,8 +309,7 @@ class _Work:
 
     def _read_state_back(self, path: Path) -> FileRecord:
         size, crc = checksum(path)
-        if path in self._reused and (size, crc) != checksum(self._reused[path][0]):
-            self._copy_after_all(path)
+        if self._copied.get(path, crc) != crc and self._copy_after_all(path):
             size, crc = checksum(path)
         if self._copied.get(path, crc) != crc:
             raise OSError(errno.EIO, "what was read back differs from what was written", str(path))

@@ -34,6 +34,8 @@ CHECKPOINT = "backup.tmp"
 """In DATA/checkpoints while a backup is made; means nothing afterwards."""
 OVERDUE, FAILED = "backup_overdue", "backup_failed"
 WATCH_S = 5.0
+WORKER_END_S = 5.0
+"""How long a worker may take to remove what it began."""
 LINE_MAX = 64 << 20
 """The last line of the worker has the manifest in it."""
 
@@ -79,12 +81,12 @@ class Backups:
         self._wall_ms = wall_ms
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._worker: asyncio.subprocess.Process | None = None
         self._begun_ms = wall_ms()
         section = config.backup
-        self.schedule = (
+        self._configured = (
             Schedule(to=section.to, every_s=section.every_minutes * 60.0, keep=section.keep) if section.to else None
         )
+        self.schedule = self._configured
         """From the configuration, or what the command line asked for last (then it does the asking)."""
         self.attempt: Attempt | None = None
         self.last_good_ms: int | None = None
@@ -116,7 +118,8 @@ class Backups:
     ) -> Attempt:
         """Starts a backup to the directory `to`; `attempt` tells how it goes. Raises LocalError if one is being made.
 
-        `every_s`: whoever asks will ask again so often; when nobody does, the alarm is raised.
+        `every_s`: whoever asks will ask again so often; when nobody does, the alarm is raised. Without it nobody is
+        expected to ask again, and only the configuration's schedule is left.
         """
         if self.running:
             assert self.attempt is not None
@@ -126,8 +129,7 @@ class Backups:
                 "wait for it to end, then repeat the command",
                 ExitCode.REFUSED,
             )
-        if every_s is not None:
-            self.schedule = Schedule(to=to, every_s=every_s, keep=keep)
+        self.schedule = Schedule(to=to, every_s=every_s, keep=keep) if every_s is not None else self._configured
         last = self.attempt.started_ms if self.attempt else 0
         self.attempt = Attempt(started_ms=max(self._wall_ms(), last + 1), to=to)
         request = Request(
@@ -202,7 +204,6 @@ class Backups:
             sys.executable, "-P", "-m", "cluster.backup.worker",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_MAX,
         )  # fmt: skip
-        self._worker = worker
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
@@ -214,12 +215,13 @@ class Backups:
                 if line.error is not None:
                     raise LocalError(line.error.what, line.error.why, line.error.fix)
                 attempt.stage = line.stage
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                worker.terminate()  # it removes what it began
+            raise
         finally:
-            worker.stdin.close()
-            if worker.returncode is None and asyncio.current_task() is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    worker.terminate()  # no matter after its last line; else it removes what it began
-            await asyncio.shield(worker.wait())
+            worker.stdin.close()  # which ends it, if nothing else does
+            await _ended(worker)
         raise LocalError(
             "the process that makes the backup ended without a word",
             f"exit code {worker.returncode}; it may have been killed for lack of memory",
@@ -256,6 +258,7 @@ class Backups:
     def _watch(self) -> None:
         """Raises the alarm when the last good backup is older than twice the time between two."""
         if self.schedule is None:
+            self._alarms.clear(OVERDUE)
             return
         age_s = (self._wall_ms() - (self.last_good_ms or self._begun_ms)) / 1000
         if age_s <= 2 * self.schedule.every_s:
@@ -267,3 +270,14 @@ class Backups:
             f"{since}: there should be one every {self.schedule.every_s:.0f} s in {self.schedule.to}; "
             f"raftmq backup create --to {self.schedule.to}",
         )
+
+
+async def _ended(worker: asyncio.subprocess.Process) -> None:
+    """Waits for the worker, not for ever: a target that hangs holds its process, and must not hold the node."""
+    try:
+        async with asyncio.timeout(WORKER_END_S):
+            await worker.wait()
+    except TimeoutError:
+        logger.warning("process %d that made a backup does not end: its target hangs", worker.pid)
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from cluster.alarms import Alarms
+from cluster.backup.create import Request
 from cluster.backup.service import Backups
 from cluster.backup.verify import verify
 from cluster.config import load
@@ -202,6 +206,9 @@ async def test_who_asks_every_hour_is_missed_when_nobody_asks(make: Callable[...
     node.clock.ms += 2 * 3_600_000 + 1
     node._watch()
     assert sorted(node.raised) == ["backup_failed", "backup_overdue"]
+    node.begin("/backups")
+    await node.finished()
+    assert node.raised == ["backup_failed"]
 
 
 def test_a_relative_target_is_refused_by_the_configuration() -> None:
@@ -209,3 +216,28 @@ def test_a_relative_target_is_refused_by_the_configuration() -> None:
 
     with pytest.raises(ConfigError, match=r"(?s)backup.to backups is not an absolute path.*/var/backups/backups"):
         load(None, {}, {"node.id": 1, "node.data_dir": "/d", "backup.to": "backups"})
+
+
+def test_a_worker_whose_node_died_removes_what_it_began(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys; import cluster.backup.worker as worker\n"
+        "def create(request, on_stage):\n"
+        "    on_stage('log')\n"
+        "    try:\n"
+        "        signal.pause()\n"
+        "    finally:\n"
+        "        print('removed', flush=True)\n"
+        "worker.create = create\n"
+        "sys.exit(worker.main())\n"
+    )
+    request = Request(data="/d", checkpoint="/c", to="/t", made_ms=0, cluster_name="c", broker_name="b")
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(msgspec.json.encode(request) + b"\n")
+        worker.stdin.flush()
+        assert worker.stdout.readline() == b'{"stage":"log"}\n'
+        worker.stdin.close()  # what the end of the node's process does
+        assert worker.stdout.read() == b"removed\n"
+    assert worker.returncode == 128 + signal.SIGTERM
