@@ -7,7 +7,6 @@ removes what it began and ends. It answers in lines of JSON: `{"stage": ...}` as
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import signal
@@ -64,7 +63,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _end_with_the_node() -> None:
     while sys.stdin.buffer.read(4096):
         pass
-    _thread.interrupt_main(signal.SIGTERM)
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    signal.pthread_kill(main_thread, signal.SIGTERM)  # a real one: it ends a call that waits
 
 
 def _stand_back() -> None:
