@@ -276,8 +276,9 @@ class Node:
         self.repairs.tick(now)
         self.consistency.tick(now)
         self._hand_over_if_disk_lags(now)
-        if now >= self._flush_due_ms and self.raw.applied_index > self._flush_index:
-            self._flush_due_ms, self._flush_index = now + FLUSH_EVERY_MS, self.raw.applied_index
+        applied = self.raw.applied_index
+        if now >= self._flush_due_ms and (applied > self._flush_index or self._parts.keeper.due):
+            self._flush_due_ms, self._flush_index = now + FLUSH_EVERY_MS, applied
             self._flush.submit(True)
         if now - self._started_ms >= self._expire_due_ms:
             self._expire_due_ms += EXPIRE_EVERY_MS

@@ -59,13 +59,15 @@ class StateKeeper:
     def drain(self, batch: Sequence[object]) -> None:
         """Syncs, then makes a checkpoint if one is due."""
         self.sync()
-        mark = mark_of(self._kv)
-        waited = self._monotonic_ms() - self._tried_ms
-        if mark.end_position - self._newest.end_position >= self._bytes or (
-            waited >= self._every_ms and mark.index > self._newest.index
-        ):
+        if mark_of(self._kv).end_position - self._newest.end_position >= self._bytes or self.due:
             self._tried_ms = self._monotonic_ms()
             self.checkpoint()
+
+    @property
+    def due(self) -> bool:
+        """Something was applied since the newest checkpoint, and that is long ago. Any thread."""
+        waited = self._monotonic_ms() - self._tried_ms
+        return waited >= self._every_ms and self.run.synced_index > self._newest.index
 
     def idle(self) -> None:
         """Nothing to do."""

@@ -35,9 +35,11 @@ from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, NodeId
+from statemachine.kv import KVCorruptError
 from statemachine.memory_kv import CURRENT_FILE, MemoryKV
 
 DATA = Path("/data")
+CHECKPOINT_EVERY_MS = 2000
 LIVE_ROWS = b"live"
 """In the state's CURRENT: its rows are in `Machine.kv`. A checkpoint that was put in place says something else."""
 START_WALL_MS = 1_700_000_000_000
@@ -116,6 +118,7 @@ class Machine:
         self.applied_lost = False
         """The last crash took rows that had been applied."""
         self.boots = 0
+        self.spoiled = False
         self.held = 0
         """How many faults want this machine down; it starts when none does."""
         self.rotten: set[int] = set()
@@ -147,7 +150,7 @@ class Machine:
         environment = Environment(
             fs=self.fs, open_kv=self._open_kv, clock=self.clock, runner=self._lane, apply_runner=self._lane,
             serves_admin=False, entropy=self.rng.randbytes, boot_id=lambda: self.boots.to_bytes(16),
-            pid=lambda: len(self.processes),
+            pid=lambda: len(self.processes), checkpoint_every_ms=CHECKPOINT_EVERY_MS,
         )  # fmt: skip
         try:
             self.node = process.run(Node, self.config, environment)
@@ -217,10 +220,17 @@ class Machine:
             self.fs.mkdir(Path(path))
         elif read_file(self.fs, current) != LIVE_ROWS:
             self.kv = DigestKV(MemoryKV.load(self.fs, Path(path)))
+        elif self.spoiled:
+            raise KVCorruptError("a block fails its checksum")
         else:
             return self.kv
+        self.spoiled = False
         write_file(self.fs, current, LIVE_ROWS)
         return self.kv
+
+    def spoil(self) -> None:
+        """The state's bytes are rotten: the next start cannot open it, and must replace it."""
+        self.spoiled = self.applied_lost = True
 
     def bytes_of(self, entry: Entry, log: SegmentedLog) -> bytes:
         """What the disk holds where `log` keeps this entry."""

@@ -21,6 +21,7 @@
     fill N BYTES                        N's disk takes so many more bytes
     slow N FACTOR | slow-apply N FACTOR N's lanes, or its apply lane, take longer
     rot N INDEX                         a bit of entry INDEX flips on the disk of N, which runs
+    spoil N                             the state of N, which is down, cannot be opened by its next start
     cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
     settle                              heals, starts all, waits until everything was answered and read; then judges
 
@@ -255,6 +256,9 @@ class Stage(World):
         machine = self._machine(name)
         log = machine.nodes[-1]._parts.directory.log
         machine.rot(log.read_entries(int(index), int(index) + 1, 1)[0], log)
+
+    def do_spoil(self, name: str) -> None:
+        self._machine(name).spoil()
 
     def do_slow(self, name: str, factor: str) -> None:
         self._machine(name).disk_factor = float(factor)

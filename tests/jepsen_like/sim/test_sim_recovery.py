@@ -1,0 +1,44 @@
+"""A node of a simulated cluster whose state is rotten at a start: a checkpoint takes its place, nothing is missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jepsen_like.sim.stage import Stage
+from raftlog.types import NodeId
+
+TWO = NodeId(2)
+
+
+def played(script: str) -> tuple[Any, Any]:
+    """(verdict, what node 2 said of its last start)."""
+    seen: list[Any] = []
+
+    class Looked(Stage):
+        def _phases(self) -> None:
+            super()._phases()
+            parts = self.machines[TWO].nodes[-1]._parts
+            seen.append(parts.recovery.status(parts.keeper.run))
+
+    return Looked(script).run(), seen[0] if seen else None
+
+
+@pytest.mark.parametrize("end", ["kill 2", "power 2"])
+def test_a_rotten_state_is_replaced_by_a_checkpoint(end: str) -> None:
+    script = f"nodes 3\nlead 1\nsend 10\nwait 4\nsend 5\n{end}\nspoil 2\nsend 5\nstart 2\nsettle\n"
+    verdict, status = played(script)
+    assert not verdict.violations, verdict.violations
+    assert (status.state_found, status.state_source) == ("corrupt", "checkpoint")
+    assert status.state_set_aside == "trash/000001-state"
+    assert not status.replaying
+
+
+def test_the_second_checkpoint_in_a_row_is_of_the_replaced_state() -> None:
+    spoiled = "wait 4\nsend 3\nkill 2\nspoil 2\nstart 2\n"
+    script = f"nodes 3\nlead 1\nsend 10\n{spoiled}send 5\n{spoiled}settle\n"
+    verdict, status = played(script)
+    assert not verdict.violations, verdict.violations
+    assert status.state_set_aside == "trash/000002-state"
+    assert status.replay_target >= status.replay_index - 20
