@@ -91,7 +91,7 @@ class MessageIndex:
             bucket = None
         if bucket is None:
             bucket = self._open = _Open(position, time_ms, [], [])
-            stage.put(INDEX, keys.index_bucket_key(position), keys.INDEX_BUCKET.pack(time_ms, keys.U64_MAX))
+            stage.put_new(INDEX, keys.index_bucket_key(position), keys.INDEX_BUCKET.pack(time_ms, keys.U64_MAX))
         stage.put_new(INDEX, keys.index_entry_key(bucket.base, position), records)
         bucket.places.append(position)
         bucket.pieces.append(records)
@@ -106,7 +106,9 @@ class MessageIndex:
         if bucket is None:
             return
         _merge(stage, bucket)
-        stage.put(INDEX, keys.index_bucket_key(bucket.base), keys.INDEX_BUCKET.pack(bucket.first_ms, time_ms))
+        key, first_ms = keys.index_bucket_key(bucket.base), bucket.first_ms
+        stage.put(INDEX, key, keys.INDEX_BUCKET.pack(first_ms, time_ms))
+        stage.before[INDEX].setdefault(key, keys.INDEX_BUCKET.pack(first_ms, keys.U64_MAX))
         self._open = None
         self._changed = True
 
@@ -166,9 +168,12 @@ def _merge(stage: Stage, bucket: _Open) -> None:
             partition.append(record)
     for number, records in partitions.items():
         key = keys.index_merged_key(bucket.base, number, bucket.places[0])
-        stage.put(INDEX, key, struct.pack(f">{len(records)}Q", *records))
-    for place in bucket.places:
-        stage.unput(INDEX, keys.index_entry_key(bucket.base, place))
+        stage.put_new(INDEX, key, struct.pack(f">{len(records)}Q", *records))
+    before = stage.before[INDEX]
+    for place, piece in zip(bucket.places, bucket.pieces, strict=True):
+        key = keys.index_entry_key(bucket.base, place)
+        stage.unput(INDEX, key)
+        before.setdefault(key, piece)
     bucket.places, bucket.pieces, bucket.size = [], [], 0
 
 

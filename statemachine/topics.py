@@ -30,7 +30,7 @@ from statemachine.kv import KV, META, TOPICS
 from statemachine.stage import Stage
 
 NAME_LENGTH_MAX = 256
-"""What a leader may allow by its limits.topic_length_max (RocketMQ: 127); an entry with a longer name makes no topic."""
+"""The most that limits.topic_length_max may allow (RocketMQ: 127); an entry with a longer name makes no topic."""
 DERIVED_NAME_LENGTH_MAX = 255
 """For %RETRY%group and %DLQ%group."""
 QUEUES_MAX = 65_535
