@@ -80,7 +80,8 @@ class DamageMap:
         return sum(damaged.size for damaged in self.ranges)
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Has `call` called, on whatever thread, after a range was found or dropped."""
+        """Has `call` called after a range was found or dropped: on whatever thread, and possibly while the log holds a
+        lock, so it may only pass the word on."""
         self._changed.append(call)
 
     def add(self, damaged: DamagedRange) -> DamagedRange:
