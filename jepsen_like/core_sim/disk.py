@@ -14,7 +14,7 @@ GENESIS = genesis_entry(b"genesis", timestamp_ms=1_000, group_id=1)
 class SimDisk:
     """What survives (`entries`, `hard_state`) and what is under way. It is the core's LogReader of what survives."""
 
-    __slots__ = ("entries", "hard_state", "queued", "tails", "writing")
+    __slots__ = ("entries", "hard_state", "queued", "tails", "withheld", "writing")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = [GENESIS]
@@ -23,6 +23,8 @@ class SimDisk:
         self.queued: list[Ready] = []
         self.writing: list[Ready] = []
         """Covered by the fdatasync under way."""
+        self.withheld: int | None = None
+        """The term in which synced entries were lost; None if none were, or the member has caught up since."""
 
     # -- LogReader
 
@@ -72,6 +74,13 @@ class SimDisk:
             tail = tail_after(tail, entry)
             self.entries.append(entry)
             self.tails.append(tail)
+
+    def lose_from(self, index: int) -> list[Entry]:
+        """Synced entries from `index` on cannot be read any more, which is noted first; returns them."""
+        lost = self.entries[index:]
+        self.withheld = self.hard_state.term
+        del self.entries[index:], self.tails[index:]
+        return lost
 
     def crash(self, rng: random.Random) -> bool:
         """Power fails: a prefix of the writes under way is there, the next one in part. True if something was lost."""

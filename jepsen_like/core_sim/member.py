@@ -78,7 +78,7 @@ class Member:
         try:
             self.raw = RawNode(
                 self.config, hard_state=self.disk.hard_state, log=self.disk, voters=self.voters,
-                applied_index=self.machine.applied_index, rng=rng,
+                applied_index=self.machine.applied_index, rng=rng, vote_withheld_since=self.disk.withheld,
             )  # fmt: skip
         except InvariantViolationError as error:
             self._asserted(error)
@@ -111,6 +111,9 @@ class Member:
         try:
             action(*arguments)
             self.drain()
+            if self.raw.caught_up_with_leader:
+                self.raw.release_vote()
+                self.disk.withheld = None
         except InvariantViolationError as error:
             self._asserted(error)
             return

@@ -12,6 +12,8 @@
     save N->M | late                puts the link's newest message aside; delivers what was put aside
     cut N->M | cut N | heal         until healed everything sent there is lost; cut N: to and from N
     crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
+    lose N INDEX                    the disk of a crashed member loses INDEX and all above
+    unfit N                         N's log is damaged, or its state suspect: it must not campaign
     start N
     run                             disks and links work until nothing moves
     settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
@@ -171,6 +173,15 @@ class Stage:
         for link, queue in self.links.items():
             if member.id == link[1]:
                 queue.clear()
+
+    def do_lose(self, node: str, index: str) -> None:
+        member = self._member(node)
+        lost = member.disk.lose_from(int(index))
+        if self.monitor is not None:
+            self.monitor.group.lost(member.id, lost)
+
+    def do_unfit(self, node: str) -> None:
+        self._member(node).raw.may_campaign = False
 
     def do_campaign(self, node: str) -> None:
         self._act(self._member(node), "campaign")

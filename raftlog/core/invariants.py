@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from raftlog.core import fit
 from raftlog.core.log import LogReader
 from raftlog.core.quorum import majority
 from raftlog.core.raft import Raft
@@ -55,10 +54,11 @@ def _check_role(raft: Raft) -> None:
     _require((raft.leader_id == raft.id) == leads, raft, "a leader, and only it, follows itself", raft.leader_id)
     _require(role not in (Role.CANDIDATE, Role.LEADER) or raft.vote == raft.id, raft, "voted for itself", raft.vote)
     _require(role is Role.FOLLOWER or leads or raft.leader_id == NOBODY, raft, "campaigns only without a leader")
-    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or fit.may_campaign(raft), raft,
-             "campaigns only with a whole log", raft.vote_withheld_since)  # fmt: skip
-    _require(leads <= fit.may_vote(raft), raft, "who lost entries does not lead", raft.vote_withheld_since)
-    _require(fit.may_vote(raft) or raft.term > (raft.vote_withheld_since or 0), raft,
+    withheld = raft.vote_withheld_since is not None
+    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or (raft.campaigns and not withheld), raft,
+             "campaigns only with a whole log", raft.campaigns, raft.vote_withheld_since)  # fmt: skip
+    _require(not (leads and withheld), raft, "who lost entries does not lead", raft.vote_withheld_since)
+    _require(not withheld or raft.term > (raft.vote_withheld_since or 0), raft,
              "who lost entries leaves the term of the loss", raft.vote_withheld_since)  # fmt: skip
     _require(leads or raft.transferee == NOBODY, raft, "only a leader hands over", raft.transferee)
     _require(leads or not (raft.reads.waiting or raft.reads.rounds), raft, "only a leader holds reads")
@@ -94,7 +94,7 @@ class Before(NamedTuple):
         return cls(
             raft.term, raft.vote, raft.role, raft.leader_id, log.tail.id,
             EntryId(log.term_at(log.commit_index) or 0, log.commit_index), log.applied_index,
-            {node: peer.match_index for node, peer in raft.members.peers.items()}, not fit.may_vote(raft),
+            {node: peer.match_index for node, peer in raft.members.peers.items()}, raft.vote_withheld_since is not None,
         )  # fmt: skip
 
     def check(self, raft: Raft) -> None:

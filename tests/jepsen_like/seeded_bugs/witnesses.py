@@ -318,6 +318,24 @@ def witness_L02() -> None:
     assert schedule_of("L02").members[TWO].raw.tail.timestamp_ms < 2_000_000
 
 
+def witness_C51() -> None:
+    played = stage(LED + "crash 3\nlose 3 1\nstart 3\ncampaign 2\nsync 2\ndeliver 2->3\n")
+    assert raft_of(played, THREE).vote == NOBODY
+
+
+def witness_C52() -> None:
+    played = stage(LED + "crash 3\nlose 3 1\nstart 3\ntick 3\n")
+    assert not played.members[THREE].raw.may_vote
+
+
+def witness_C53() -> None:
+    assert raft_of(stage("nodes 3\nunfit 2\ncampaign 2\n"), TWO).role is Role.FOLLOWER
+
+
+def witness_C54() -> None:
+    assert raft_of(stage(LED + "unfit 2\ntransfer 1 2\nrun\n"), ONE).role is Role.LEADER
+
+
 def witness_L01() -> None:
     assert lower_median([1, 2, 9]) == 2
 
