@@ -18,7 +18,7 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
     """A directory of the node's machine; it is made if only its last part is missing."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
-    """How many backups of this node stay there."""
+    """How many backups of the cluster stay there."""
     copy_all: bool = False
     """Hard-link nothing to the node's own files."""
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None

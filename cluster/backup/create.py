@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cluster_name: str
     broker_name: str
     keep: int | None = None
-    """How many backups of this node stay in `to`; all without."""
+    """How many backups of the cluster stay in `to`; all without."""
     copy_all: bool = False
     """Hard-links nothing: a bad block of the node's disk is then not the backup's too."""
     versions: dict[str, str] = {}
@@ -319,7 +319,7 @@ class _Work:
 def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
     """An old backup that cannot be removed does not make the new one worse."""
     try:
-        return listing.thin_out(target, str(identity.cluster_uuid), identity.node_id, keep)
+        return listing.thin_out(target, str(identity.cluster_uuid), keep)
     except (OSError, LocalError):
         return []
 

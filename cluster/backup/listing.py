@@ -52,9 +52,10 @@ def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest
     return found[-1] if found else None
 
 
-def thin_out(target: Path, cluster_uuid: str, node: int, keep: int) -> list[str]:
-    """Removes all but the `keep` newest backups of this node of the cluster; returns the names of those removed."""
-    mine = [each for each in backups_in(target)[0] if (each.cluster_uuid, each.node) == (cluster_uuid, node)]
+def thin_out(target: Path, cluster_uuid: str, keep: int) -> list[str]:
+    """Removes all but the `keep` newest backups of the cluster, whichever node made them; returns the names of those
+    removed."""
+    mine = [each for each in backups_in(target)[0] if each.cluster_uuid == cluster_uuid]
     removed = [each.name for each in mine[: max(0, len(mine) - keep)]]
     for name in removed:
         (target / name / MANIFEST).unlink()  # first: half of a backup must not look like one

@@ -38,7 +38,7 @@ class Duration(click.ParamType[float]):
 @click.option("--to", required=True, metavar="DIR", help="Where backups lie, on the node's machine.")
 @click.option("--node", type=click.IntRange(1), metavar="N", help="Which node (one that follows, to spare the leader).")
 @click.option("--every", type=Duration(), metavar="1h", help="Stay and repeat it so often, until Ctrl-C.")
-@click.option("--keep", type=click.IntRange(1), metavar="24", help="Remove all but so many of this node's backups.")
+@click.option("--keep", type=click.IntRange(1), metavar="24", help="Remove all but so many of the cluster's backups.")
 @click.option("--copy", "copy_all", is_flag=True, help="Copy everything, also where hard links would do.")
 @data_option
 @admin_option
@@ -89,7 +89,7 @@ def _choose(addresses: list[str], node: int | None) -> AdminApi:
     if node is not None and node not in known:
         raise LocalError(
             f"node {node} does not answer",
-            f"node {', '.join(map(str, sorted(known)))} does" if known else "no node does",
+            f"those that do: {', '.join(map(str, sorted(known)))}" if known else "no node does",
             "raftmq status" if known else "raftmq up",
             ExitCode.UNREACHABLE,
         )

@@ -127,11 +127,16 @@ def test_a_backup_stays_what_it_was_while_the_node_goes_on(stopped: Any, tmp_pat
 def test_the_oldest_go_when_there_are_more_than_keep(stopped: Any, tmp_path: Path) -> None:
     target = tmp_path / "to"
     made_names = []
+    other = NOW_MS - DAY_MS
+    foreign = manifest.load(Path(create(stopped.request(target, other)).path))
+    foreign = replace(foreign, name="20200101T000000Z-aaaaaaaa-n1-i1", cluster_uuid="another")
+    (target / foreign.name).mkdir()
+    (target / foreign.name / manifest.MANIFEST).write_bytes(manifest.encode(foreign))
     for day in range(4):
         made = create(stopped.request(target, NOW_MS + day * DAY_MS, keep=2))
         made_names.append(made.manifest.name)
     assert [Path(path).name for path in made.removed] == [made_names[1]]
-    assert names(target) == made_names[2:]
+    assert names(target) == [foreign.name, *made_names[2:]]
 
 
 def test_every_flipped_byte_of_a_small_backup_is_noticed_or_does_not_count(stopped: Any, tmp_path: Path) -> None:
