@@ -1,0 +1,54 @@
+"""What a start reads after a kill does not grow with the log, nor with its segments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from raftlog.frame import make_entry
+from raftlog.storage import active_index, recovery_active, scan
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import NodeId
+
+DATA = Path("/data")
+GROUP = 7
+UNIT = 4096
+"""Stands for a MiB: all that is measured in MiB is this many times smaller here."""
+
+
+@pytest.mark.parametrize("segment_units", [64, 1024])
+@pytest.mark.parametrize("power", [False, True])
+def test_a_killed_node_scans_the_same_at_every_size(
+    segment_units: int, power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs of half a unit's thousand, one and two; files of 64 and 1024: never more than 64 units are read."""
+    monkeypatch.setattr(active_index, "DISTANCE", 16 * UNIT)
+    monkeypatch.setattr(recovery_active, "ZEROES_ENOUGH", 16 * UNIT)
+    monkeypatch.setattr(recovery_active, "ZERO_CHUNK", bytes(UNIT))
+    monkeypatch.setattr(scan, "_WINDOW", UNIT)
+    fs = MemoryFileSystem()
+    fs.mkdir(DATA)
+    size = segment_units * UNIT
+    genesis = Genesis(UUID(int=1), GROUP, size, 1, (Voter(NodeId(1), UUID(int=11)),))
+    log = SegmentedLog.create(fs, DATA, genesis=genesis.entry(), segment_size=size)
+    scanned = []
+    for units in (512, 1024, 2048):
+        while log.tail.end_position < (units - 3) * UNIT:
+            entry = make_entry(
+                log.tail, term=1, entry_type=3, payload=bytes(UNIT - 64), timestamp_ms=0, group_id=GROUP,
+                segment_size=size,
+            )  # fmt: skip
+            log.append([entry])
+            if log.needs_next():
+                log.prepare_next(zeroed=False)
+        tail = log.tail
+        fs.crash(units) if power else fs.restart()
+        log = SegmentedLog.open(fs, DATA, group_id=GROUP)
+        assert log.tail == tail
+        scanned.append(log.report.bytes_scanned)
+        assert tail.end_position - log.report.scanned_from <= 17 * UNIT
+    assert max(scanned) <= 64 * UNIT, scanned
