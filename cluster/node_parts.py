@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,11 @@ from cluster.failpoints import FailpointSet
 from cluster.peer.transport import Membership
 from cluster.recovery.aside import mark_suspect
 from cluster.recovery.keeper import StateKeeper
-from cluster.recovery.opening import StateOpening
+from cluster.recovery.opening import StateLostError, StateOpening
 from cluster.recovery.status import RecoveryAccount, Stages
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
+from raftlog.errors import StorageError
 from raftlog.storage import vote_withheld
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.identity import Expected
@@ -26,6 +28,8 @@ from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.storage.run_file import Run, RunFile, RunState
 from statemachine.kv import KVCorruptError
+
+logger = logging.getLogger(__name__)
 
 
 class Parts:
@@ -54,8 +58,9 @@ class Parts:
             self.members = members_at_opening(
                 path, identity, log.genesis, log, self.state.membership, self.state.applied.index
             )
-        except BaseException:
-            self.directory.close(clean=False)
+        except BaseException as error:
+            # Nothing was appended: the next opening, after a checkpoint was fetched, need not scan the log again.
+            self.directory.close(clean=isinstance(error, StateLostError))
             raise
 
     def _open_state(self, environment: Environment, path: Path) -> None:
@@ -126,7 +131,11 @@ class Parts:
     def close(self, clean: bool) -> None:
         """Closes RocksDB, then the directory. `clean` only when every lane finished without a failure."""
         if clean:
-            self.keeper.stop()
+            try:
+                self.keeper.stop()
+            except StorageError as error:
+                logger.critical("the state could not be closed in order: %s", error)
+                clean = False
         self.kv.close()
         if clean:
             self.directory.log.close(clean)

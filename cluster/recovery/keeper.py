@@ -73,14 +73,13 @@ class StateKeeper:
         """Nothing to do."""
 
     def sync(self) -> None:
-        """Brings rows and the list of tables to disk, then RUN. Raises StorageError if RUN cannot be written."""
+        """Brings rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
         mark = mark_of(self._kv)
         try:
             self._kv.flush_wal()
-            self._tables.refresh(self._kv)
         except KVCorruptError:
             raise
-        except (KVError, OSError) as error:
+        except KVError as error:
             logger.warning("the state could not be synced, so a restart would replay more: %s", error)
             return
         if mark.index > self.run.synced_index:
@@ -91,6 +90,10 @@ class StateKeeper:
                     log_flushed_ms=now, queues_flushed_ms=now, index_flushed_ms=now,
                 )
             )  # fmt: skip
+        try:
+            self._tables.refresh(self._kv)
+        except OSError as error:
+            logger.warning("the list of table files could not be written: %s", error)
 
     def checkpoint(self) -> None:
         """Makes a checkpoint and removes the oldest. Failing loses nothing; the alarm says why there is none."""

@@ -180,7 +180,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     except StorageError as error:
         raise StateLostError(f"{lost}\n{error}") from error
     finally:
-        directory.close(clean=False)
+        directory.close(clean=True)  # nothing was appended
     if taken is None:
         raise StateLostError(f"{lost}\nNo peer could help: {'; '.join(fetch.refusals) or 'there is none'}.")
 
