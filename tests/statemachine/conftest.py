@@ -127,7 +127,7 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
     )
     commit = ["commit_offsets", [[f"g{rng.randrange(3)}", rng.choice(topic_ids), rng.randrange(2), rng.randrange(99)]]]
     effects = (commit,) if rng.random() < 0.4 else ()
-    keys = rng.randbytes(8 * rng.choice([0, 1, 1, 1, 3, 3, 40, 40, 6000]))
+    keys = rng.randbytes(8 * rng.choice([0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 40, 40, 6000]))
     log.messages(*runs, sessions=sessions, unique=unique, effects=effects, keys=keys)
 
 
