@@ -92,10 +92,12 @@ class LogReader:
                 pass
         try:
             return self._read_entries(low, self._sound_below(low, high), bytes_max)
+        except FrameError:
+            self.find_damage(low, high)
+        try:
+            return self._read_entries(low, self._sound_below(low, high), bytes_max)
         except FrameError as error:
-            if self.find_damage(low, high) is None:
-                raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {error}") from error
-        return self._read_entries(low, self._sound_below(low, high), bytes_max)
+            raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {error}") from error
 
     def _sound_below(self, low: int, high: int) -> int:
         """The end of what can be read from `low` on. Raises DamagedLogError if nothing can."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from raftlog.errors import OutOfRangeError
+from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.memory_fs import MemoryFileSystem
@@ -120,3 +121,75 @@ def test_close_waits_for_a_preparation(
     closer.join()
     preparer.join()
     assert events == ["zeroed", "closed"]
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_rot_and_repairs_beside_readers_and_appends(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:
+    """Bytes rot and are repaired while others read and append: a read is right or says damaged, and all is healed."""
+    log = SegmentedLog.create(OsFileSystem(), tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)
+    log.append(frames(log.tail, [700] * (STABLE - 1)))
+    stable = log.read_entries(0, STABLE, 1 << 30)
+    done = threading.Event()
+    failures: list[BaseException] = []
+    served = [0, 0]
+
+    def guarded(body: Callable[[Random], None], seed: int) -> None:
+        rng = Random(seed)
+        try:
+            while not done.is_set():
+                body(rng)
+        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            failures.append(error)
+
+    def read(rng: Random) -> None:
+        low = rng.randrange(STABLE)
+        try:
+            found = log.read_entries(low, rng.randint(low + 1, STABLE), 1 << 30)
+        except DamagedLogError as error:
+            if not error.first_index <= low <= error.last_index:
+                raise
+            served[1] += 1
+        else:
+            assert found
+            assert found == stable[low : low + len(found)]
+            served[0] += 1
+
+    def rot_and_repair(rng: Random) -> None:
+        entry = stable[rng.randrange(STABLE)]
+        base = max(segment.base for segment in log._segments if segment.base <= entry.position)
+        with (tmp_path / "log" / f"{base:020d}.seg").open("r+b") as file:
+            offset = 4096 + entry.position - base + rng.randrange(entry.size)
+            file.seek(offset)
+            old = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([old ^ 1 << rng.randrange(8)]))
+        log.report_damage(entry.position, entry.size)
+        for damaged in log.damage.ranges:
+            lost = stable[damaged.first_index : damaged.last_index + 1]
+            with suppress(OutOfRangeError):  # a reader found that its neighbour is damaged too
+                log.repair(damaged, b"".join(each.header + each.payload for each in lost))
+
+    threads = [
+        threading.Thread(target=guarded, args=(body, seed)) for seed, body in enumerate((read, read, rot_and_repair))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        rng = Random(7)
+        for _ in range(150):
+            log.append(frames(log.tail, [rng.randint(0, 900)]))
+            if log.needs_next():
+                log.prepare_next()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(60)
+    assert not failures, failures
+    while (damaged := log.find_damage(0, STABLE)) is not None:
+        lost = stable[damaged.first_index : damaged.last_index + 1]
+        log.repair(damaged, b"".join(each.header + each.payload for each in lost))
+    assert log.read_entries(0, STABLE, 1 << 30) == stable
+    assert served[0]
+    log.close(clean=True)
+    again = SegmentedLog.open(OsFileSystem(), tmp_path, group_id=7)
+    assert again.read_entries(0, STABLE, 1 << 30) == stable
