@@ -179,6 +179,7 @@ class Node:
             term=lambda: self.raw.term, local=self.router.as_leader, names=sends,
         )  # fmt: skip
         self.proposals.before_open = self.consistency.before_open
+        self.router.fenced = self.fenced
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self._pulls = Pulls(self, self._members, self.metrics)

@@ -98,14 +98,19 @@ class Inspection:
     def _headers(self, index: int) -> dict[int, str]:
         return {node: asks.entry(index).header_crc for node, asks in self._nodes.items()}
 
+    def _chained(self, index: int) -> bool:
+        return len({crc for crc in self._headers(index).values() if crc}) <= 1
+
     def _compare_chain(self, first: int, last: int) -> None:
-        """Every header covers the one before it: one comparison at the end speaks for all, else halving finds where."""
-        if _equal(self._headers(last)):
+        """Every header covers the one before it: one comparison at the end speaks for all, else halving finds where.
+
+        A header that cannot be read says nothing about the chain; the comparison of bytes finds it."""
+        if self._chained(last):
             return
         low, high = first, last  # equal below low, different at high
         while low < high:
             middle = (low + high) // 2
-            if _equal(self._headers(middle)):
+            if self._chained(middle):
                 low = middle + 1
             else:
                 high = middle

@@ -38,6 +38,10 @@ ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_T
 """Answered anywhere, but "no such topic" only by the leader."""
 
 
+FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
+"""Answered from this node's own rows, besides pulls, which look for themselves whenever they are woken."""
+
+
 class Router(Dispatch):
     """Implements `server.Dispatch` for a node."""
 
@@ -57,6 +61,8 @@ class Router(Dispatch):
         self._handlers: dict[int, Handler] = {}
         self._buffered_max = config.limits.node_inflight_bytes_max
         self._buffered = 0
+        self.fenced: Callable[[], bool] = lambda: False
+        """Whether this node's rows are known to be wrong."""
         self.connections: dict[RemotingConnection, None] = {}
         """The open ones, oldest first."""
 
@@ -126,6 +132,9 @@ class Router(Dispatch):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
             return
         request = RemotingRequest(path, header, serialize_type, body)
+        if code in FROM_ROWS and self.fenced():
+            request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
+            return
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
             return

@@ -127,6 +127,16 @@ def test_damaged_messages_are_never_served(node: Any, pull: Any) -> None:
     assert numbers(pull(3).answer)[:2] == (0, 4)
 
 
+def test_a_fenced_node_serves_nothing_and_says_come_again(node: Any, pull: Any) -> None:
+    node.store("T", b"a")
+    held = pull(1, sysFlag=4 | 2)
+    node.is_fenced = True
+    assert numbers(pull(0).answer)[:2] == (2, 0)
+    assert "pull from another" in (pull(0).answer.remark or "")
+    node.store("T", b"b")
+    assert numbers(held.answer)[:2] == (2, 1), "a pull that waited is not served either"
+
+
 def test_a_pull_waits_for_the_repair_of_its_first_message(node: Any, pull: Any) -> None:
     stored = node.store("T", *[b"m" * 50] * 2)
     items = node.state.fetch(node.state.topics["T"].id, 0, 0, 2)
