@@ -28,6 +28,7 @@ from jepsen_like.live.verdict import Verdict
 from statemachine.kv import KVError
 
 CATCH_UP_S = 120.0
+SUM_UP_TRIES = 3
 PROGRESS_ACKS = 50
 PROGRESS_S = 30.0
 QUIET_LOAD_S = 30.0
@@ -223,26 +224,43 @@ class Run:
 
     def _read_back(self) -> None:
         self._phase("read-back")
-        deadline = time.monotonic() + CATCH_UP_S
-        while not is_caught_up(self._subject.states()):
-            if time.monotonic() > deadline:
-                self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
-                return
-            time.sleep(0.1)
+        if not self._wait_caught_up():
+            return
         try:
             self._rows = self._subject.read_all(self._history)
         except (OSError, RaftMQError) as error:
             self._reasons.append(f"the replicas could not be read to their end: {error}")
 
     def _sum_up(self) -> None:
-        """Stops the nodes in order and sums up what each has in its state: equal after equal entries."""
-        if not isinstance(self._subject, RaftMQSubject) or self._reasons:
+        """Stops the nodes in order and sums up what each has in its state: equal after equal entries.
+
+        An entry that the leader makes by itself may come between two stops; then it is tried again.
+        """
+        subject = self._subject
+        if not isinstance(subject, RaftMQSubject) or self._reasons:
             return
-        self._subject.stop_in_order()
         try:
-            self._subject.read_digests(self._history)
+            for _ in range(SUM_UP_TRIES):
+                if not self._wait_caught_up():
+                    return
+                subject.stop_in_order()
+                digests = subject.read_digests(self._history)
+                if len({digest.applied for digest in digests.values()}) == 1:
+                    return
+                self._stage.start_all()
+                self._stage.wait_healthy(HEAL_S)
         except (OSError, KVError) as error:
             self._reasons.append(f"the states could not be summed up: {error}")
+
+    def _wait_caught_up(self) -> bool:
+        """Whether all replicas came to have applied the same; a reason for doubt if not."""
+        deadline = time.monotonic() + CATCH_UP_S
+        while not is_caught_up(self._subject.states()):
+            if time.monotonic() > deadline:
+                self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
+                return False
+            time.sleep(0.1)
+        return True
 
     def _outcome(self) -> Outcome:
         seconds = self._elapsed
