@@ -103,7 +103,9 @@ def _heal_header(run: RecoveryRun, before: Segment | None, found: Found, *, acti
     if found.page:
         aside = Aside("damaged local header, written again from its neighbours", position=found.base)
         run.set_aside_bytes(found.file, 0, len(found.page), aside)
-    found.file.pwritev([header[: MARK_OFFSETS[0]]], 0)
+    # A page that cannot be read is written as a whole; its marks are lost, and that is what zeroes say.
+    size = MARK_OFFSETS[0] if len(found.page) == LOCAL_HEADER_SIZE else LOCAL_HEADER_SIZE
+    found.file.pwritev([header[: MARK_OFFSETS[0]].ljust(size, b"\0")], 0)
     found.file.fdatasync()
     run.note(
         row,

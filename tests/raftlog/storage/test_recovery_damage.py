@@ -125,6 +125,21 @@ def test_a_damaged_local_header_is_written_again(disk: Disk, number: int, sideca
     disk.check(log, 10)
 
 
+@row("local header of the active segment", "local header of a sealed segment", "both marks damaged")
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_local_header_on_bad_sectors_is_written_again(disk: Disk, number: int) -> None:
+    """With the page of the active file both marks are lost, so the vote is withheld; nothing else is."""
+    disk.fs.spoil(disk.paths[number], 0, LOCAL_HEADER_SIZE)
+    log = disk.open()
+    assert log.tail.index == 9
+    assert not log.damage
+    if number == 2:
+        disk.check_withheld(log, 9, 1, "both marks damaged")
+    else:
+        assert log.report.vote_withheld is None
+    disk.check(log, 10)
+
+
 @row("local header of a sealed segment", "damaged headers in a sealed segment")
 def test_a_damaged_local_header_behind_damaged_frames(disk: Disk) -> None:
     disk.fs.damage(disk.paths[1], 20, b"\xee")
