@@ -220,11 +220,12 @@ def test_a_relative_target_is_refused_by_the_configuration() -> None:
 
 def test_a_worker_whose_node_died_removes_what_it_began(tmp_path: Path) -> None:
     script = (
-        "import signal, sys; import cluster.backup.worker as worker\n"
+        "import sys, time; import cluster.backup.worker as worker\n"
         "def create(request, on_stage):\n"
-        "    on_stage('log')\n"
         "    try:\n"
-        "        signal.pause()\n"
+        "        on_stage('log')\n"
+        "        while True:\n"
+        "            time.sleep(0.01)\n"
         "    finally:\n"
         "        print('removed', flush=True)\n"
         "worker.create = create\n"

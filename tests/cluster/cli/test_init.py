@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
+from google_crc32c import value as crc32c
 
 from cluster import local_init
 from cluster.cli import cli
@@ -18,7 +19,6 @@ from cluster.local_config import plan_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_init import check_data_dirs, create_data_dirs
 from cluster.local_layout import NodeRecord
-from raftlog.storage import identity as identities
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.layout import lock_directory
 from raftlog.storage.node_dir import open_node_dir
@@ -125,15 +125,13 @@ def test_a_directory_of_another_node(tmp_path: Path) -> None:
     refused(nodes, "belongs to node 2, not to node 1")
 
 
-def test_a_directory_of_a_newer_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_a_newer_format(tmp_path: Path) -> None:
     nodes = make(tmp_path)
     create_data_dirs(configs(nodes))
-    monkeypatch.setattr(identities, "FORMAT", 2)
-    identity = identities.load(OsFileSystem(), data(nodes[0]))
-    (data(nodes[0]) / "IDENTITY").unlink()
-    identities.save(OsFileSystem(), data(nodes[0]), identity)
-    monkeypatch.undo()
-    refused(nodes, "newer RaftMQ (format 2)", "pip install --upgrade")
+    path = data(nodes[0]) / "IDENTITY"
+    rest = b"\x00\x03" + path.read_bytes()[10:]
+    path.write_bytes(path.read_bytes()[:4] + crc32c(rest).to_bytes(4) + rest)
+    refused(nodes, "newer RaftMQ (format 3)", "pip install --upgrade")
 
 
 def test_a_damaged_identity(tmp_path: Path) -> None:
