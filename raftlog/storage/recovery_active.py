@@ -150,7 +150,7 @@ def _terms_known(run: RecoveryRun, index: SegmentIndex, joined: Rejoined, goal: 
     """Where terms begin inside the hole is lost with its headers; that matters unless all of it was committed."""
     hole = joined.hole
     after = index.term(hole.last_index + 1) if joined.reached else goal.term
-    return index.term(hole.first_index) == after or hole.last_index <= run.committed_index
+    return index.term(hole.last_index) == after or hole.last_index <= run.committed_index
 
 
 def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) -> None:

@@ -12,6 +12,7 @@ from raftlog.storage.damage import DamagedRange
 from raftlog.storage.damage_finder import whole_file
 from raftlog.storage.fs import File, read_file, unreadable, write_file
 from raftlog.storage.recovery_run import RecoveryRun
+from raftlog.storage.resync import fill
 from raftlog.storage.scan import check_successor, scan_segment
 from raftlog.storage.sealed_index import load_sidecar, rebuild_index, same_end
 from raftlog.storage.segment import (
@@ -23,7 +24,7 @@ from raftlog.storage.segment import (
     encode_header,
     header_is_damaged,
 )
-from raftlog.storage.segment_index import HEAD_READ, decode_head, decode_index, encode_index
+from raftlog.storage.segment_index import HEAD_READ, SegmentIndex, decode_head, decode_index, encode_index
 from raftlog.storage.trash import Aside
 from raftlog.types import EMPTY_TAIL, LogTail
 
@@ -159,10 +160,12 @@ def _missing(run: RecoveryRun, before: Segment | None, tail: LogTail, after: Seg
     path = run.log / layout.segment_name(tail.end_position)
     segment = Segment(path, SegmentHeader(run.group_id, tail.end_position, tail.index + 1, tail))
     index = load_sidecar(run.fs, segment, end, run.group_id)
-    segment.terms = index.terms if index is not None else [(tail.index + 1, tail.term)]
     damaged = whole_file(segment, end, f"{path.name} is missing", located=index is not None)
     if index is None:
-        check_terms(run, damaged, tail.term, end.term)
+        index = SegmentIndex(segment.base, segment.header.base_index)
+        fill(index, damaged, tail.term)
+        check_terms(run, damaged, index.term(end.index), end.term)
+    segment.terms = index.terms
     run.found_damage("missing first segment" if before is None else "missing middle segment", damaged)
     return segment
 
@@ -222,7 +225,7 @@ def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
     segment.terms = loaded.places.terms
     for damaged in loaded.damaged:
         after = loaded.places.term(damaged.last_index + 1) if damaged.last_index < end.index else end.term
-        check_terms(run, damaged, loaded.places.term(damaged.first_index), after)
+        check_terms(run, damaged, loaded.places.term(damaged.last_index), after)
         run.found_damage("damaged headers in a sealed segment", damaged)
     if loaded.damaged:
         return

@@ -13,7 +13,7 @@ from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, FrameHeader
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import File
-from raftlog.storage.scan import Scan, Window
+from raftlog.storage.scan import Scan, Window, read_around
 from raftlog.storage.segment import Segment
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.types import LogTail
@@ -54,7 +54,7 @@ def _candidates(file: File, segment: Segment, start: int, stop: int) -> list[int
     """Positions in [start, stop) where a frame's magic number stands."""
     found = []
     for at in range(start, stop, _STEP):
-        data = Window(file).get(min(_STEP, stop - at) + len(_MAGIC) - 1, segment.file_offset(at))
+        data = read_around(file, min(_STEP, stop - at) + len(_MAGIC) - 1, segment.file_offset(at))
         where = data.find(_MAGIC)
         while where >= 0:
             found.append(at + where)
@@ -126,6 +126,6 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
 
 
 def fill(index: SegmentIndex, hole: DamagedRange, term: int) -> None:
-    """Gives the entries of `hole` a place and the lowest term they can have."""
-    for _ in range(hole.first_index, hole.last_index + 1):
-        index.add(hole.first_position, term)
+    """Gives the entries of `hole` a place and the lowest term they can have: only GENESIS is of term 0."""
+    for number in range(hole.first_index, hole.last_index + 1):
+        index.add(hole.first_position, max(term, min(number, 1)))

@@ -16,6 +16,7 @@ from raftlog.storage.segment_index import SegmentIndex
 from raftlog.types import FLAG_ROLL, LogTail
 
 _WINDOW = 1024 * 1024
+_PAGE = 512
 _NO_HEADER = bytes(HEADER_SIZE)
 
 
@@ -59,6 +60,19 @@ class Window:
             if not unreadable(error):
                 raise
         return b"" if size == needed else self._read(needed, needed, offset)
+
+
+def read_around(file: File, size: int, offset: int) -> bytes:
+    """Bytes of the file, with zeroes where a page of it cannot be read; short at the end of the file."""
+    try:
+        return file.pread(size, offset)
+    except OSError as error:
+        if not unreadable(error):
+            raise
+    if size <= _PAGE:
+        return bytes(size)
+    half = size // 2
+    return read_around(file, half, offset) + read_around(file, size - half, offset + half)
 
 
 def scan_segment(

@@ -13,7 +13,7 @@ from raftlog.storage.findings import Finding, IrrelevantRange, Severity
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, read_file, unreadable
 from raftlog.storage.genesis_copy import read_copy
 from raftlog.storage.resync import find_chain
-from raftlog.storage.scan import scan_segment
+from raftlog.storage.scan import read_around, scan_segment
 from raftlog.storage.segment import (
     HEADER_BYTES,
     LOCAL_HEADER_SIZE,
@@ -147,7 +147,7 @@ class _SegmentCheck:
         assert self.tail is not None
         if goal is None and self.tail.end_position < following_base:
             offset = segment.file_offset(self.tail.end_position)
-            if file.pread(HEADER_SIZE, offset) not in (b"", bytes(HEADER_SIZE)):
+            if read_around(file, HEADER_SIZE, offset) not in (b"", bytes(HEADER_SIZE)):
                 yield self._frame(segment, self.tail.end_position, following_base, "not a frame that follows")
                 self.tail = None
                 return
@@ -212,7 +212,7 @@ class _SegmentCheck:
         assert self.tail is not None
         at, size = segment.file_offset(self.tail.end_position), file.size()
         for offset in range(at, size, len(ZERO_CHUNK)):
-            chunk = file.pread(min(len(ZERO_CHUNK), size - offset), offset)
+            chunk = read_around(file, min(len(ZERO_CHUNK), size - offset), offset)
             if chunk != ZERO_CHUNK[: len(chunk)]:
                 text = "bytes behind the last frame: cut at the next start, kept in trash/"
                 yield self._finding(offset, len(chunk), "tail", Severity.NOTE, text)
@@ -281,7 +281,7 @@ def _check_genesis_copy(fs: FileSystem, directory: Path, first: Path, group_id: 
     try:
         copy = read_copy(fs, directory, group_id)
         raw = copy.header + copy.payload
-        if first.stem == "0" * 20 and fs.open(first).pread(len(raw), LOCAL_HEADER_SIZE) != raw:
+        if first.stem == "0" * 20 and read_around(fs.open(first), len(raw), LOCAL_HEADER_SIZE) != raw:
             text = "it is not the frame at index 0"
     except FrameError as error:
         text = str(error)

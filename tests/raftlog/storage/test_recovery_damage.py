@@ -12,6 +12,7 @@ from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
 )
+from raftlog.storage.verify import verify_log
 
 
 @pytest.fixture
@@ -34,6 +35,39 @@ def test_damage_below_the_mark_is_never_cut(disk: Disk, first: int, last: int, w
     assert after[LOCAL_HEADER_SIZE:] == damaged[LOCAL_HEADER_SIZE:] != before[LOCAL_HEADER_SIZE:]
     assert not disk.trash()
     disk.check_damaged(log, first, last, "damage below the mark")
+
+
+@row("damage below the mark", "damage in a sealed segment")
+@pytest.mark.parametrize("index", range(1, 9))
+@pytest.mark.parametrize("where", [0, 500])
+@pytest.mark.parametrize("sidecars", [True, False])
+def test_bad_sectors_are_damage(disk: Disk, index: int, where: int, sidecars: bool) -> None:
+    """The frames that share a sector that cannot be read are damaged, all others are served."""
+    path = max(path for path in disk.paths if int(path.stem) <= disk.entries[index].position)
+    sector = (disk.offset(index) + where) // 512 * 512
+    disk.fs.spoil(path, sector, 1)
+    if not sidecars:
+        for sealed in disk.paths[:2]:
+            disk.fs.unlink(sealed.with_suffix(".idx"))
+    found = {finding.kind for finding in verify_log(disk.fs, DATA, group_id=GROUP)}
+    assert "frame" in found
+    log = disk.open()
+    assert log.report.vote_withheld is None
+    assert log.tail.index == 9
+    lost = [
+        entry.index for entry in disk.entries
+        if str(path) == str(max(p for p in disk.paths if int(p.stem) <= entry.position))
+        and disk.offset(entry.index) < sector + 512 and sector < disk.offset(entry.index) + entry.size
+    ]  # fmt: skip
+    assert index in lost
+    for entry in disk.entries:
+        try:
+            assert log.read_entries(entry.index, entry.index + 1, 1 << 20) == [entry]
+        except DamagedLogError:
+            assert entry.index in lost
+    for damaged in log.damage.ranges:
+        log.repair(damaged, disk.raw(damaged.first_index, damaged.last_index))
+    disk.check(log, 10)
 
 
 @row("damage below the mark")
