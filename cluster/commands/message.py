@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 @servers_option
 @json_option
 def message(
-    topic: str | None, key: str | None, message_id: str | None, position: int | None, since: datetime.datetime | None,
-    until: datetime.datetime | None,
-    most: int, servers: str | None, as_json: bool,
+    topic: str | None, key: str | None, message_id: str | None, position: int | None,
+    since: datetime.datetime | None, until: datetime.datetime | None, most: int, servers: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Find messages by key, newest first, or one message by its id or position.
 
@@ -49,11 +48,10 @@ def message(
             found = _by_id(mq, topic, message_id)
             nothing = f"no message{f' of {topic}' if topic else ''} has the id {message_id}"
         else:
-            found = [mq.admin.view_message(topic or "", position or 0)]
-            nothing = ""
+            found, nothing = _at(mq, topic, position or 0), ""
     if not found:
-        why = "nothing that is stored now has it; keys are found if index.enabled was true when it was stored"
-        raise LocalError(nothing, why, "raftmq message --help", ExitCode.FAILED)
+        why = "a majority confirmed that no such message is stored now"
+        raise LocalError(nothing, why, f"raftmq consume {topic} --json" if topic else "raftmq topic list")
     for one in found:
         if as_json:
             print_json({"schema": 1, **to_json(one), "position": one.position, "properties": one.properties})
@@ -63,7 +61,6 @@ def message(
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
     """Two kinds of ids look alike: what a client gave the message (of a topic), and where it lies in the log."""
-    from cluster.client.errors import NotFound
     from cluster.client.message import position_of
 
     found = mq.admin.query_messages(topic, message_id, unique=True) if topic else []
@@ -75,10 +72,18 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
                 f"raftmq message --topic NAME --id {message_id}",
             )
         return found
+    return _at(mq, topic, position)
+
+
+def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
+    """The message at a position. Raises LocalError: nothing there is not told from bytes that have changed."""
+    from cluster.client.errors import NotFound
+
     try:
         return [mq.admin.view_message(topic or "", position)]
-    except NotFound:
-        return []
+    except NotFound as error:
+        why = "a message counts if a queue of a topic names its position and the node that was asked can read it intact"
+        raise LocalError(str(error), why, "raftmq inspect-consistency") from None
 
 
 def _ms(time: datetime.datetime | None, default: int) -> int:
