@@ -193,12 +193,13 @@ class _Work:
     def _check_space(self) -> None:
         """Refuses early what cannot fit. Files that can be linked need no room."""
         linked = self._can_link()
+        self.needed = SPARE_BYTES
         for part in self._source.parts:
             if not (part.whole and (linked or self._earlier_segment(part))):
                 self.needed += part.size
         if not linked:
             self.needed += sum(path.stat().st_size for path in Path(self._request.checkpoint).iterdir())
-        if files.free_bytes(self._partial) < self.needed + SPARE_BYTES:
+        if files.free_bytes(self._partial) < self.needed:
             raise OSError(errno.ENOSPC, "there is not enough room", str(self._partial))
 
     def _can_link(self) -> bool:

@@ -111,7 +111,7 @@ def target_error(error: OSError, target: Path, needed: int, left: str = "") -> L
     if out_of_space(error):
         return LocalError(
             f"the backup target {target} is full",
-            f"{free_text(target)}, this backup needs about {needed} more{left}",
+            f"{free_text(target)}, this backup needs about {needed}{left}",
             f"free space there, lower --keep, or use another target: raftmq backup create --to DIR (was {target})",
             ExitCode.FAILED,
         )

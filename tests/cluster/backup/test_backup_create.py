@@ -231,7 +231,7 @@ def test_rows_that_were_never_applied_are_not_backed_up(stopped: Any, tmp_path: 
 
 def test_a_full_target_is_refused_before_anything_is_copied(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda path: 5000)
-    with pytest.raises(LocalError, match=r"(?s)is full.*5000 bytes are free, this backup needs about \d{6}.*--keep"):
+    with pytest.raises(LocalError, match=r"(?s)is full.*5000 bytes are free, this backup needs about \d{7}.*--keep"):
         create(stopped.request(tmp_path / "to", copy_all=True))
     assert names(tmp_path / "to") == []
 
