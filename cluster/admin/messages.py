@@ -55,6 +55,7 @@ class MessageDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_messages(call: Call) -> MessagesView:
     """The newest messages of a topic with this UNIQ_KEY or word of KEYS."""
+    _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     lookup = KeyLookup(port, topic, key, unique=False, count_max=MESSAGES_MAX, begin_ms=0, end_ms=(1 << 63) - 1)
@@ -82,6 +83,7 @@ async def find_messages(call: Call) -> MessagesView:
 
 async def get_message(call: Call) -> MessageDetail:
     """The message that begins at this position of the commit log."""
+    _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     text = call.params["position"]
     if not (text.isascii() and text.isdigit() and len(text) < 20):
@@ -96,6 +98,11 @@ async def get_message(call: Call) -> MessageDetail:
     return MessageDetail(
         node=port.config.node.id, consistency=call.consistency, applied_index=applied, message=_view(stored)
     )
+
+
+def _refuse_if_fenced(call: Call) -> None:
+    if call.port.consistency.fenced:
+        raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
 
 
 def _view(stored: Stored) -> MessageView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 
 @pytest.fixture
 def places(node: Any) -> list[int]:
+    node.consistency = SimpleNamespace(fenced=False)
     node.apply([["create_topic", {"name": "orders"}, True]])
     return [node.add_message("orders", body, keys) for body, keys in ((b"one", "k1 red"), (b"\xff", "k2 red"))]
 
@@ -59,3 +61,10 @@ async def test_bytes_that_have_changed_are_not_shown(client: Any, node: Any, pla
     assert (status, answer["error"]["code"]) == (503, "failed")
     assert str(places[0]) in answer["error"]["message"]
     assert (await get(client, f"/v1/messages/{places[0]}"))[0] == 404
+
+
+async def test_a_node_whose_rows_are_wrong_shows_no_messages(client: Any, node: Any, places: list[int]) -> None:
+    node.consistency.fenced = True
+    for path in ("/v1/topics/orders/messages/k1", f"/v1/messages/{places[0]}"):
+        status, answer = await get(client, path)
+        assert (status, answer["error"]["code"]) == (503, "failed")
