@@ -12,11 +12,12 @@ import pytest
 
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import NEXT, Checkpoints, mark_of
-from cluster.recovery.live_copy import CheckpointBusyError
+from cluster.recovery.live_copy import CheckpointBusyError, copy_database
 from raftlog.errors import CorruptLogError
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from statemachine import keys
+from statemachine.broker_state import AppliedMark
 from statemachine.kv import CQ, META, OFFSETS, Batch
 from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
@@ -79,6 +80,35 @@ def test_a_copy_is_of_one_moment_whatever_is_written(tmp_path: Path, flushes: bo
         thread.join()
     assert written > 0
     kv.close()
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_what_changes_while_it_is_copied_is_copied_again(tmp_path: Path, flushes: bool) -> None:
+    """A write before the look moves the cut; tables that came, and a WAL that went, make it begin anew."""
+    kv = RocksKV(str(tmp_path / "state"))
+    for n in range(5):
+        write(kv, n)
+    kv.flush_tables()
+    looks = 0
+
+    def look() -> AppliedMark:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            for n in range(5, 9):
+                write(kv, n)
+            if flushes:
+                kv.flush_tables()
+        return mark_of(kv)
+
+    mark = copy_database(OsFileSystem(), kv, tmp_path / "state", tmp_path / "copy", look)
+    kv.close()
+    assert mark.index == 8
+    assert looks >= 2
+    with CheckpointReader(tmp_path / "copy", strict=True) as reader:
+        assert reader.mark == mark
+        assert sum(1 for _ in reader.rows(CQ)) == 9
+        assert sum(1 for _ in reader.rows(OFFSETS)) == 9
 
 
 def test_two_are_kept_and_tables_are_shared(place: Place) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.peer.fetch import Fetched, FetchError, Refused, Status
+from cluster.recovery import manifest as manifests
 from cluster.recovery.opening import StateLostError
 from cluster.recovery.peer_state import StateFetch, state_source
 from raftlog.types import NodeId
@@ -77,7 +79,19 @@ def test_a_lost_state_comes_from_a_peer(pair: tuple[Place, Any], replay_all: Any
 def test_what_is_not_sound_is_refused(pair: tuple[Place, Any], wrong: str, tmp_path: Any, new_place: Any) -> None:
     place, source = pair
 
+    name = source(["list"]).fields[0][0]
+    told = manifests.decode(source(["manifest", name]).payload, 1, Path("x"))
+    assert told is not None
+    forged = told._replace(sums={**told.sums, "cq": 1})
+
     def lying(arguments: list[Any]) -> Fetched:
+        if wrong == "sums":
+            mark = forged.mark
+            if arguments == ["list"]:
+                return Fetched([[forged.name, mark.index, mark.term, mark.header_crc]], b"")
+            if arguments[0] == "manifest":
+                return Fetched([], manifests.encode(forged, 1))
+            return source(["file", name, *arguments[2:]])
         answer = source(arguments)
         if arguments[0] == "file" and arguments[2].endswith(".sst") and wrong in ("byte", "short"):
             data = bytearray(answer.payload)
@@ -85,14 +99,6 @@ def test_what_is_not_sound_is_refused(pair: tuple[Place, Any], wrong: str, tmp_p
             return Fetched([], bytes(data) if wrong == "byte" else b"")
         if arguments[0] == "manifest" and wrong == "manifest":
             return Fetched([], answer.payload[:-1] + bytes([answer.payload[-1] ^ 1]))
-        if arguments[0] == "manifest" and wrong == "sums":
-            from pathlib import Path
-
-            from cluster.recovery import manifest as manifests
-
-            told = manifests.decode(answer.payload, 1, Path("x"))
-            assert told is not None
-            return Fetched([], manifests.encode(told._replace(sums={**told.sums, "cq": 1}), 1))
         if arguments == ["list"] and wrong == "log":
             return Fetched([[name, index, term, crc ^ 1] for name, index, term, crc in answer.fields], b"")
         return answer
