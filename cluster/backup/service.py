@@ -23,8 +23,10 @@ from cluster.backup.create import Made, Request
 from cluster.backup.worker import Line
 from cluster.config import Config
 from cluster.local_errors import ExitCode, LocalError
+from cluster.recovery.live_copy import copy_open_store
 from raftlog.errors import StorageError
 from raftlog.storage import layout
+from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.identity import Identity
 from statemachine.kv import KV
 
@@ -185,8 +187,8 @@ class Backups:
         try:
             self._remove_checkpoint()
             self._checkpoint.parent.mkdir(exist_ok=True)
-            self._kv.flush_tables()
-            self._kv.checkpoint(str(self._checkpoint))
+            state = Path(self._config.node.data_dir) / layout.STATE
+            copy_open_store(OsFileSystem(), self._kv, state, self._checkpoint)
         except (OSError, StorageError) as error:
             raise LocalError(
                 "no checkpoint of the state could be made",

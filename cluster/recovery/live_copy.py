@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from raftlog.storage.fs import FileSystem, read_file
-from statemachine.kv import KV
+from statemachine.kv import KV, KVError
 from statemachine.rocks_log import bad_records, records
 
 CURRENT = "CURRENT"
@@ -30,7 +30,7 @@ _BATCH = struct.Struct("<QI")
 T = TypeVar("T")
 
 
-class CheckpointBusyError(Exception):
+class CheckpointBusyError(KVError):
     """The store changed during every attempt to copy it, so no copy knows what it holds; the next try may do."""
 
 
@@ -40,6 +40,15 @@ class _Moment(NamedTuple):
     current: bytes
     manifest_size: int
     tables: frozenset[str]
+
+
+def copy_open_store(fs: FileSystem, kv: KV, source: Path, target: Path) -> None:
+    """Makes `target`, which does not exist, durably from the open store `kv` at `source`. Raises KVError, OSError."""
+    kv.flush_tables()
+    if kv.sequence() >= 0:
+        copy_database(fs, kv, source, target, lambda: None)
+    else:
+        kv.checkpoint(str(target))
 
 
 def copy_database(fs: FileSystem, kv: KV, source: Path, target: Path, look: Callable[[], T]) -> T:
