@@ -9,26 +9,31 @@ suspect: the run goes on, and cannot end as valid.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cluster.local_errors import LocalError
 from jepsen_like.live.owned import Owned
 from jepsen_like.live.payload import body_of
 from jepsen_like.live.power import NodeDisk, ShimError, build_shim
 from jepsen_like.live.processes import Processes
+from jepsen_like.live.subject import LogClient, Placed, SendFailed, SendUnknown
 
 if TYPE_CHECKING:
     from jepsen_like.live.raftmq_subject import RaftMQSubject
     from jepsen_like.live.subject import Subject
 
+T = TypeVar("T")
 PROOF_S = 20.0
+HELD_TRIES = 5
 
 
 class Shim:
@@ -141,13 +146,10 @@ def _prove_node(place: Path, library: Path, processes: Processes) -> None:
     subject = RaftMQSubject(nodes, processes, count=1, environment=shim.environment)
     try:
         subject.start()
-        asyncio.run(_send_one_and_hold_one(subject))
-        before = _log_bytes(nodes)
-        if body_of("proof-held") not in before:
-            raise _SuspectNode("a message whose sync was held had not been written")
+        held = asyncio.run(_send_one_and_hold_one(subject, nodes))
         ShimPower(subject, shim).cut([1], _NoSurvivors())
         after = _log_bytes(nodes)
-        if body_of("proof-held") in after:
+        if body_of(held) in after:
             raise _SuspectNode("a write whose sync was held survived the power failure")
         if body_of("proof-acked") not in after:
             raise _SuspectNode("an acknowledged message was gone after the power failure")
@@ -163,20 +165,41 @@ class _NoSurvivors(random.Random):
         return 0.0
 
 
-async def _send_one_and_hold_one(subject: RaftMQSubject) -> None:
+async def _send_one_and_hold_one(subject: RaftMQSubject, nodes: Path) -> str:
+    """One message is acknowledged, the sync of another is held; returns the id of the latter.
+
+    The sync that is held may be that of an entry which the leader makes by itself; then another message is tried.
+    """
     client = await subject.open_client()
     await (await client.submit("proof-acked"))
-    loop = asyncio.get_running_loop()
-    await loop.run_in_executor(None, subject.set_failpoint, 1, "append.fdatasync", "hold")
-    held = await client.submit("proof-held")
-    deadline = loop.time() + PROOF_S
-    while not (await loop.run_in_executor(None, subject.failpoint_waiting, 1))["append.fdatasync"]:
-        if loop.time() > deadline:
+    for attempt in range(HELD_TRIES):
+        message_id = f"proof-held-{attempt}"
+        held = await _hold_one(subject, client, message_id)
+        if held.done():
+            raise _SuspectNode("a message was acknowledged while its sync was held")
+        if body_of(message_id) in _log_bytes(nodes):
+            held.cancel()
+            return message_id
+        await _in_thread(subject.set_failpoint, 1, "append.fdatasync", "off")
+        with contextlib.suppress(SendFailed, SendUnknown):
+            await held
+    raise _SuspectNode("a message whose sync was held had not been written")
+
+
+async def _hold_one(subject: RaftMQSubject, client: LogClient, message_id: str) -> asyncio.Future[Placed]:
+    """Sends it and waits until a sync is held."""
+    await _in_thread(subject.set_failpoint, 1, "append.fdatasync", "hold")
+    held = await client.submit(message_id)
+    deadline = time.monotonic() + PROOF_S
+    while not (await _in_thread(subject.failpoint_waiting, 1))["append.fdatasync"]:
+        if time.monotonic() > deadline:
             raise _SuspectNode("the log was written and no sync of it followed")
         await asyncio.sleep(0.02)
-    if held.done():
-        raise _SuspectNode("a message was acknowledged while its sync was held")
-    held.cancel()
+    return held
+
+
+async def _in_thread(function: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
 def _log_bytes(nodes: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 Each flip is followed by what makes the node meet it: reading around it, inspect-consistency, a restart, fsck. No second
 node is hurt before the frames and rows of the first are whole again: a sound majority has every byte at every moment.
+Tables rot on one node only, because its checkpoints are linked to them and stay rotten after the state was replaced.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ def play(scene: Scene) -> None:
     ends: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     left: list[Flip] = []
-    victim = scene.rng.choice(scene.subject.node_ids)
+    victim = rotten = scene.rng.choice(scene.subject.node_ids)
     wanted = scene.count(FLIPS)
     for number in range(wanted):
+        kind = KINDS[number % len(KINDS)]
+        if kind is Kind.TABLE:
+            victim, kind = (rotten, kind) if not left else (victim, Kind.SEALED)
         with scene.act(f"flip {number + 1}") as told:
-            made = _flip(scene, victim, KINDS[number % len(KINDS)])
+            made = _flip(scene, victim, kind)
             told.append(str(made))
             end = _provoke(scene, made)
             told.append(end)
@@ -86,7 +90,7 @@ def _grow(scene: Scene) -> None:
 
 def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
     """Of another kind if there is no such file. Raises StoryEnds if there is none at all."""
-    for each in dict.fromkeys((kind, *Kind)):
+    for each in dict.fromkeys((kind, Kind.SEALED, Kind.ACTIVE, Kind.INDEX)):
         made = flip(victim, scene.subject.data_of(victim), each, scene.rng, scene.stage.load.position)
         if made is not None:
             return made
