@@ -41,6 +41,7 @@ COMMANDS = {
     "rebuild": _here("rebuild", "Replace the state of a stopped node; shows a plan first."),
     "inspect-consistency": _here("inspect", "Compare the nodes with each other while they serve.", "inspect"),
     "repair": _here("repair", "Mend damaged nodes from the others."),
+    "scrub": _here("scrub", "Have nodes read everything on their disks again."),
     "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
     "logs": _here("logs", "Show what the nodes printed."),

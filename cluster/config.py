@@ -173,9 +173,11 @@ class RepairSection(_Section, frozen=True, kw_only=True):
 
 
 class ConsistencySection(_Section, frozen=True, kw_only=True):
-    """How often replicas are compared."""
+    """How often replicas are compared, and what lies on disk is read again (0: never)."""
 
     digest_every_ms: Milliseconds = 60_000
+    scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=8760)] = 24
+    scrub_bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 16 << 20
 
 
 class FailpointsSection(_Section, frozen=True, kw_only=True):

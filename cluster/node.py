@@ -23,7 +23,9 @@ from cluster.apply_lane import Applied, ApplyLane
 from cluster.backup.events import watch_event
 from cluster.backup.service import Backups
 from cluster.config import Config, split_address
+from cluster.consistency.scrub import Scrubber
 from cluster.consistency.service import Consistency
+from cluster.consistency.suspect import give_up
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
@@ -36,7 +38,6 @@ from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
-from cluster.recovery.aside import mark_suspect
 from cluster.recovery.opening import StateLostError
 from cluster.recovery.peer_state import restore_from_peers, state_source
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
@@ -124,6 +125,10 @@ class Node:
             raw, self.state, self.repairs, self.alarms, digest_every_ms=config.consistency.digest_every_ms,
             wake=self.driver.wake, mark_suspect=self._mark_suspect,
         )  # fmt: skip
+        self.scrubber = Scrubber(
+            self.node_id, parts.directory.path, config=config.consistency, wall_ms=self._clock.wall_ms,
+            report=self.repairs.report, on_bad_rows=self.consistency.bad_checkpoint, done=self.metrics.repair.scrubbed,
+        )  # fmt: skip
         self._build_services()
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
@@ -155,6 +160,7 @@ class Node:
         if not self.environment.serves_admin:
             return
         self.backups.start()
+        self.scrubber.plan(self._clock.monotonic_ms(), clean=self.status().recovery.clean)
         admin = await loop.run_in_executor(None, importlib.import_module, "cluster.admin.server")
         self._admin = admin.AdminServer(self)
         await self._admin.start()
@@ -210,6 +216,7 @@ class Node:
         self.driver.stop()
         for connection in list(self.router.connections):
             connection.abort()
+        await self.scrubber.close()
         await self.consistency.close()
         await self.repairs.close()
         await self.transport.close()
@@ -276,6 +283,7 @@ class Node:
         watch_event(self.state, self.alarms)
         self.repairs.tick(now)
         self.consistency.tick(now)
+        self.scrubber.tick(now)
         self._hand_over_if_disk_lags(now)
         applied = self.raw.applied_index
         if now >= self._flush_due_ms and (applied > self._flush_index or self._parts.keeper.due):
@@ -331,8 +339,12 @@ class Node:
         """See Services."""
         return self._parts.directory.log.read_at(position, size)
 
-    def _mark_suspect(self, why: str) -> None:
-        mark_suspect(self.environment.fs, self._parts.directory.path, why, self._clock.wall_ms())
+    def _mark_suspect(self, why: str, sound_index: int) -> None:
+        parts = self._parts
+        moved = give_up(
+            self.environment.fs, parts.directory.path, parts.keeper, why, sound_index, self._clock.wall_ms()
+        )
+        logger.error("the state is given up, and so are the checkpoints %s", ", ".join(moved) or "(none)")
 
     def fenced(self) -> bool:
         """See Services."""

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import google_crc32c
 
-from cluster.admin.call import Call
+from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
+from cluster.consistency.scrub import ScrubView
 from cluster.consistency.views import (
     CHUNKS_MAX,
     SPAN_MAX,
@@ -81,8 +82,8 @@ async def get_entry(call: Call) -> EntryView:
         raise ApiError("not_found", str(error), "GET /v1/consistency tells which entries there are") from None
     except DamagedLogError as error:
         return EntryView(
-            node=call.port.config.node.id, index=index, term=0, position=error.position, end_position=error.position,
-            header_crc="",
+            node=call.port.config.node.id, index=index, term=0, position=error.position,
+            end_position=error.position + 1, header_crc="",
         )  # fmt: skip
     return EntryView(
         node=call.port.config.node.id, index=index, term=entry.term, position=entry.position,
@@ -137,6 +138,17 @@ async def repair(call: Call) -> RepairView:
     except TimeoutError:
         pass
     return _repair_view(port)
+
+
+async def get_scrub(call: Call) -> ScrubView:
+    """How the scrub under way, or the last one, went on this node."""
+    return call.port.scrubber.view
+
+
+async def start_scrub(call: Call) -> Answer:
+    """Reads everything on this node's disk again, in a helper process; GET tells what it finds."""
+    call.port.scrubber.start()
+    return Answer(202, call.port.scrubber.view)
 
 
 def _repair_view(port: AdminPort) -> RepairView:

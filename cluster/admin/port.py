@@ -13,6 +13,7 @@ from raftlog.types import NodeId
 if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.config import Config
+    from cluster.consistency.scrub import Scrubber
     from cluster.consistency.service import Consistency
     from cluster.failpoints import FailpointSet
     from cluster.metrics import NodeMetrics
@@ -164,6 +165,7 @@ class AdminPort(Protocol):
     alarms: Alarms
     repairs: Repairs
     consistency: Consistency
+    scrubber: Scrubber
     backups: Backups
 
     def status(self) -> NodeStatus:

@@ -12,6 +12,7 @@ from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
 from cluster.consistency import views
+from cluster.consistency.scrub import ScrubView
 
 
 class Serves(Enum):
@@ -86,6 +87,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/consistency/log", consistency.sum_log, views.ChunksView, body=views.ChunksRequest),
     Route("GET", "/v1/repair", consistency.get_repair, views.RepairView),
     Route("POST", "/v1/repair", consistency.repair, views.RepairView),
+    Route("GET", "/v1/scrub", consistency.get_scrub, ScrubView),
+    Route("POST", "/v1/scrub", consistency.start_scrub, ScrubView, statuses=(202,)),
     Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
     Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),

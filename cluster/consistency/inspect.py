@@ -93,7 +93,9 @@ class Inspection:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def _entry(self, index: int) -> EntryView:
-        return next(iter(self._nodes.values())).entry(index)
+        """From a node that can read it, if one can."""
+        entries = (asks.entry(index) for asks in self._nodes.values())
+        return max(entries, key=lambda entry: bool(entry.header_crc))
 
     def _headers(self, index: int) -> dict[int, str]:
         return {node: asks.entry(index).header_crc for node, asks in self._nodes.items()}

@@ -39,7 +39,8 @@ OPEN_WAIT_S = 0.2
 ASK_MS = 2000
 TRIES, RETRY_S = 10, 0.2
 """A peer that has not applied the index yet is asked again."""
-UNDECIDED_EVERY_MS = 5000
+AGAIN_EVERY_MS = 5000
+"""As long as somebody differs, all are asked again so often."""
 MISMATCH, FENCED = "digest_mismatch", "fenced"
 
 
@@ -61,9 +62,9 @@ class Consistency:
         *,
         digest_every_ms: int,
         wake: Callable[[], None],
-        mark_suspect: Callable[[str], None],
+        mark_suspect: Callable[[str, int], None],
     ) -> None:
-        """`mark_suspect`: makes the next start replace the state; blocks."""
+        """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
         self.fenced = False
         """This node's rows are wrong: it serves no messages."""
         self._raw = raw
@@ -79,7 +80,9 @@ class Consistency:
         """Applied index when the last marker was proposed: while nothing is applied there is nothing to compare."""
         self._follow_up = False
         self._undecided = -1
-        self._undecided_due_ms = 0
+        self._again_due_ms = 0
+        self._agreed = -1
+        """The newest index at which a leader's sums were those of this node."""
         repairs.server.sources[SUMS] = sums_source(state)
         repairs.on_bad_row = self.suspect
 
@@ -140,6 +143,8 @@ class Consistency:
             logger.error("DIGEST entry %d: families %s differ from the leader's at index %d",
                          entry.index, ", ".join(differing(mine, digest.sums)), digest.index)  # fmt: skip
             self._start(self.decide(digest.index))
+        elif digest and mine is not None and self._raw.role is not Role.LEADER:
+            self._agreed = max(self._agreed, digest.index)
         if self._follow_up and entry.term == self._raw.term and self._raw.role is Role.LEADER:
             self._follow_up = False
             self._propose(entry.index)
@@ -147,9 +152,9 @@ class Consistency:
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap."""
         raw = self._raw
-        if self._undecided >= 0 and now_ms >= self._undecided_due_ms:
-            self._undecided_due_ms = now_ms + UNDECIDED_EVERY_MS
-            self._start(self.decide(self._undecided))
+        if now_ms >= self._again_due_ms and self._alarms.raised(MISMATCH):
+            self._again_due_ms = now_ms + AGAIN_EVERY_MS
+            self._start(self.decide(self._undecided if self._undecided >= 0 else self._state.sums.newest))
         if raw.role is not Role.LEADER or now_ms < self._due_ms:
             return
         self._due_ms = now_ms + self._every_ms
@@ -186,6 +191,7 @@ class Consistency:
         others = {peer: theirs for peer, theirs in zip(peers, answers, strict=True) if theirs is not None}
         against = {peer: theirs for peer, theirs in others.items() if differing(mine, theirs)}
         if not against:
+            self._agreed = max(self._agreed, index if others else -1)
             if len(others) == len(peers):
                 self._undecided = -1
                 self._alarms.clear(MISMATCH)
@@ -212,9 +218,15 @@ class Consistency:
             FENCED, f"{why}; it serves no messages and does not lead. Restart it: a sound state then replaces this one",
             stops_service=True,
         )  # fmt: skip
-        asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why).add_done_callback(_log_failure)
+        marking = asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why, self._agreed)
+        marking.add_done_callback(_log_failure)
         self._repairs.judge()
         self._repairs.step_down()
+
+    def bad_checkpoint(self, name: str, why: str) -> None:
+        """A scrub found that rows of a checkpoint are not what apply wrote: nor are the state's, of the same files."""
+        logger.error("checkpoint %s: %s", name, why)
+        self.suspect(why)
 
     def _report(self, index: int, mine: Sums, against: dict[NodeId, Sums], agreeing: int) -> None:
         families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})

@@ -53,6 +53,8 @@ class StateKeeper:
         self.run = run._replace(checkpoint_index=self._newest.index)
         """What RUN says now; replaced as a whole, so any thread may look."""
         self.alarms: Alarms | None = None
+        self.frozen = False
+        """The rows are known to be wrong: no checkpoint is made of them."""
         kv.flush_wal()
         self._run_file.write(self.run)
 
@@ -97,6 +99,8 @@ class StateKeeper:
 
     def checkpoint(self) -> None:
         """Makes a checkpoint and removes the oldest. Failing loses nothing; the alarm says why there is none."""
+        if self.frozen:
+            return
         try:
             made = self.checkpoints.make(self._kv, self._tables.crcs, self._wall_ms())
             self.checkpoints.prune()

@@ -21,6 +21,18 @@ class RepairMetrics:
             "raftmq_log_repair_failures", "Ranges that a peer could not give", ["peer"], registry=registry
         )
 
+        self._scrub_seconds = Gauge("raftmq_scrub_seconds", "How long the last scrub took", registry=registry)
+        self._scrub_findings = Gauge("raftmq_scrub_findings", "What the last scrub found", registry=registry)
+        self._scrub_share = Gauge(
+            "raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day", registry=registry
+        )
+
+    def scrubbed(self, findings: int, seconds: float, percent_per_day: float) -> None:
+        """A scrub ended."""
+        self._scrub_findings.set(findings)
+        self._scrub_seconds.set(seconds)
+        self._scrub_share.set(percent_per_day)
+
     def damaged(self, size_bytes: int) -> None:
         """How much is damaged now."""
         self._damaged.set(size_bytes)

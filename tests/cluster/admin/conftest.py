@@ -51,6 +51,7 @@ class FakeNode:
         self.alarms = Alarms(lambda: 1_700_000_000_000)
         self.repairs: Any = None
         self.consistency: Any = None
+        self.scrubber: Any = None
         identity = Identity(UUID(int=1), 1, self.config.node_id, UUID(int=node_id), 0)
         self.backups = Backups(self.config, identity, self.kv, self.alarms, lambda: 1_700_000_000_000)
         self.leader = NodeId(1)

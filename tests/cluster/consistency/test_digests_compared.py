@@ -53,7 +53,7 @@ class Group:
         self.alarms = Alarms(lambda: 0)
         self.proposed: list[tuple[int, bytes]] = []
         self.suspect = False
-        self.marked: list[str] = []
+        self.marked: list[tuple[str, int]] = []
         self.stepped_down = 0
         self.asked: list[tuple[int, list[Any]]] = []
         # as RawNode
@@ -64,7 +64,7 @@ class Group:
         me: Any = self
         state: Any = mine
         self.consistency = Consistency(
-            me, state, me, self.alarms, digest_every_ms=1000, wake=lambda: None, mark_suspect=self.marked.append
+            me, state, me, self.alarms, digest_every_ms=1000, wake=lambda: None, mark_suspect=self.mark_suspect
         )
 
     def propose(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
@@ -84,6 +84,9 @@ class Group:
 
     def peers(self) -> list[NodeId]:
         return list(self.others)
+
+    def mark_suspect(self, why: str, sound_index: int) -> None:
+        self.marked.append((why, sound_index))
 
     def judge(self) -> None:
         """Nothing to see."""

@@ -1,0 +1,74 @@
+"""`raftmq scrub`: has nodes read everything on their disks again, now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.common import data_option, json_option, print_json
+from cluster.local_errors import ExitCode, LocalError
+
+_POLL_S = 0.3
+
+
+@click.command()
+@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@click.option("--status", is_flag=True, help="Only show how the last scrub went.")
+@data_option
+@admin_option
+@json_option
+def scrub(node: int | None, status: bool, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Have running nodes read their logs and rows again, and tell what is wrong.
+
+    A node does it by itself every 24 hours, and after each unclean start. Damaged frames of the log are repaired from
+    the other nodes as they are found. Ends with 0 if nothing was found, 1 if something was, 3 if a scrub did not end.
+    """
+    apis = [api for api in map(_reached, admin_addresses(admin, data)) if api is not None]
+    asked = [api for api in apis if node is None or api.local("/v1/scrub")["node"] == node]
+    if not asked:
+        which = "no node answers" if node is None else f"node {node} does not answer"
+        raise LocalError(which, "it does not run, or is not of this cluster", "raftmq status", ExitCode.UNREACHABLE)
+    if not status:
+        for api in asked:
+            api.post("/v1/scrub", {})
+    views = [_ended(api) for api in asked] if not status else [api.local("/v1/scrub") for api in asked]
+    if as_json:
+        print_json({"schema": 1, "nodes": views})
+    else:
+        for view in views:
+            _print(view)
+    if any(view["failure"] for view in views):
+        return ExitCode.UNKNOWN
+    return ExitCode.FAILED if any(view["findings"] for view in views) else ExitCode.OK
+
+
+def _reached(address: str) -> AdminApi | None:
+    api = AdminApi([address])
+    try:
+        api.local("/v1/scrub")
+    except LocalError as error:
+        if error.exit_code is ExitCode.UNREACHABLE:
+            return None
+        raise
+    return api
+
+
+def _ended(api: AdminApi) -> dict[str, Any]:
+    while (view := api.local("/v1/scrub"))["running"]:
+        time.sleep(_POLL_S)
+    return view
+
+
+def _print(view: dict[str, Any]) -> None:
+    number = view["node"]
+    if not view["started_ms"]:
+        click.echo(f"node {number}: none since it started")
+        return
+    read = f"{view['log_bytes']:,} bytes of log and {view['row_bytes']:,} of rows read"
+    what = "runs" if view["running"] else f"failed: {view['failure']}" if view["failure"] else read
+    click.echo(f"node {number}: {what}, {len(view['findings'])} findings")
+    for finding in view["findings"]:
+        click.echo(f"  {finding}")
