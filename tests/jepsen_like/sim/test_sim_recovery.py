@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from cluster.recovery.aside import suspicion
+from jepsen_like.sim.machine import DATA
 from jepsen_like.sim.stage import Stage
 from raftlog.types import NodeId
+from statemachine.kv import KVCorruptError
 
 TWO = NodeId(2)
 
@@ -42,3 +45,18 @@ def test_the_second_checkpoint_in_a_row_is_of_the_replaced_state() -> None:
     assert not verdict.violations, verdict.violations
     assert status.state_set_aside == "trash/000002-state"
     assert status.replay_target >= status.replay_index - 20
+
+
+def test_damage_that_a_running_node_meets_stops_it_and_is_left_to_its_next_start() -> None:
+    class Corrupting(Stage):
+        def do_corrupt(self, name: str) -> None:
+            """As a read that failed its checksum."""
+            self._machine(name).kv.on_corruption(KVCorruptError("a block fails its checksum"))
+
+    stage = Corrupting("nodes 3\nlead 1\nsend 10\nwait 4\nsend 2\ncorrupt 2\nsend 5\nwait 2\nsettle\n")
+    verdict = stage.run()
+    (stopped,) = [one.what for one in verdict.violations]
+    assert stopped == "node 2 stopped: KVCorruptError: a block fails its checksum"
+    machine = stage.machines[TWO]
+    assert suspicion(machine.fs, DATA) == "a block fails its checksum"
+    assert len(machine.fs.listdir(DATA / "checkpoints")) >= 1
