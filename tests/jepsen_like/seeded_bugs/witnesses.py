@@ -251,7 +251,7 @@ def witness_C29() -> None:
 
 
 def witness_C30() -> None:
-    assert not raft_of(stage("nodes 3\ncampaign 1\n"), ONE).votes
+    assert not schedule_of("C30").links[TWO, ONE]
 
 
 def witness_C30b() -> None:
