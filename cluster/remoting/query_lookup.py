@@ -16,7 +16,7 @@ import google_crc32c
 
 from cluster.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.remoting.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
-from raftlog.errors import StorageError
+from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX
 from statemachine.topics import TopicConfig
@@ -101,7 +101,7 @@ def _bytes_at(node: Node, position: int) -> bytes:
         if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):
             raise UnreadableError(f"no message begins at position {position}")
         return node.read_log(position, total)
-    except (StorageError, struct.error) as error:
+    except (StorageError, OutOfRangeError, struct.error) as error:
         raise UnreadableError(f"position {position}: {error}") from error
 
 
@@ -113,7 +113,7 @@ def store_ms_at(node: Node, position: int) -> int:
             raise UnreadableError(f"no message begins at position {position}")
         born_host = 20 if _I32.unpack_from(head, _SYS_FLAG_AT)[0] & 0x10 else 8
         store_ms: int = _I64.unpack_from(head, HEAD.size + born_host)[0]
-    except (StorageError, struct.error) as error:
+    except (StorageError, OutOfRangeError, struct.error) as error:
         raise UnreadableError(f"position {position}: {error}") from error
     return store_ms
 

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.remoting import query_lookup
 from cluster.remoting.message_format import decode_messages
+from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from statemachine import message_index
 
 LONG_MAX = (1 << 63) - 1
@@ -179,6 +180,24 @@ def test_by_position(node: Any) -> None:
         answer = by_position(node, position)
         assert answer.code == 1, position
         assert str(position) in answer.remark
+
+
+@pytest.mark.parametrize("error", [OutOfRangeError, CorruptLogError])
+def test_what_the_log_no_longer_has_is_no_message(
+    node: Any, monkeypatch: pytest.MonkeyPatch, error: type[RaftLogError]
+) -> None:
+    node.create_topic("T")
+    (stored,) = node.store("T", b"1", keys="k")
+
+    def gone(position: int, size: int) -> bytes:
+        raise error("as the test wants")
+
+    monkeypatch.setattr(node, "read_log", gone)
+    answer = by_position(node, position_of(stored))
+    assert (answer.code, "as the test wants" in answer.remark) == (1, True)
+    answer = by_key(node, "k")
+    assert (answer.code, "cannot be read intact" in answer.remark) == (1, True)
+    assert by_key(node, "k", endTimestamp=1).code in (1, 22)
 
 
 def test_bytes_inside_a_body_are_no_message(node: Any) -> None:
