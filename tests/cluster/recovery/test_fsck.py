@@ -175,7 +175,7 @@ def flip_campaign(place: Place, count: int, seed: int) -> None:
 def test_a_flipped_bit_in_the_state_is_found(place: Place) -> None:
     place.run(40)
     place.run(20, kill=True)
-    flip_campaign(place, 6, random.SystemRandom().randrange(1 << 30))
+    flip_campaign(place, 4, random.SystemRandom().randrange(1 << 30))
 
 
 @pytest.mark.slow
