@@ -70,6 +70,8 @@ class Inspection:
         self._progress = progress
         self.findings: list[Finding] = []
         self.unknown: list[str] = []
+        self._damaged: set[tuple[int, int]] = set()
+        """(node, index) of entries that a node could not read, when it was asked: it may have repaired them since."""
 
     def run(self, marker: int | None) -> Report:
         """`marker`: the entry at which sums are compared, None if there is none."""
@@ -94,11 +96,15 @@ class Inspection:
 
     def _entry(self, index: int) -> EntryView:
         """From a node that can read it, if one can."""
-        entries = (asks.entry(index) for asks in self._nodes.values())
-        return max(entries, key=lambda entry: bool(entry.header_crc))
+        return max(self._entries(index).values(), key=lambda entry: bool(entry.header_crc))
+
+    def _entries(self, index: int) -> dict[int, EntryView]:
+        entries = {node: asks.entry(index) for node, asks in self._nodes.items()}
+        self._damaged.update((node, index) for node, entry in entries.items() if not entry.header_crc)
+        return entries
 
     def _headers(self, index: int) -> dict[int, str]:
-        return {node: asks.entry(index).header_crc for node, asks in self._nodes.items()}
+        return {node: entry.header_crc for node, entry in self._entries(index).items()}
 
     def _chained(self, index: int) -> bool:
         return len({crc for crc in self._headers(index).values() if crc}) <= 1
@@ -143,7 +149,8 @@ class Inspection:
         unreadable = any(crc[0] is None for crc in crcs.values())
         what = "unreadable" if unreadable else "log bytes"
         nodes = {node: crc[0] or "" for node, crc in crcs.items()}
-        damaged = [node for node, crc in self._headers(index).items() if not crc]  # each checks what it reads
+        self._entries(index)  # each checks what it reads
+        damaged = sorted(node for node, at in self._damaged if at == index)
         self.findings.append(Finding(what=what, index=index, position=position, nodes=nodes, damaged=damaged))
 
     def _first_difference(self, start: int, stop: int, step: int) -> int | None:
