@@ -250,6 +250,9 @@ class FetchClient:
             raise FetchError(peer, what, None, f"no answer within {timeout_ms} ms") from None
         finally:
             del self._waiting[request_id]
+            # A caller that is cancelled in the moment the connection closes never looks at the answer.
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()
 
     def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
         """A FETCHED; one that nobody waits for any more is dropped. Raises WireError."""
