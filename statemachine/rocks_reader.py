@@ -23,7 +23,6 @@ from statemachine.kv import FAMILIES, KV, META, KVCorruptError, KVError
 from statemachine.members import unpack_row
 from statemachine.rocks import is_damage
 
-
 _SETTINGS = "rocksdict-config.json"
 
 
