@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+from google_crc32c import value as crc32c
+
 import raftlog
 from cluster.client.connection import Connection
 from cluster.client.errors import Unknown
@@ -20,6 +22,7 @@ from cluster.client.send_window import Pending, out_of_time
 from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.node import Node
 from cluster.remoting.codec import FLAG_RESPONSE, encode_frame
+from cluster.remoting.pull import read_intact
 from jepsen_like.sim.disk import FaultyFileSystem, Left
 from jepsen_like.sim.stage import Stage
 from raftlog.errors import RaftLogError, StorageError
@@ -34,6 +37,7 @@ from statemachine.digest import digest
 from statemachine.kv import KVError
 from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, MessageIndex, key_hash
+from statemachine.query import QueueItem
 from statemachine.stage import Stage as StagedRows
 
 T = TypeVar("T")
@@ -283,6 +287,14 @@ def witness_I01() -> None:
 
 def witness_I02() -> None:
     assert digest(indexed(MemoryKV(), reopened=True)) == digest(indexed(MemoryKV(), reopened=False))
+
+
+def witness_S11() -> None:
+    class Rotten:
+        def read_log(self, position: int, size: int) -> bytes:
+            return b"x" * size
+
+    assert read_intact(Rotten(), [QueueItem(0, 100, 4, crc32c(b"good"), 0, 0)]) == []  # type: ignore[arg-type]
 
 
 def main(root: str, name: str) -> int:
