@@ -169,7 +169,7 @@ class BackupSection(_Section, frozen=True, kw_only=True):
 class RepairSection(_Section, frozen=True, kw_only=True):
     """What this node gives to others that fetch what their disks lost."""
 
-    bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 32 << 20
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=1 << 20)] = 32 << 20
 
 
 class ConsistencySection(_Section, frozen=True, kw_only=True):

@@ -111,7 +111,8 @@ class Node:
         self.raw = raw
         members = parts.membership()
         addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers if peer.id in members.members}
-        self.transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port))
+        incarnation = int.from_bytes(self.environment.entropy(8))
+        self.transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port), incarnation)
         self.driver = RaftDriver(
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )

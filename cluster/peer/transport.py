@@ -74,9 +74,8 @@ class Link(asyncio.Protocol):
         if socket is not None and _USER_TIMEOUT is not None:
             socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
         me = self._owner.membership
-        transport.write(
-            pack(Kind.HELLO, [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, self.peer, self.channel])
-        )
+        hello = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, self.peer, self.channel]
+        transport.write(pack(Kind.HELLO, [*hello, self._owner.incarnation]))
         self._owner.links[self.peer, self.channel] = self
 
     def data_received(self, data: bytes) -> None:
@@ -181,8 +180,7 @@ class Inlet(asyncio.Protocol):
             return
         self._peer = NodeId(header[2])
         self._channel = header[5]
-        if self._channel == CONTROL:
-            self._owner.on_hello(self._peer)
+        self._owner.on_hello(self._peer, self._channel, header[6] if len(header) > 6 else 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A peer that closes its control connection may be dead."""
@@ -197,10 +195,15 @@ class PeerTransport:
     """Implements `raft_driver.Transport`, and carries forwarded requests."""
 
     def __init__(
-        self, membership: Membership, addresses: dict[NodeId, tuple[str, int]], bind: tuple[str, int]
-    ) -> None:
-        """`addresses`: where each peer listens, by host name or ip; names are resolved at every dial."""
+        self, membership: Membership, addresses: dict[NodeId, tuple[str, int]], bind: tuple[str, int],
+        incarnation: int = 0,
+    ) -> None:  # fmt: skip
+        """`addresses`: where each peer listens, by host name or ip; names are resolved at every dial.
+
+        `incarnation`: another one at every start of the node; 0 is not compared.
+        """
         self.membership = membership
+        self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
@@ -210,6 +213,7 @@ class PeerTransport:
         self._server: asyncio.Server | None = None
         self._diallers: list[asyncio.Task[None]] = []
         self._lookups: set[asyncio.Task[None]] = set()
+        self._incarnations: dict[NodeId, object] = {}
         self._closing = False
 
     async def start(self, handlers: Handlers) -> None:
@@ -246,6 +250,10 @@ class PeerTransport:
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         """Sends a forwarded request or its reply; False if the peer cannot be reached now."""
         return self._write(peer, BULK, [pack(kind, header, len(payload)), payload])
+
+    def known_incarnation(self, peer: NodeId) -> object:
+        """What `peer` said last; None if it has said nothing yet."""
+        return self._incarnations.get(peer)
 
     def connected(self, peer: NodeId) -> bool:
         """True if something sent now has a connection to travel on."""
@@ -297,10 +305,15 @@ class PeerTransport:
 
     # --- called by the protocols ---------------------------------------------------------------------------------
 
-    def on_hello(self, peer: NodeId) -> None:
-        """A peer introduced itself. One that came back under another address has left links behind that nobody closes:
-        waiting for them to time out would keep it out for seconds."""
-        if peer not in self._addresses or _is_address(self._addresses[peer][0]):
+    def on_hello(self, peer: NodeId, channel: str, incarnation: object) -> None:
+        """A peer introduced itself. One that lost power, or came back under another address, has left links behind that
+        nobody closes: waiting for them to time out would keep it out for seconds."""
+        if incarnation:
+            if self._incarnations.get(peer, incarnation) != incarnation:
+                for link in [link for (to, _), link in self.links.items() if to == peer]:
+                    link.abort()
+            self._incarnations[peer] = incarnation
+        if channel != CONTROL or peer not in self._addresses or _is_address(self._addresses[peer][0]):
             return
         task = asyncio.get_running_loop().create_task(self._leave_old_address(peer), name=f"look up node {peer}")
         self._lookups.add(task)

@@ -38,6 +38,7 @@ class Kind(IntEnum):
     """What a frame carries. Values are on the wire: never renumber."""
 
     HELLO = 0
+    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation]"""
     REFUSED = 1
     FORWARD = 2
     FORWARD_REPLY = 3

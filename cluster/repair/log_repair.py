@@ -25,7 +25,7 @@ from raftlog.types import NodeId
 logger = logging.getLogger(__name__)
 
 ALARM = "log_damage"
-FETCH_MS = 10_000
+FETCH_MS = 5_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 """Pause after a round in which no range could be repaired; doubled each time."""
 
