@@ -39,7 +39,8 @@ from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
 from cluster.recovery.opening import StateLostError
-from cluster.recovery.peer_state import restore_from_peers, state_source
+from cluster.recovery.peer_state import restore_from_peers
+from cluster.recovery.state_source import state_source
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
@@ -121,7 +122,7 @@ class Node:
             bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,
             wake=self.driver.wake, transfer=self.transfer,
         )  # fmt: skip
-        self.repairs.server.sources[STATE] = state_source(self.environment.fs, parts.keeper.checkpoints)
+        self.repairs.server.sources[STATE] = state_source(self.environment.fs, parts.keeper)
         self.consistency = Consistency(
             raw, self.state, self.repairs, self.alarms, digest_every_ms=config.consistency.digest_every_ms,
             wake=self.driver.wake, mark_suspect=self._mark_suspect,

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from raftlog.storage import layout, trash
 from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
 from raftlog.storage.trash import Aside
 
 SUSPECT = "STATE_SUSPECT"
-"""DATA/STATE_SUSPECT: the state is damaged. The next start replaces it. JSON: {why, when_ms}."""
+"""DATA/STATE_SUSPECT: the state is damaged. The next start replaces it. JSON of a Suspicion."""
+
+
+class Suspicion(NamedTuple):
+    """Why the state is not to be used, and what may replace it."""
+
+    why: str
+    when_ms: int = 0
+    sound_index: int | None = None
+    """None: bytes are damaged, any checkpoint whose bytes are sound will do. Else its rows are wrong, and so may be
+    those of checkpoints: others are known to have had the same rows up to this entry, -1 if up to none."""
+    peer_checkpoint: str | None = None
+    """What a peer gave since: a checkpoint's name, "" if nobody gave one; None: nobody was asked yet."""
+    said: str = ""
+    """What the peers said to that."""
 
 
 def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int, index: int) -> Path:
@@ -24,22 +39,44 @@ def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int
         raise storage_error(fs, "setting aside", path, error) from error
 
 
-def mark_suspect(fs: FileSystem, directory: Path, why: str, when_ms: int) -> None:
-    """Makes the next start replace the state. Raises OSError."""
-    path = directory / SUSPECT
-    if not fs.exists(path):
-        write_file(fs, path, json.dumps({"why": why, "when_ms": when_ms}).encode() + b"\n")
+def mark_suspect(fs: FileSystem, directory: Path, why: str, when_ms: int, sound_index: int | None = None) -> None:
+    """Makes the next start replace the state; see Suspicion. The first reason stays, unless rows are found to be wrong
+    where only bytes were. Raises OSError.
+    """
+    known = suspicion_of(fs, directory)
+    if known is None or (known.sound_index is None and sound_index is not None):
+        _write(fs, directory, Suspicion(why, when_ms, sound_index))
 
 
-def suspicion(fs: FileSystem, directory: Path) -> str | None:
-    """Why the state is not to be used; None if there is no reason."""
+def peers_were_asked(fs: FileSystem, directory: Path, checkpoint: str, said: str) -> None:
+    """A suspect state may now be replaced by this checkpoint of a peer; if it is "", by an own one that others agreed
+    with. Raises OSError.
+    """
+    known = suspicion_of(fs, directory)
+    if known is not None:
+        _write(fs, directory, known._replace(peer_checkpoint=checkpoint, said=said))
+
+
+def _write(fs: FileSystem, directory: Path, suspicion: Suspicion) -> None:
+    write_file(fs, directory / SUSPECT, json.dumps(suspicion._asdict()).encode() + b"\n")
+
+
+def suspicion_of(fs: FileSystem, directory: Path) -> Suspicion | None:
+    """What STATE_SUSPECT says, None if it is not there. One that cannot be read is taken for the worse."""
     path = directory / SUSPECT
     if not fs.exists(path):
         return None
     try:
-        return str(json.loads(read_file(fs, path))["why"])
+        told = json.loads(read_file(fs, path))
+        return Suspicion(**{name: told[name] for name in Suspicion._fields if name in told})
     except (ValueError, KeyError, TypeError):
-        return f"{SUSPECT} is there, but cannot be read"
+        return Suspicion(f"{SUSPECT} is there, but cannot be read", sound_index=-1)
+
+
+def suspicion(fs: FileSystem, directory: Path) -> str | None:
+    """Why the state is not to be used; None if there is no reason."""
+    known = suspicion_of(fs, directory)
+    return None if known is None else known.why
 
 
 def clear_suspicion(fs: FileSystem, directory: Path) -> None:

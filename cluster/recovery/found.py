@@ -18,6 +18,10 @@ class Done(Enum):
     REPLAY = "the log above it is applied again"
     REPLAY_OR_RESTORE = "the log above it is applied again, from a newer checkpoint if there is a sound one"
     RESTORE = "set aside to trash/, replaced by the newest sound checkpoint, the log above that is applied again"
+    RESTORE_FROM_PEER = (
+        "set aside to trash/ with the checkpoints that may share its fault, replaced by a checkpoint of a peer, if no "
+        "peer gives one by an own one that others agreed with; the log above that is applied again"
+    )
     REFUSE = "refused, nothing is touched: raftmq rebuild DIR --plan"
 
 
@@ -33,6 +37,12 @@ class Found(Enum):
         "the state has rows, the log holds nothing but GENESIS",
         Done.REFUSE,
         "the log of this node is gone; its rows are the only trace of what it held, so they stay where they are",
+    )
+    WRONG_ROWS = (
+        "STATE_SUSPECT: the state holds other rows than it should",
+        Done.RESTORE_FROM_PEER,
+        "a CRC proves bytes, not rows: a peer's rows add up to its sums, and own ones count only up to the last entry "
+        "at which other nodes had the same sums",
     )
     SUSPECT = (
         "STATE_SUSPECT: the last run met damage in the state",
@@ -97,7 +107,9 @@ class Found(Enum):
         return self.value[2]
 
 
-ALARMING = frozenset({Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS})
+ALARMING = frozenset(
+    {Found.WRONG_ROWS, Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS}
+)
 """What a person should hear of although the node goes on."""
 
 
@@ -110,6 +122,8 @@ class Facts(NamedTuple):
     synced: int = -1
     """Applied index that RUN knows to be synced. Above `log_last` the log lost entries, and withholds the vote."""
     suspect: bool = False
+    wrong_rows: bool = False
+    """It is suspect, and not because its bytes are damaged."""
     exists: bool = True
     damaged: bool = False
     """It does not open, or cannot be read. The next two are unknown then, and if it does not exist."""
@@ -125,7 +139,7 @@ def classify(facts: Facts) -> Found:
     if applied > facts.log_last:
         return Found.NEWER if facts.log_last > 0 else Found.LOG_EMPTY
     if facts.suspect:
-        return Found.SUSPECT
+        return Found.WRONG_ROWS if facts.wrong_rows else Found.SUSPECT
     if facts.damaged:
         return Found.CORRUPT
     if not facts.exists:

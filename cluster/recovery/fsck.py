@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cluster.recovery import aside
 from cluster.recovery.checkpoints import Checkpoints
 from cluster.recovery.found import Done, Facts, Found, classify
-from cluster.recovery.opening import is_of_log, unusable
+from cluster.recovery.opening import doubtful, is_of_log, unusable
 from cluster.recovery.overlay_fs import OverlayFileSystem
 from cluster.recovery.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
 from raftlog.errors import IdentityError, RaftLogError
@@ -24,6 +24,8 @@ from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.storage.run_file import Run, load_run
 from raftlog.storage.verify import Finding, IrrelevantRange, Severity, irrelevant_ranges, verify_log
 from statemachine.broker_state import NOTHING_APPLIED
+
+_REPLACES = (Done.RESTORE, Done.RESTORE_FROM_PEER)
 
 
 class Judged(NamedTuple):
@@ -114,12 +116,14 @@ class Fsck:
     def _rehearse_state(self, opened: NodeDir) -> str:
         """What found.py's table says of what was found."""
         log, facts, run = opened.log, self._facts, self._run()
+        suspicion = aside.suspicion_of(self._fs, self._directory)
         found = self._found = classify(
             Facts(
                 log_first=log.first_index,
                 log_last=log.tail.index,
                 synced=run.synced_index if run else -1,
-                suspect=aside.suspicion(self._fs, self._directory) is not None,
+                suspect=suspicion is not None,
+                wrong_rows=suspicion is not None and suspicion.sound_index is not None,
                 exists=facts.exists,
                 damaged=bool(facts.damaged),
                 mark=facts.mark,
@@ -127,11 +131,12 @@ class Fsck:
             )
         )
         checkpoints = Checkpoints(self._fs, self._directory, self._group_id)
-        names = checkpoints.names() if found.done in (Done.RESTORE, Done.REPLAY_OR_RESTORE) else []
-        self._usable = next((name for name in names if not unusable(checkpoints, name, log)), "")
+        names = checkpoints.names() if found.done not in (Done.USE, Done.REPLAY, Done.REFUSE) else []
+        wrong = (doubtful(suspicion, name) or unusable(checkpoints, name, log) for name in names)
+        self._usable = next((name for name, why in zip(names, wrong, strict=False) if not why), "")
         replay = max(0, log.tail.index - (int(self._usable[:20]) if self._usable else facts.mark.index))
         text = f"{found.what}: {found.done.value}; {replay:,} entries to apply"
-        if found.done is Done.RESTORE:
+        if found.done in _REPLACES:
             text += f"; from checkpoint {self._usable}" if self._usable else "; there is no sound checkpoint"
         return text
 
@@ -142,9 +147,9 @@ class Fsck:
             return f"raftmq rebuild {self._directory} --plan    (or put it back from a backup: raftmq restore)"
         if not finding.kind.startswith(("state", "table")):
             return "start the node while its peers run: it fetches these bytes from them"
-        if self._found is not None and self._found.done in (Done.RESTORE, Done.REFUSE) and not self._usable:
+        if self._found is not None and self._found.done in (*_REPLACES, Done.REFUSE) and not self._usable:
             return f"raftmq rebuild {self._directory} --plan    (or start it: a peer may have a checkpoint)"
-        if self._found is not None and self._found.done is Done.RESTORE:
+        if self._found is not None and self._found.done in _REPLACES:
             return f"start the node: it replaces the state from checkpoint {self._usable}"
         if finding.kind == "state WAL" or (self._found is Found.LOST_ROWS):
             return "start the node: it replays these rows from its log"

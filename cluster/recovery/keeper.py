@@ -55,6 +55,8 @@ class StateKeeper:
         self.alarms: Alarms | None = None
         self.frozen = False
         """The rows are known to be wrong: no checkpoint is made of them."""
+        self.wanted = False
+        """A checkpoint is to be made although none is due; False again once it was tried. Any thread sets it."""
         kv.flush_wal()
         self._run_file.write(self.run)
 
@@ -63,11 +65,16 @@ class StateKeeper:
         self.sync()
         if mark_of(self._kv).end_position - self._newest.end_position >= self._bytes or self.due:
             self._tried_ms = self._monotonic_ms()
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            finally:
+                self.wanted = False
 
     @property
     def due(self) -> bool:
-        """Something was applied since the newest checkpoint, and that is long ago. Any thread."""
+        """Something was applied since the newest checkpoint, and that is long ago; or one is wanted. Any thread."""
+        if self.wanted:
+            return True
         waited = self._monotonic_ms() - self._tried_ms
         return waited >= self._every_ms and self.run.synced_index > self._newest.index
 

@@ -2,7 +2,7 @@
 
     {index, term, header_crc, position, timestamp_ms: the last applied entry;   made_ms: wall clock, for people;
      sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it;
-     peer: the node it was fetched from, 0 if it was made here}
+     peer: the node it was fetched from, 0 if it was made here;   note: how, for people, "" if made here}
 
 The name is `<index, 20 digits>-<term>-<8 hex digits>`; the digits are a CRC of the sums and of header_crc, so two
 checkpoints of one name hold the same state.
@@ -42,6 +42,7 @@ class Manifest(NamedTuple):
     sums: dict[str, int]
     files: tuple[CheckpointFile, ...]
     peer: int = 0
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -72,6 +73,7 @@ def encode(manifest: Manifest, group_id: int) -> bytes:
         "index": mark.index, "term": mark.term, "header_crc": mark.header_crc, "position": mark.end_position,
         "timestamp_ms": mark.timestamp_ms, "made_ms": manifest.made_ms, "sums": manifest.sums,
         "files": [list(file) for file in manifest.files], "peer": manifest.peer,
+        "note": manifest.note,
     }  # fmt: skip
     return seal(MAGIC, FORMAT, group_id, content)
 
@@ -86,6 +88,7 @@ def decode(data: bytes, group_id: int, path: Path) -> Manifest | None:
             content["term"], content["index"], content["position"], content["timestamp_ms"], content["header_crc"]
         )
         files = tuple(CheckpointFile(*file) for file in content["files"])
-        return Manifest(mark, content["made_ms"], dict(content["sums"]), files, content.get("peer", 0))
+        peer, note = content.get("peer", 0), content.get("note", "")
+        return Manifest(mark, content["made_ms"], dict(content["sums"]), files, peer, note)
     except (KeyError, TypeError, ValueError):
         return None

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from cluster.recovery import aside
 from cluster.recovery.checkpoints import Checkpoint, Checkpoints
 from cluster.recovery.found import ALARMING, Done, Facts, Found, classify
+from cluster.recovery.manifest import index_of
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, storage_error
@@ -80,6 +81,26 @@ def unusable(checkpoints: Checkpoints, name: str, log: LogReader, above: int = -
     return f"is damaged: {wrong[0].name} {wrong[1]}" if wrong else ""
 
 
+def doubtful(suspicion: aside.Suspicion | None, name: str) -> str:
+    """Why the rows of a checkpoint are not believed, whatever the CRCs of its bytes say; "" if they are."""
+    if suspicion is None or suspicion.sound_index is None or name == suspicion.peer_checkpoint:
+        return ""
+    if index_of(name) > suspicion.sound_index:
+        return f"may hold the same wrong rows: others are known to have had the same only up to {suspicion.sound_index}"
+    return "is not used before the peers were asked for theirs" if suspicion.peer_checkpoint is None else ""
+
+
+def set_aside_doubtful(
+    fs: FileSystem, directory: Path, checkpoints: Checkpoints, suspicion: aside.Suspicion | None, why: str, now_ms: int
+) -> list[str]:
+    """A state that is given up takes its checkpoints along: they would be believed next. Returns their names. Raises
+    StorageError."""
+    moved = [name for name in checkpoints.names() if doubtful(suspicion, name)]
+    for name in moved:
+        aside.set_aside(fs, directory, checkpoints.path / name, why, now_ms, index_of(name))
+    return moved
+
+
 class StateOpening:
     """One run over DATA/state. The log is open already, and the directory is locked."""
 
@@ -104,6 +125,7 @@ class StateOpening:
         self._now_ms = now_ms
         self._state = directory / layout.STATE
         self._checkpoints = Checkpoints(fs, directory, group_id)
+        self._suspicion = aside.suspicion_of(fs, directory)
         self._reasons: list[str] = []
         self._alarms: list[tuple[str, str]] = []
         self._applied = -1
@@ -163,7 +185,8 @@ class StateOpening:
                 log_first=self._log.first_index,
                 log_last=self._log.tail.index,
                 synced=self._synced,
-                suspect=aside.suspicion(self._fs, self._directory) is not None,
+                suspect=self._suspicion is not None,
+                wrong_rows=self._suspicion is not None and self._suspicion.sound_index is not None,
                 exists=self._existed,
                 damaged=bool(damage),
                 mark=mark,
@@ -183,7 +206,7 @@ class StateOpening:
     # --- what is done ------------------------------------------------------------------------------------------------
 
     def _keeps(self, found: Found, state: BrokerState | None) -> bool:
-        if found.done is Done.RESTORE or state is None:
+        if found.done in (Done.RESTORE, Done.RESTORE_FROM_PEER) or state is None:
             return False
         if found.done is not Done.REPLAY_OR_RESTORE:
             return True
@@ -192,8 +215,10 @@ class StateOpening:
 
     def _usable(self, above: int = -1) -> Iterator[Checkpoint]:
         """Sound checkpoints that join the log without a gap, newest first; each is read through."""
-        for name in self._checkpoints.names():
-            wrong = unusable(self._checkpoints, name, self._log, above)
+        suspicion = self._suspicion
+        names = self._checkpoints.names()
+        for name in sorted(names, key=lambda name: suspicion is None or name != suspicion.peer_checkpoint):
+            wrong = doubtful(suspicion, name) or unusable(self._checkpoints, name, self._log, above)
             checkpoint = None if wrong else self._checkpoints.load(name)
             if checkpoint is None:
                 self._reasons.append(f"checkpoint {name} {wrong}")
@@ -212,15 +237,12 @@ class StateOpening:
                 damage = again
                 continue
             try:
-                aside.clear_suspicion(self._fs, self._directory)
-            except OSError as error:
+                self._end_suspicion(found)
+            except BaseException:
                 kv.close()
-                raise storage_error(self._fs, "removing", self._directory / aside.SUSPECT, error) from error
+                raise
             name = checkpoint.path.name
-            self._reasons.append(
-                f"made from checkpoint {name}: every file has the CRC of its manifest, and entry "
-                f"{state.applied.index} is the one that the log has"
-            )
+            self._note_source(checkpoint)
             source: StateSource = "peer" if checkpoint.manifest.peer else "checkpoint"
             return OpenState(kv, state, found, source, name, trash, self._reasons, self._alarms)
         raise StateLostError(self._lost(found, damage))
@@ -228,23 +250,50 @@ class StateOpening:
     def _set_aside(self, found: Found, damage: str) -> str:
         if not self._fs.exists(self._state):
             return ""
-        detail = damage or aside.suspicion(self._fs, self._directory) or ""
+        detail = damage or (self._suspicion.why if self._suspicion else "")
         why = f"{found.what}; RUN knew entries up to {self._synced} to be synced. {detail}".rstrip()
         where = aside.set_aside(self._fs, self._directory, self._state, why, self._now_ms, self._applied)
         self._reasons.append(f"the state was set aside as {where.parent.name}/{where.name}")
         return f"{where.parent.name}/{where.name}"
+
+    def _end_suspicion(self, found: Found) -> None:
+        moved = set_aside_doubtful(
+            self._fs, self._directory, self._checkpoints, self._suspicion, found.what, self._now_ms
+        )
+        self._reasons += [f"checkpoint {name} was set aside" for name in moved]
+        try:
+            aside.clear_suspicion(self._fs, self._directory)
+        except OSError as error:
+            raise storage_error(self._fs, "removing", self._directory / aside.SUSPECT, error) from error
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
     def _note(self, found: Found, state: BrokerState | None, damage: str) -> None:
         where = f"applied up to {state.applied.index}, " if state else ""
         detail = damage.splitlines()[1] if damage.count("\n") else damage
-        detail = detail or (aside.suspicion(self._fs, self._directory) or "" if found is Found.SUSPECT else "")
+        if self._suspicion and found in (Found.SUSPECT, Found.WRONG_ROWS):
+            detail = detail or self._suspicion.why
         text = f"{found.what} ({where}log {self._log.first_index}..{self._log.tail.index})"
         self._reasons.append(f"{text}: {found.done.value}, because {found.why}" + (f" [{detail}]" if detail else ""))
         if found in ALARMING:
             self._alarms.append((f"state_{found.name.lower()}", f"{text}: {found.done.value} {detail}".rstrip()))
             logger.warning("%s", self._reasons[-1])
+
+    def _note_source(self, checkpoint: Checkpoint) -> None:
+        manifest, suspicion = checkpoint.manifest, self._suspicion
+        self._reasons.append(
+            f"made from checkpoint {checkpoint.path.name}: every file has the CRC of its manifest, and entry "
+            f"{manifest.mark.index} is the one that the log has"
+        )
+        if manifest.note:
+            self._reasons.append(manifest.note)
+        if suspicion is None or suspicion.sound_index is None:
+            return
+        if checkpoint.path.name != suspicion.peer_checkpoint:
+            self._reasons.append(
+                f"it is an own one, because no peer gave one ({suspicion.said}); others had the same rows at entry "
+                f"{suspicion.sound_index}"
+            )
 
     def _refusal(self, found: Found, state: BrokerState | None) -> str:
         applied = state.applied.index if state else -1
@@ -255,11 +304,15 @@ class StateOpening:
             f"See what can be done, and then do it: raftmq rebuild {self._directory} --plan"
         )
 
+    def _said(self) -> str:
+        said = self._suspicion.said if self._suspicion else ""
+        return f"The peers were asked: {said}.\n" if said else ""
+
     def _lost(self, found: Found, damage: str) -> str:
         tried = [reason for reason in self._reasons if reason.startswith("checkpoint ")]
         return (
             f"{self._directory}: {found.what}, and no checkpoint can replace it "
             f"({'; '.join(tried) or 'there is none'}).\n{damage}\n"
-            "Nothing was moved. Start it while its peers run, and it fetches a checkpoint from one of them; or replay "
-            f"its whole log: raftmq rebuild {self._directory} --plan"
+            f"{self._said()}Nothing was moved. Start it while its peers run, and it fetches a checkpoint from one of "
+            f"them; or replay its whole log: raftmq rebuild {self._directory} --plan"
         )

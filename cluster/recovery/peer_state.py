@@ -1,48 +1,36 @@
-"""A checkpoint from a peer, for a node whose own are all unsound: the source that serves, and the fetch before joining.
-
-`state` of cluster/peer/fetch.py:
-
-    ["list"]                               fields: [[name, index, term, header_crc], ...], newest first
-    ["manifest", name]                     payload: the manifest file
-    ["file", name, file, offset, size]     payload: bytes of one of its files
+"""A checkpoint from a peer, for a node that has none of its own to go on from: the fetch before it joins.
 
 What comes is believed only after the manifest's CRCs fit every file, the rows add up to the manifest's sums, and the
-last applied entry is one of this node's own log.
+last applied entry is one of this node's own log. If that log ends before, or parts from the peer's, it is first brought
+forward (log_forward.py). state_source.py serves.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from google_crc32c import extend
 
 from cluster.config import Config
 from cluster.environment import Environment
-from cluster.peer.fetch import (
-    PAYLOAD_MAX,
-    STATE,
-    FetchClient,
-    Fetched,
-    FetchError,
-    Refused,
-    Source,
-    Status,
-    early_client,
-)
+from cluster.peer.fetch import PAYLOAD_MAX, STATE, FetchClient, Fetched, FetchError, Status, early_client
 from cluster.peer.transport import Membership, PeerTransport
+from cluster.recovery import aside
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import FETCHED, Checkpoint, Checkpoints
+from cluster.recovery.log_forward import LogForward
 from cluster.recovery.manifest import CheckpointFile, Manifest
 from cluster.recovery.opening import StateLostError, is_of_log
 from raftlog import membership as memberships
-from raftlog.errors import StorageError
-from raftlog.storage.fs import FileSystem, read_file, storage_error
-from raftlog.storage.log_reader import LogReader
+from raftlog.errors import FrameError, OutOfRangeError, StorageError
+from raftlog.storage.fs import FileSystem, storage_error
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
+from raftlog.storage.run_file import load_run
 from raftlog.types import NodeId
 from statemachine import sums
 from statemachine.broker_state import AppliedMark
@@ -53,76 +41,106 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5000
 """For one answer."""
+PROVE_MS = 120_000
+"""For a manifest: the peer reads all of the checkpoint first."""
+ROUNDS = 2
+"""Peers are asked again after all that they offered was refused: they may have found out why, and made another."""
+BUSY_TRIES, BUSY_PAUSE_S = 150, 0.2
 
 
-def state_source(fs: FileSystem, checkpoints: Checkpoints) -> Source:
-    """Serves this node's checkpoints; see the module."""
+class Offer(NamedTuple):
+    """A checkpoint that a peer has."""
 
-    def answer(arguments: list[Any]) -> Fetched:
-        match arguments:
-            case ["list"]:
-                marks = [(one.path.name, one.manifest.mark) for one in checkpoints.all()]
-                return Fetched([[name, mark.index, mark.term, mark.header_crc] for name, mark in marks], b"")
-            case ["manifest", str() as name]:
-                return Fetched([], read_file(fs, _known(checkpoints, name).path / manifests.FILE)[:PAYLOAD_MAX])
-            case ["file", str() as name, str() as file, int() as offset, int() as size] if offset >= 0 < size:
-                known = _known(checkpoints, name)
-                if file not in {one.name for one in known.manifest.files}:
-                    raise Refused(Status.MISSING, f"checkpoint {name} has no file {file[:80]}")
-                opened = fs.open(known.path / file)
-                data = opened.pread(min(size, PAYLOAD_MAX), offset)
-                opened.close()
-                return Fetched([], data)
-        raise ValueError(f"not a request for a checkpoint: {arguments!r:.100}")
-
-    return answer
-
-
-def _known(checkpoints: Checkpoints, name: str) -> Checkpoint:
-    found = checkpoints.load(name) if manifests.is_name(name) else None
-    if found is None:
-        raise Refused(Status.MISSING, f"there is no checkpoint {name[:80]} any more")
-    return found
+    peer: NodeId
+    name: str
+    fits: bool
+    """Its last entry is one of this node's log; else that is to be brought forward."""
 
 
 class StateFetch:
-    """Asks peers for a checkpoint that fits below this node's log, and adopts it as one of its own."""
+    """Asks peers for a checkpoint, and adopts it as one of this node's own. Nothing else may use the directory."""
 
-    def __init__(self, fs: FileSystem, directory: Path, group_id: int, log: LogReader) -> None:
+    def __init__(self, fs: FileSystem, directory: NodeDir, committed_index: int = -1) -> None:
+        """`committed_index`: what this node knows to be committed, beside what its hard state says."""
         self._fs = fs
-        self._group_id = group_id
-        self._log = log
-        self._checkpoints = Checkpoints(fs, directory, group_id)
+        self._directory = directory
+        self._group_id = directory.identity.group_id
+        self._log = directory.log
+        self._committed = max(committed_index, directory.hard_state_store.load().commit_index)
+        self._checkpoints = Checkpoints(fs, directory.path, self._group_id)
         self.refusals: list[str] = []
         """Why a peer's checkpoint was not taken."""
 
     async def run(self, client: FetchClient, peers: Sequence[NodeId]) -> Checkpoint | None:
         """The first that proves sound; None if no peer has one. Raises StorageError."""
-        for peer in peers:
-            try:
-                listed = await client.fetch(peer, STATE, ["list"], TIMEOUT_MS)
-                for name, index, term, header_crc in listed.fields:
-                    if not self._fits(AppliedMark(term, index, 0, 0, header_crc)):
-                        self.refusals.append(f"checkpoint {name} of node {peer} does not fit this node's log")
-                        continue
-                    return await self._take(client, peer, str(name))
-            except FetchError as error:
-                self.refusals.append(str(error))
-            except (KVError, ValueError, TypeError) as error:
-                self.refusals.append(f"what node {peer} gave is not sound: {error}")
-            except OSError as error:
-                raise storage_error(self._fs, "fetching into", self._checkpoints.path, error) from error
+        for number in range(ROUNDS):
+            offers = await self._offers(client, peers)
+            for offer in sorted(offers, key=lambda offer: not offer.fits):
+                try:
+                    return await self._take(client, offer)
+                except FetchError as error:
+                    self._refuse(str(error))
+                except (KVError, ValueError, TypeError, FrameError, OutOfRangeError) as error:
+                    self._refuse(f"what node {offer.peer} gave is not sound: {error}")
+                except OSError as error:
+                    raise storage_error(self._fs, "fetching into", self._checkpoints.path, error) from error
+            if not offers:
+                break
+            logger.warning("round %d: no peer gave a checkpoint: %s", number + 1, "; ".join(self.refusals))
         return None
+
+    def _refuse(self, why: str) -> None:
+        if why not in self.refusals:
+            self.refusals.append(why)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    async def _offers(self, client: FetchClient, peers: Sequence[NodeId]) -> list[Offer]:
+        """Of all peers, each peer's newest first."""
+        listed = await asyncio.gather(*(self._list(client, peer) for peer in peers))
+        return [offer for offers in listed for offer in offers]
+
+    async def _list(self, client: FetchClient, peer: NodeId) -> list[Offer]:
+        try:
+            fields = (await self._asked(client, peer, ["list"])).fields
+            offers = []
+            for name, index, term, header_crc in fields:
+                if int(index) + 1 < self._log.first_index:
+                    self._refuse(f"checkpoint {name} of node {peer} is older than this node's log")
+                    continue
+                offers.append(Offer(peer, str(name), self._fits(AppliedMark(term, index, 0, 0, header_crc))))
+        except FetchError as error:
+            self._refuse(str(error))
+        except (ValueError, TypeError) as error:
+            self._refuse(f"what node {peer} lists cannot be read: {error}")
+        else:
+            return offers
+        return []
+
+    async def _asked(self, client: FetchClient, peer: NodeId, arguments: list[Any]) -> Fetched:
+        """Asks again while the peer makes a checkpoint first."""
+        for _ in range(BUSY_TRIES):
+            try:
+                return await client.fetch(peer, STATE, arguments, TIMEOUT_MS)
+            except FetchError as error:
+                if error.status is not Status.BUSY:
+                    raise
+            await asyncio.sleep(BUSY_PAUSE_S)
+        return await client.fetch(peer, STATE, arguments, TIMEOUT_MS)
 
     def _fits(self, mark: AppliedMark) -> bool:
         if not self._log.first_index - 1 <= mark.index <= self._log.tail.index:
             return False
         return is_of_log(self._log, mark) is not False
 
-    async def _take(self, client: FetchClient, peer: NodeId, name: str) -> Checkpoint:
-        answer = await client.fetch(peer, STATE, ["manifest", name], TIMEOUT_MS)
+    # --- taking it ---------------------------------------------------------------------------------------------------
+
+    async def _take(self, client: FetchClient, offer: Offer) -> Checkpoint:
+        """The log is brought forward when all files are here and sound: by then the peer may have removed its own."""
+        peer, name = offer.peer, offer.name
+        answer = await client.fetch(peer, STATE, ["manifest", name], PROVE_MS)
         manifest = manifests.decode(answer.payload, self._group_id, Path(name))
-        if manifest is None or manifest.name != name or not self._fits(manifest.mark):
+        if manifest is None or manifest.name != name or manifest.mark.index + 1 < self._log.first_index:
             raise ValueError(f"the manifest of {name} is damaged")
         folder = self._checkpoints.path / FETCHED
         if self._fs.exists(folder):
@@ -133,7 +151,18 @@ class StateFetch:
         self._fs.fsync_dir(folder)
         check_rows(folder, manifest)
         logger.warning("checkpoint %s fetched from node %d, %d bytes", name, peer, manifest.size)
-        return self._checkpoints.adopt(folder, manifest._replace(peer=peer))
+        note = f"checkpoint {name} was fetched from node {peer}"
+        if not self._fits(manifest.mark):
+            note += await self._forward(client, peer, manifest.mark)
+        return self._checkpoints.adopt(folder, manifest._replace(peer=peer, note=note))
+
+    async def _forward(self, client: FetchClient, peer: NodeId, mark: AppliedMark) -> str:
+        done = await LogForward(self._directory, client, peer, self._committed).run(mark)
+        if not self._fits(mark):
+            raise FrameError(f"the log does not lead to entry {mark.index} of node {peer}")
+        text = f", and with it entries {done.first}..{done.last} of the log, which ended at {done.ended}"
+        cut = f"; what this node had from {done.first} on was never committed" if done.ended >= done.first else ""
+        return text + cut
 
     async def _copy(self, client: FetchClient, peer: NodeId, name: str, file: CheckpointFile, folder: Path) -> None:
         if "/" in file.name or file.name in ("", ".", "..", manifests.FILE):
@@ -167,22 +196,40 @@ def check_rows(folder: Path, manifest: Manifest) -> None:
 async def restore_from_peers(config: Config, environment: Environment, lost: StateLostError) -> None:
     """Fetches a checkpoint, so that the next opening finds one; nothing of this node runs meanwhile.
 
-    Raises `lost`, with what the peers said, if none of them has one.
+    Raises `lost`, with what the peers said, if none of them has one. Where the peers only come first (WRONG_ROWS), the
+    next opening says what there is without them.
     """
-    directory = open_node_dir(environment.fs, Path(config.node.data_dir))
+    fs = environment.fs
+    directory = open_node_dir(fs, Path(config.node.data_dir))
     try:
         members = _members(directory)
         addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers if peer.id in members.members}
         transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port))
-        fetch = StateFetch(environment.fs, directory.path, directory.identity.group_id, directory.log)
+        run = load_run(fs, directory.path, directory.identity.group_id)
+        fetch = StateFetch(fs, directory, run.synced_index if run else -1)
         async with early_client(transport) as client:
             taken = await fetch.run(client, [node for node in addresses if node != config.node_id])
+        said = "; ".join(fetch.refusals) or "there is none"
+        asked = note_answer(fs, directory.path, taken, said)
     except StorageError as error:
         raise StateLostError(f"{lost}\n{error}") from error
     finally:
-        directory.close(clean=True)  # nothing was appended
-    if taken is None:
-        raise StateLostError(f"{lost}\nNo peer could help: {'; '.join(fetch.refusals) or 'there is none'}.")
+        directory.close(clean=True)  # whatever was appended is on disk
+    if taken is None and not asked:
+        raise StateLostError(f"{lost}\nNo peer could help: {said}.")
+
+
+def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said: str) -> bool:
+    """Tells the next opening what came for a state of wrong rows; False if that is not what is wrong. Raises
+    StorageError."""
+    known = aside.suspicion_of(fs, directory)
+    if known is None or known.sound_index is None:
+        return False
+    try:
+        aside.peers_were_asked(fs, directory, taken.path.name if taken else "", said)
+    except OSError as error:
+        raise storage_error(fs, "writing", directory / aside.SUSPECT, error) from error
+    return True
 
 
 def _members(directory: NodeDir) -> Membership:

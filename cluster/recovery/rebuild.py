@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cluster.recovery import aside
 from cluster.recovery.checkpoints import Checkpoint, Checkpoints
-from cluster.recovery.opening import unusable
+from cluster.recovery.opening import doubtful, set_aside_doubtful, unusable
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout, vote_withheld
 from raftlog.storage.fs import FileSystem, storage_error
@@ -122,6 +122,8 @@ class Rebuild:
             else:
                 self._open_kv(str(state)).close()
             self._set_aside_newer(plan.replay_to)
+            why = "raftmq rebuild: its rows may be wrong"
+            set_aside_doubtful(self._fs, self._directory, self._checkpoints, self._suspicion(), why, self._now_ms)
             run = self._run_file.previous
             if run is not None:
                 self._run_file.write(run._replace(synced_index=plan.replay_from - 1, checkpoint_index=-1))
@@ -167,8 +169,9 @@ class Rebuild:
         return 0
 
     def _choose(self, limit: int, because: list[str]) -> Checkpoint | None:
+        suspicion = self._suspicion()
         for name in self._checkpoints.names():
-            wrong = unusable(self._checkpoints, name, self._opened.log)
+            wrong = doubtful(suspicion, name) or unusable(self._checkpoints, name, self._opened.log)
             checkpoint = None if wrong else self._checkpoints.load(name)
             if checkpoint is None:
                 because.append(f"checkpoint {name} {wrong}")
@@ -179,6 +182,11 @@ class Rebuild:
                 return checkpoint
         because.append("no checkpoint is left: everything is applied again, from GENESIS")
         return None
+
+    def _suspicion(self) -> aside.Suspicion | None:
+        """Whoever types this does not wait for peers."""
+        known = aside.suspicion_of(self._fs, self._directory)
+        return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
 
     def _newest_checkpoint(self) -> int:
         return max((one.manifest.mark.index for one in self._checkpoints.all()), default=-1)

@@ -36,7 +36,7 @@ CLUSTER = UUID(int=7)
 VOTER = Voter(NodeId(1), UUID(int=11))
 
 
-def entries_after(tail: LogTail, count: int, rows: int = 8) -> list[Entry]:
+def entries_after(tail: LogTail, count: int, rows: int = 8, term: int = 1) -> list[Entry]:
     """`count` entries that follow: a topic first, then messages of two queues."""
     entries = []
     for _ in range(count):
@@ -51,7 +51,7 @@ def entries_after(tail: LogTail, count: int, rows: int = 8) -> list[Entry]:
             data = payload.encode([b"m" * 9 * rows], rows, [payload.Run(1, n % 2, base, rows, 0, items)], (), (), b"")
             kind = EntryType.MESSAGES
         entry = make_entry(
-            tail, term=1, entry_type=kind, payload=data, timestamp_ms=START_MS + n, group_id=GROUP,
+            tail, term=term, entry_type=kind, payload=data, timestamp_ms=START_MS + n, group_id=GROUP,
             segment_size=SEGMENT_SIZE,
         )  # fmt: skip
         tail = tail_after(tail, entry)
@@ -97,22 +97,24 @@ class Place:
         return Parts(self.config, FailpointSet(False), environment)
 
     @staticmethod
-    def write(parts: Parts, count: int, *, apply: int | None = None) -> list[Entry]:
+    def write(parts: Parts, count: int, *, apply: int | None = None, term: int = 1) -> list[Entry]:
         """Appends entries durably and applies the first `apply` of them (None: all)."""
-        parts.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
-        entries = entries_after(parts.directory.log.tail, count)
+        if parts.directory.hard_state_store.load().term < term:
+            parts.directory.hard_state_store.save(HardState(term, NodeId(1), 0))
+        entries = entries_after(parts.directory.log.tail, count, term=term)
         parts.directory.log.append(entries)
         replay(parts, None if apply is None else entries[0].index + apply)
         return entries
 
     def run(
-        self, count: int, *, apply: int | None = None, clean: bool = True, checkpoint: bool = False, kill: bool = False
-    ) -> int:
+        self, count: int, *, apply: int | None = None, clean: bool = True, checkpoint: bool = False,
+        kill: bool = False, term: int = 1,
+    ) -> int:  # fmt: skip
         """A whole life: opens, replays, writes, stops (`kill`: as kill -9 leaves it). Returns the applied index."""
         parts = self.open()
         replay(parts)
         if count:
-            self.write(parts, count, apply=apply)
+            self.write(parts, count, apply=apply, term=term)
         parts.keeper.sync()
         if checkpoint:
             parts.keeper.checkpoint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def mark(index: int) -> AppliedMark:
         (Facts(0, 9, synced=12, mark=mark(9)), Found.FITS),
         (Facts(0, 9, synced=12, mark=mark(7)), Found.LOST_ROWS),
         (Facts(0, 9, synced=5, mark=mark(9), suspect=True), Found.SUSPECT),
+        (Facts(0, 9, synced=5, damaged=True, suspect=True, wrong_rows=True), Found.WRONG_ROWS),
+        (Facts(0, 9, mark=mark(10), suspect=True, wrong_rows=True), Found.NEWER),
         (Facts(0, 9, synced=5, damaged=True), Found.CORRUPT),
         (Facts(0, 9, exists=False), Found.MISSING),
         (Facts(0, 0, exists=False, synced=0), Found.NEW),
@@ -182,6 +185,78 @@ def test_the_older_checkpoint_counts_where_the_newer_is_rotten(place: Place, rep
     replay_all(parts)
     assert digest(parts.kv) == place.expected(20)
     parts.close(clean=True)
+
+
+class WrongRows:
+    """A node whose rows others contradicted: they are known to have agreed at entry 20, its checkpoints are at 15, 30
+    and, of a peer, at 40."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        place.run(15, checkpoint=True)
+        place.run(15, checkpoint=True)
+        place.run(10, checkpoint=False, clean=False)
+        self.newer, self.older = place.checkpoints().names()
+        aside.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
+
+    def peer(self, tmp_path: Path) -> str:
+        """As a fetch leaves it."""
+        other = copy(self.place)
+        other.path = tmp_path / "other"
+        shutil.copytree(self.place.path, other.path)
+        (other.path / "STATE_SUSPECT").unlink()
+        other.run(0, checkpoint=True)
+        made = other.checkpoints().all()[0]
+        fetched = self.place.path / "checkpoints" / "fetched.tmp"
+        shutil.copytree(made.path, fetched, ignore=shutil.ignore_patterns("CHECKPOINT"))
+        manifest = made.manifest._replace(peer=3, note="fetched from node 3")
+        name: str = self.place.checkpoints().adopt(fetched, manifest).path.name
+        return name
+
+
+def test_wrong_rows_are_replaced_by_a_peers(place: Place, tmp_path: Path, replay_all: Replay) -> None:
+    wrong = WrongRows(place)
+    with pytest.raises(StateLostError, match=f"(?s){wrong.newer} may hold.*{wrong.older} is not used before the peers"):
+        place.open()
+    assert place.trash() == []
+    name = wrong.peer(tmp_path)
+    aside.peers_were_asked(place.fs, place.path, name, "")
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.state_source, status.state_checkpoint) == ("wrong_rows", "peer", name)
+    assert "fetched from node 3" in status.reasons
+    assert [alarm for alarm in status.alarms if "its rows (cq) differ at index 30" in alarm]
+    assert [moved for moved, _ in place.trash()] == ["000001-state", f"000002-{wrong.newer}"]
+    assert place.checkpoints().names() == [name, wrong.older]
+    assert aside.suspicion(place.fs, place.path) is None
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(40)
+    parts.close(clean=True)
+
+
+def test_wrong_rows_are_replaced_by_own_ones_that_others_had_if_no_peer_gives_any(
+    place: Place, replay_all: Replay
+) -> None:
+    wrong = WrongRows(place)
+    aside.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_source, status.state_checkpoint) == ("checkpoint", wrong.older)
+    assert any("no peer gave one (node 2 does not give state: no answer)" in reason for reason in status.reasons)
+    assert place.checkpoints().names() == [wrong.older]
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(40)
+    parts.close(clean=False)
+
+
+def test_wrong_rows_that_nobody_agreed_with_are_never_used(place: Place) -> None:
+    place.run(15, checkpoint=True)
+    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 9", 5, -1)
+    aside.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    with pytest.raises(StateLostError, match=r"(?s)may hold the same.*The peers were asked: node 2 .*rebuild"):
+        place.open()
+    assert place.trash() == []
+    assert len(place.checkpoints().names()) == 1
 
 
 def test_without_a_sound_checkpoint_nothing_is_moved(place: Place) -> None:
