@@ -93,6 +93,20 @@ def print_table(titles: list[str], rows: list[list[object]]) -> None:
     console().print(table)
 
 
+class NodeDirectory(click.ParamType[Path]):
+    """A node's data directory, named by itself or, in a local cluster, by the node's folder that holds it."""
+
+    name = "directory"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The directory with the IDENTITY; what has none is passed on for the command to refuse."""
+        from raftlog.storage import layout
+
+        path = Path(value)
+        within = path / "data"
+        return within if not (path / layout.IDENTITY).exists() and (within / layout.IDENTITY).exists() else path
+
+
 def connect(servers: str | None) -> Client:
     """A connected client. Raises LocalError for addresses that are none."""
     from cluster.client import connect as open_client

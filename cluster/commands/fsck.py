@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.common import json_option, print_json
+from cluster.commands.common import NodeDirectory, json_option, print_json
 from cluster.local_errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 @click.command()
-@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=NodeDirectory())
 @click.option("--deep", is_flag=True, help="Also compare every message with the row that points to it.")
 @json_option
 def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.common import json_option, print_json
+from cluster.commands.common import NodeDirectory, json_option, print_json
 from cluster.local_errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=NodeDirectory())
 @click.option("--plan", "plan_only", is_flag=True, help="Only say what would be done (also without --yes).")
 @click.option("--yes", is_flag=True, help="Do it.")
 @click.option(

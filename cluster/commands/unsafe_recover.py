@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.common import json_option, print_json
+from cluster.commands.common import NodeDirectory, json_option, print_json
 from cluster.local_errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("unsafe-recover")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=NodeDirectory())
 @click.option("--plan", is_flag=True, help="Only say what is there and what may be lost.")
 @click.option("--accept-data-loss", is_flag=True, help="Do it.")
 @click.option("--cluster-id", default="", metavar="UUID", help="The cluster's id, typed by hand from the plan.")
