@@ -59,3 +59,29 @@ def test_a_lost_state_comes_from_a_peer_before_the_node_joins(live_cluster: Any)
     stored = live_cluster.stored("recovered")
     bodies = {node: sorted(int(message.body) for message in messages) for node, messages in stored.items()}
     assert bodies == {node: list(range(105)) for node in bodies}
+
+
+def test_a_state_above_the_own_log_comes_with_the_entries_between(live_cluster: Any) -> None:
+    send(live_cluster.servers, 105, 20)
+    live_cluster.wait_equal()
+    lost = next(node.id for node in live_cluster.nodes if node.id != live_cluster.leader())
+    others = [node.id for node in live_cluster.nodes if node.id != lost]
+    live_cluster.kill(lost)
+    for first in (125, 145):  # both checkpoints that a node keeps are made after the one that is down stopped
+        send(live_cluster.servers, first, 20)
+        for node in others:
+            live_cluster.restart(node)
+    data = data_of(live_cluster, lost)
+    for path in [*(data / "state").glob("MANIFEST-*"), *(data / "checkpoints").glob("*/CHECKPOINT")]:
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content[:-9] + bytes([content[-9] ^ 4]) + content[-8:])
+    live_cluster.restart(lost)
+    account = live_cluster.ask(lost, "/v1/recovery")["recovery"]
+    assert (account["state_found"], account["state_source"]) == ("corrupt", "peer")
+    assert any("and with it entries" in reason for reason in account["reasons"]), account["reasons"]
+    send(live_cluster.servers, 165, 5)
+    live_cluster.wait_equal()
+    stored = live_cluster.stored("recovered")
+    bodies = {node: sorted(int(message.body) for message in messages) for node, messages in stored.items()}
+    assert bodies == {node: list(range(170)) for node in bodies}
