@@ -132,12 +132,15 @@ class Fsck:
         )
         checkpoints = Checkpoints(self._fs, self._directory, self._group_id)
         names = checkpoints.names() if found.done not in (Done.USE, Done.REPLAY, Done.REFUSE) else []
+        if suspicion is not None:  # what may serve if no peer gives a checkpoint
+            suspicion = suspicion._replace(peer_checkpoint=suspicion.peer_checkpoint or "")
         wrong = (doubtful(suspicion, name) or unusable(checkpoints, name, log) for name in names)
         self._usable = next((name for name, why in zip(names, wrong, strict=False) if not why), "")
         replay = max(0, log.tail.index - (int(self._usable[:20]) if self._usable else facts.mark.index))
         text = f"{found.what}: {found.done.value}; {replay:,} entries to apply"
         if found.done in _REPLACES:
-            text += f"; from checkpoint {self._usable}" if self._usable else "; there is no sound checkpoint"
+            own = f"from checkpoint {self._usable}" if self._usable else "there is no sound checkpoint"
+            text += f"; without a peer: {own}" if found.done is Done.RESTORE_FROM_PEER else f"; {own}"
         return text
 
     def _cure(self, finding: Finding) -> str:
@@ -147,9 +150,11 @@ class Fsck:
             return f"raftmq rebuild {self._directory} --plan    (or put it back from a backup: raftmq restore)"
         if not finding.kind.startswith(("state", "table")):
             return "start the node while its peers run: it fetches these bytes from them"
-        if self._found is not None and self._found.done in (*_REPLACES, Done.REFUSE) and not self._usable:
+        if self._found is Found.WRONG_ROWS:
+            return "start the node while its peers run: it takes a checkpoint of one of them"
+        if self._found is not None and self._found.done in (Done.RESTORE, Done.REFUSE) and not self._usable:
             return f"raftmq rebuild {self._directory} --plan    (or start it: a peer may have a checkpoint)"
-        if self._found is not None and self._found.done in _REPLACES:
+        if self._found is not None and self._found.done is Done.RESTORE:
             return f"start the node: it replaces the state from checkpoint {self._usable}"
         if finding.kind == "state WAL" or (self._found is Found.LOST_ROWS):
             return "start the node: it replays these rows from its log"

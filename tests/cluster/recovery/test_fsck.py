@@ -79,6 +79,18 @@ def test_every_part_of_the_state_is_looked_at(place: Place) -> None:
     assert damaged_kinds(place) == {"state"}
 
 
+def test_wrong_rows_are_left_to_the_peers(place: Place) -> None:
+    place.run(20, checkpoint=True)
+    place.run(20, checkpoint=True)
+    newer, older = place.checkpoints().names()
+    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 30)
+    report = Fsck(place.path).run()
+    assert report.start.endswith(f"20 entries to apply; without a peer: from checkpoint {older}")
+    assert report.judged[0].cure == "start the node while its peers run: it takes a checkpoint of one of them"
+    aside.peers_were_asked(place.fs, place.path, newer, "")
+    assert Fsck(place.path).run().start.endswith(f"0 entries to apply; without a peer: from checkpoint {newer}")
+
+
 def test_damaged_checkpoints_and_lists_are_notes(place: Place) -> None:
     place.run(40, checkpoint=True)
     place.flip("checkpoints/*/CHECKPOINT", 30)

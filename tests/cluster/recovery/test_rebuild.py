@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.cli import run as raftmq
+from cluster.recovery import aside
 from cluster.recovery.overlay_fs import OverlayFileSystem
 from cluster.recovery.rebuild import SEGMENT, START, Rebuild, RebuildPlan
 from raftlog.storage import vote_withheld
@@ -104,6 +105,25 @@ def test_a_state_newer_than_its_log_is_rebuilt_and_the_vote_withheld(place: Plac
     parts = place.open()
     replay_all(parts)
     assert digest(parts.kv) == place.expected(10)
+    parts.close(clean=True)
+
+
+def test_checkpoints_that_others_contradict_are_passed_over(place: Place, replay_all: Any) -> None:
+    place.run(10, checkpoint=True)
+    place.run(10, checkpoint=True)
+    newer, older = place.checkpoints().names()
+    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 15)
+    plan = planned(place)
+    assert plan.checkpoint == older
+    assert any(f"{newer} may hold the same wrong rows" in reason for reason in plan.because)
+    work = Rebuild(place.fs, place.path, 5)
+    work.carry_out(plan)
+    work.close()
+    assert place.checkpoints().names() == [older]
+    assert f"000002-{newer}" in [name for name, _ in place.trash()]
+    parts = place.open()
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(20)
     parts.close(clean=True)
 
 
