@@ -1,10 +1,10 @@
 """The unit tests of the touched layer against a mutated copy: a bug that they catch says little about the search.
 
 Unit tests are the default tests of the layer's own folder: stories, contracts, models, tables. Left out are random
-searches (they are simulators themselves, under the very invariants used here), tests that start processes, and slow
-ones. Red is what fails in the copy; that the same tests pass on the unmutated packages is what the default run shows.
+searches (they are simulators themselves, under the very invariants used here), tests that start processes or nodes
+with sockets, and slow ones. Outside the core the first failure ends a measurement. Red is what fails in the copy; that the same tests pass on the unmutated packages is what the default run shows.
 
-    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [...], "ignored": [...]}'     inside a copy
+    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [...], "ignored": [...], "failures_max": 0}'     inside a copy
 """
 
 from __future__ import annotations
@@ -24,14 +24,28 @@ import raftlog
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy
 
 _FOLDERS = (
-    ("raftlog/core/", "tests/raftlog/core"),
-    ("raftlog/", "tests/raftlog"),
-    ("statemachine/", "tests/statemachine"),
-    ("cluster/", "tests/cluster"),
+    ("raftlog/core/", ("tests/raftlog/core",)),
+    ("raftlog/", ("tests/raftlog/storage",)),
+    ("statemachine/", ("tests/statemachine",)),
+    ("cluster/client/", ("tests/cluster/client",)),
+    ("cluster/", ("tests/cluster/sim", "tests/cluster/remoting", "tests/cluster/test_*.py")),
 )
-"""Touched files -> their layer's tests; the first that fits counts."""
-SEARCHES = ("tests/raftlog/core/test_raft_search.py",)
+"""Touched files -> their layer's tests; the first that fits counts. Of a node, beside the client: its parts alone, and
+whole nodes on a loop of virtual time. The tests of its tools (admin, backup, cli, recovery, ...) are left out."""
+SEARCHES = (
+    "tests/raftlog/core/test_raft_search.py",
+    "tests/raftlog/storage/test_log_fuzz.py",
+    "tests/raftlog/storage/test_segmented_log_model.py",
+    "tests/statemachine/test_runs.py",
+    "tests/cluster/sim/test_sim_random.py",
+)
 """Random searches among the default tests."""
+_NODES_STARTED = (
+    "tests/raftlog/storage/test_kill_nine.py",
+    "tests/cluster/remoting/test_bad_frames.py",
+    "tests/cluster/test_dedup_table.py",
+)
+"""Default tests that start processes, or nodes with sockets of their own."""
 _NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "raftmq", "__pycache__")
 _TEST_TIMEOUT_S = 60
 _TIMEOUT_S = 900
@@ -56,8 +70,8 @@ class Outcome(NamedTuple):
 
 def folders(bug: Bug) -> tuple[str, ...]:
     """Test folders of the layers that the bug touches."""
-    found = (next((tests for source, tests in _FOLDERS if edit.file.startswith(source)), "tests") for edit in bug.edits)
-    return tuple(dict.fromkeys(found))
+    found = (next(tests for source, tests in _FOLDERS if edit.file.startswith(source)) for edit in bug.edits)
+    return tuple(dict.fromkeys(folder for tests in found for folder in tests))
 
 
 def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
@@ -67,7 +81,12 @@ def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
         make_copy(root, bug)
         shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*_NOT_COPIED))
         shutil.copy(SOURCE_ROOT / "pyproject.toml", root)
-        request = {"paths": folders(bug), "ignored": () if searches else SEARCHES}
+        shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
+        request = {
+            "paths": [str(path.relative_to(root)) for folder in folders(bug) for path in sorted(root.glob(folder))],
+            "ignored": _NODES_STARTED if searches else _NODES_STARTED + SEARCHES,
+            "failures_max": 0 if bug.engine == "core" else 1,  # a node that fails one often hangs in the others
+        }
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)], cwd=root,
@@ -121,11 +140,11 @@ def main(root: str, request: dict[str, Any]) -> int:
     heard = _Heard()
     ignored = [f"--ignore={path}" for path in request["ignored"]]
     code = pytest.main(
-        [*request["paths"], *ignored, "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow and not live",
-         f"--timeout={_TEST_TIMEOUT_S}"],
+        [*request["paths"], *ignored, f"--maxfail={request['failures_max']}", "-q", "--tb=no", "-p", "no:cacheprovider",
+         "-m", "not slow and not live", f"--timeout={_TEST_TIMEOUT_S}"],
         plugins=[heard],
     )  # fmt: skip
-    ended = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or heard.failed
+    ended = code == pytest.ExitCode.OK or heard.failed
     note = "" if ended else f"pytest ended with {code!r}"
     sys.stdout.write("\n" + json.dumps({"passed": heard.passed, "failed": list(heard.failed), "note": note}) + "\n")
     return 0

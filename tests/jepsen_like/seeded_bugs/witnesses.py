@@ -105,10 +105,12 @@ def witness_C08() -> None:
 
 
 def witness_C09() -> None:
-    raft = raft_of(stage(LED + "cut 1\npropose 1\nsync 1\n"), ONE)
+    played = stage(LED + "cut 1\npropose 1\nsync 1\ncampaign 2\nrun\npropose 2 2\nrun\n")
+    raft = raft_of(played, ONE)
     raft.become_follower(2, TWO)
     raft.messages.clear()
-    step(raft, AppendEntries(TWO, ONE, 2, EntryId(2, 2), 0, ()))
+    entries = tuple(played.disks[TWO].entries[index] for index in (3, 4))
+    step(raft, AppendEntries(TWO, ONE, 2, EntryId(2, 2), 0, entries))
     assert any(isinstance(message, AppendEntriesReply) and message.rejected for message in raft.messages)
 
 
@@ -121,10 +123,10 @@ def witness_C11b() -> None:
 
 
 def witness_C12() -> None:
-    raft = raft_of(stage(LED), TWO)
-    assert raft.vote == ONE
-    raft.become_follower(raft.term, ONE)
-    assert raft.vote == ONE
+    raw = stage("nodes 3\ncampaign 1\ntick 1\n").members[ONE].raw
+    for node in (TWO, THREE):
+        raw.step(RequestVoteReply(node, ONE, 1, False, False, 0))
+    assert raw.raft.vote == ONE
 
 
 def witness_C13() -> None:
@@ -132,7 +134,7 @@ def witness_C13() -> None:
 
 
 def witness_C14() -> None:
-    raw = stage("nodes 3\ncampaign 1\ncampaign 1\n").members[ONE].raw
+    raw = stage("nodes 3\ncampaign 1\ncampaign 1\ntick 1\n").members[ONE].raw
     raw.step(RequestVoteReply(TWO, ONE, 1, True, False, 0))
     assert TWO not in raw.raft.votes
 
@@ -159,7 +161,7 @@ def witness_C16() -> None:
 
 
 def witness_C16b() -> None:
-    raw = stage("nodes 3\ncampaign 2\ncampaign 2\n").members[TWO].raw
+    raw = stage("nodes 3\ncampaign 2\ncampaign 2\nsync 2\ncrash 2\nstart 2\n").members[TWO].raw
     raw.step(Heartbeat(ONE, TWO, 1, 0, 0))
     assert raw.raft.messages
 
@@ -184,24 +186,30 @@ def witness_C20() -> None:
 
 
 def witness_C21() -> None:
-    raft = raft_of(stage("nodes 3"), ONE)
+    raw = stage("nodes 3").members[ONE].raw
     drawn = set()
-    for _ in range(50):
-        raft.draw_election_timeout()
-        drawn.add(raft.election_timeout)
+    for term in range(1, 50):
+        raw.campaign()
+        for node in (TWO, THREE):
+            raw.step(RequestVoteReply(node, ONE, term, False, False, 0))
+        drawn.add(raw.raft.election_timeout)
     assert len(drawn) > 1
 
 
 def witness_C22() -> None:
-    raw = stage("nodes 3").members[ONE].raw
+    raw = stage(LED + "propose 1\n").members[ONE].raw
+    raw.resign()
     raw.campaign()
     hard_state = raw.ready().hard_state
     assert hard_state is not None
-    assert (hard_state.term, hard_state.vote) == (1, ONE)
+    assert (hard_state.term, hard_state.vote) == (2, ONE)
 
 
 def witness_C23() -> None:
-    assert raft_of(stage("nodes 3 pre_vote=1\ncampaign 1\n"), ONE).role is Role.PRE_CANDIDATE
+    raw = stage("nodes 3 pre_vote=1\ncampaign 1\nrun\n").members[ONE].raw
+    raw.resign()
+    raw.campaign()
+    assert raw.role is Role.PRE_CANDIDATE
 
 
 def witness_C23b() -> None:
@@ -211,7 +219,7 @@ def witness_C23b() -> None:
 
 
 def witness_C24() -> None:
-    played = stage("nodes 3 check_quorum=1\ncampaign 1\nrun\ncut 1\ntick 1 25\n")
+    played = stage("nodes 3 check_quorum=1\ncampaign 1\nrun\ncut 1\npropose 1 2\ntick 1 25\n")
     assert raft_of(played, ONE).role is Role.FOLLOWER
 
 
@@ -232,7 +240,7 @@ def witness_C27() -> None:
 
 
 def witness_C27b() -> None:
-    raw = stage(LED + "cut 3\npropose 1\nrun\ntransfer 1 3\n").members[ONE].raw
+    raw = stage(LED + "cut 3\npropose 1 2\nrun\ntransfer 1 3\n").members[ONE].raw
     try:
         raw.propose(EntryType.MESSAGES, b"x", 0)
     except ProposalDroppedError:
@@ -241,7 +249,7 @@ def witness_C27b() -> None:
 
 
 def witness_C28() -> None:
-    raw = stage("nodes 5\ncampaign 1\n").members[ONE].raw
+    raw = stage("nodes 5\ncampaign 1\ntick 1\n").members[ONE].raw
     raw.step(RequestVoteReply(TWO, ONE, 1, True, True, 0))
     assert TWO not in raw.raft.votes
 
@@ -295,9 +303,9 @@ def witness_C39() -> None:
 
 
 def witness_C44() -> None:
-    peer = progress()
-    peer.rejected(4, 1)
-    assert peer.next_index == 2
+    peer = Progress(20, Inflights(10, 1000))
+    peer.rejected(19, 4)
+    assert peer.next_index == 5
 
 
 def witness_C45() -> None:
@@ -307,7 +315,8 @@ def witness_C45() -> None:
 
 
 def witness_C46() -> None:
-    assert raft_of(stage("nodes 3\ncampaign 1\n"), ONE).term == 1
+    played = stage("nodes 3\ncampaign 1\nsync 1\ndeliver 1->2\nsync 2\ncampaign 2\n")
+    assert raft_of(played, TWO).term == 2
 
 
 def witness_C47() -> None:
@@ -319,7 +328,7 @@ def witness_L02() -> None:
 
 
 def witness_C51() -> None:
-    played = stage(LED + "crash 3\nlose 3 1\nstart 3\ncampaign 2\nsync 2\ndeliver 2->3\n")
+    played = stage(LED + "crash 3\nlose 3 1\nstart 3\n" + 4 * "campaign 2\n" + "sync 2\ndeliver 2->3\n")
     assert raft_of(played, THREE).vote == NOBODY
 
 
@@ -329,7 +338,7 @@ def witness_C52() -> None:
 
 
 def witness_C53() -> None:
-    assert raft_of(stage("nodes 3\nunfit 2\ncampaign 2\n"), TWO).role is Role.FOLLOWER
+    assert raft_of(stage("nodes 3\ncampaign 2\nunfit 2\n"), TWO).role is Role.FOLLOWER
 
 
 def witness_C54() -> None:
@@ -341,7 +350,7 @@ def witness_L01() -> None:
 
 
 def witness_R01() -> None:
-    assert stage(LED + "cut 1\nread 1\n").reads
+    assert stage(LED + "cut 1\npropose 1\nread 1\n").reads
 
 
 def witness_R02() -> None:
@@ -358,9 +367,9 @@ def witness_R03() -> None:
 
 def witness_R04() -> None:
     reads = ReadQueue()
-    reads.start_round(0)
-    reads.start_round(0)
-    assert reads.last_round == 2
+    for _ in range(3):
+        reads.start_round(0)
+    assert reads.last_round == 3
 
 
 def main(root: str, name: str) -> int:
