@@ -2,9 +2,10 @@
 
 Unit tests are the default tests of the layer's own folder: stories, contracts, models, tables. Left out are random
 searches (they are simulators themselves, under the very invariants used here), tests that start processes or nodes
-with sockets, and slow ones. Outside the core the first failure ends a measurement. Red is what fails in the copy; that the same tests pass on the unmutated packages is what the default run shows.
+with sockets, and slow ones. Outside the core the first failure ends a measurement. Red is what fails in the copy; that
+the same tests pass on the unmutated packages is what the default run shows.
 
-    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [...], "ignored": [...], "failures_max": 0}'     inside a copy
+    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [], "ignored": [], "failures_max": 0}'    inside a copy
 """
 
 from __future__ import annotations
