@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,8 @@ OPERATIONS = 1_000
 CALM_MAX = 15
 """Bugs that may die in it: the others have to be looked for."""
 _TIMEOUT_S = 300
+_KILLS_THE_LEADER = 1
+"""The seed of a fault that picks the leader."""
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
 
 
@@ -63,8 +65,9 @@ def calm_rows(bugs: Sequence[Bug], jobs: int) -> Iterator[CalmRow]:
 
 def fired(engine: str, *, crash: bool) -> str | None:
     """Who fires in a calm run of the packages that are imported."""
+    run = _RUNS[engine]
     try:
-        return _core(crash=crash) if engine == "core" else _full(crash=crash)
+        return run(crash=crash)
     except _CRASHES:
         return "crash"
 
@@ -81,13 +84,20 @@ def _full(*, crash: bool) -> str | None:
     from jepsen_like.sim.options import draw
     from jepsen_like.sim.world import World
 
+    killed = Fault(1, 0.5, "kill", 1.0, _KILLS_THE_LEADER)
     options = draw(0)._replace(
         nodes=3, tick_ms=25, election_ticks=10, latency_s=(0.0001, 0.0002), split=0.0, disk_s=(0.0003, 0.0006),
         apply_s=(0.0001, 0.0005), producers=3, window=6, foreign=1, think_s=0.01, acked_min=OPERATIONS,
         fault_phase_s=1.0, event_budget=1_000_000,
     )  # fmt: skip
-    verdict = World(options, (Fault(1, 0.5, "kill", 0.5, 0),) if crash else ()).run()
-    return verdict.violations[0].checker if verdict.violations else None
+    verdict = World(options, (killed,) if crash else ()).run()
+    if verdict.violations:
+        return verdict.violations[0].checker
+    return None if verdict.acked >= OPERATIONS else "too few operations"
+
+
+_RUNS: dict[str, Callable[..., str | None]] = {"core": _core, "full": _full}
+"""By the engine that a bug names."""
 
 
 def main(root: str, engine: str) -> int:

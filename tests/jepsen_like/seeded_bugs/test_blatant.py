@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from jepsen_like.core_sim.calm import run_calm
-from jepsen_like.seeded_bugs.calm import CALM_MAX, OPERATIONS, calm_row, calm_rows
+from jepsen_like.seeded_bugs.calm import CALM_MAX, OPERATIONS, calm_row, calm_rows, fired
 from jepsen_like.seeded_bugs.catalogue import Bug, Edit, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
 from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes
@@ -19,6 +19,17 @@ BUGS = {bug.id: bug for bug in load_all()}
 @pytest.mark.parametrize("crash", [False, True], ids=["fault-free", "one crash"])
 def test_the_product_stands_the_calm_run(crash: bool) -> None:
     assert run_calm(0, OPERATIONS, crash=crash) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("crash", [False, True], ids=["fault-free", "one crash"])
+def test_full_nodes_stand_the_calm_run(crash: bool) -> None:
+    assert fired("full", crash=crash) is None
+
+
+def test_an_engine_without_a_calm_run_is_no_crash_of_a_bug() -> None:
+    with pytest.raises(KeyError, match="live"):
+        fired("live", crash=False)
 
 
 def test_a_blatant_bug_dies_in_the_calm_run_and_a_subtle_one_does_not() -> None:

@@ -261,9 +261,9 @@ def witness_N06() -> None:
 
 
 def indexed(kv: MemoryKV, *, reopened: bool) -> MemoryKV:
-    """Two entries with a key each, then the end of their segment; in between the index may be opened anew."""
+    """Ten entries with a key each, then the end of their segment; in between the index may be opened anew."""
     index = MessageIndex(kv)
-    for position in (0, 1000):
+    for position in range(0, 10_000, 1000):
         stage = StagedRows(kv)
         index.add(stage, position, position + 500, 1, RECORD.pack(key_hash(1, b"k"), position + 104))
         kv.write(stage.batch())
@@ -282,7 +282,7 @@ def found(kv: MemoryKV) -> list[int]:
 
 
 def witness_I01() -> None:
-    assert found(indexed(MemoryKV(), reopened=False)) == [104, 1104]
+    assert found(indexed(MemoryKV(), reopened=False)) == list(range(104, 10_000, 1000))
 
 
 def witness_I02() -> None:
