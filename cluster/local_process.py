@@ -27,6 +27,9 @@ NODE_MODULE = "cluster.node"
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
 
+NAMELESS_PORT_S = 10.0
+"""How long a port is waited for whose owner has no name: a killed process whose disk still works."""
+
 
 def start_node(node: NodeRecord) -> int:
     """Starts the node in its own session, so that Ctrl-C here does not reach it; returns its pid.
@@ -127,14 +130,29 @@ def check_ports(nodes: Iterable[NodeRecord]) -> None:
     """Raises LocalError for the first port that somebody else listens on, naming who if the system tells."""
     for node in nodes:
         for purpose, port in node.ports.items():
-            if error := _bind_error(port):
-                who = port_owner(port)
+            if taken := _taken(port):
+                error, who = taken
                 raise LocalError(
                     f"port {port} ({purpose} of node {node.id}) is in use",
                     f"{who} listens on it" if who else f"another process holds it ({os.strerror(error)})",
                     "raftmq up --base-port 20000    (other ports; or end that process)",
                     ExitCode.REFUSED,
                 )
+
+
+def _taken(port: int) -> tuple[int, str | None] | None:
+    """errno and owner of a port that cannot be had, else None.
+
+    A port that nobody is known to own is waited for: who is killed in the middle of an fdatasync keeps its sockets
+    until the disk answers, but has no name any more.
+    """
+    deadline = time.monotonic() + NAMELESS_PORT_S
+    while error := _bind_error(port):
+        who = port_owner(port)
+        if who or time.monotonic() >= deadline:
+            return error, who
+        time.sleep(0.05)
+    return None
 
 
 def _bind_error(port: int) -> int | None:
