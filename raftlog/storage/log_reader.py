@@ -2,7 +2,7 @@
 
 What the appending thread publishes is `_segments` and `_tail`, each replaced as a whole. Readers look only below the
 tail, where bytes change in two cases: a conflict cuts them, or a repair puts a peer's copy in place. A reader that
-meets a bad CRC (or a file that went to trash) therefore waits for `_cutting` and looks once more before it calls the
+meets a bad CRC (or a file that went to trash) therefore waits for `_cutting` and looks again before it calls the
 log damaged. Damage is recorded in `damage`, frame by frame; whatever touches it raises DamagedLogError from then on,
 everything else is served.
 """
@@ -28,6 +28,8 @@ _OPEN_FILES = 128
 """Sealed segment files kept open for reading."""
 _LOADED_INDEXES = 16
 """Sidecars of sealed segments kept in memory."""
+_LOOKS = 8
+"""Times a read looks again at bytes that were not frames; each look records the damage it met."""
 _LOOKED_AT_ONCE = 64
 """Entries read while a conflict may not be cut."""
 
@@ -85,19 +87,15 @@ class LogReader:
         Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and DamagedLogError if entry `low`
         is damaged.
         """
-        try:
-            return self._read_entries(low, self._sound_below(low, high) if self.damage.ranges else high, bytes_max)
-        except FrameError:
-            with self._cutting:  # maybe a conflict zeroed these bytes meanwhile; then the range is gone, not rotten
-                pass
-        try:
-            return self._read_entries(low, self._sound_below(low, high), bytes_max)
-        except FrameError:
-            self.find_damage(low, high)
-        try:
-            return self._read_entries(low, self._sound_below(low, high), bytes_max)
-        except FrameError as error:
-            raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {error}") from error
+        for _look in range(_LOOKS):
+            try:
+                return self._read_entries(low, self._sound_below(low, high) if self.damage.ranges else high, bytes_max)
+            except FrameError as error:
+                # A conflict zeroed these bytes meanwhile, then the range is gone; or they are rotten, then that is
+                # recorded, and the next look stops before it. Others may rot while this one is recorded.
+                failed = error
+                self.find_damage(low, high)
+        raise CorruptLogError(f"{self._log}: damage in entries {low}..{high - 1}: {failed}") from failed
 
     def _sound_below(self, low: int, high: int) -> int:
         """The end of what can be read from `low` on. Raises DamagedLogError if nothing can."""

@@ -124,7 +124,6 @@ def test_close_waits_for_a_preparation(
 
 
 @pytest.mark.usefixtures("eager_switches")
-@pytest.mark.slow  # open: once in four runs of a busy machine a range grew to a whole chunk (CorruptLogError)
 def test_rot_and_repairs_beside_readers_and_appends(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:
     """Bytes rot and are repaired while others read and append: a read is right or says damaged, and all is healed."""
     log = SegmentedLog.create(OsFileSystem(), tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)

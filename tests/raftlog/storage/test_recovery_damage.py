@@ -7,11 +7,13 @@ from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
+from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import read_file
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
 )
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.verify import verify_log
 
 
@@ -341,3 +343,25 @@ def test_a_sidecar_that_rots_while_running_is_not_believed(disk: Disk) -> None:
         other = disk.fs.open(disk.paths[1 - number].with_suffix(".idx")).pread(1 << 20, 0)
         disk.fs.damage(sidecar, 0, other)
         assert log.read_entries(0, 10, 1 << 30) == disk.entries
+
+
+@row("damage in a sealed segment")
+@pytest.mark.parametrize("later", [[2], [2, 1]])
+def test_bytes_that_rot_while_a_reader_looks_for_damage_are_damage_too(
+    disk: Disk, later: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by readers beside a disk that rots all the time: a second rotten entry is no reason to stop the node."""
+    log = disk.open()
+    disk.fs.damage(disk.paths[0], disk.offset(3) + 100, b"\xee")
+    find, left = type(log).find_damage, list(later)
+
+    def found_and_then(self: SegmentedLog, low: int, high: int) -> DamagedRange | None:
+        found = find(self, low, high)
+        if left:
+            index = left.pop(0)
+            disk.fs.damage(disk.paths[0], disk.offset(index) + 100, b"\xee")
+        return found
+
+    monkeypatch.setattr(type(log), "find_damage", found_and_then)
+    assert log.read_entries(0, 4, 1 << 20) == disk.entries[: min(later)]
+    assert not left
