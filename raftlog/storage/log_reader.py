@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_right
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, RaftLogError
 from raftlog.frame import decode_entries
@@ -32,6 +33,17 @@ _LOOKS = 8
 """Times a read looks again at bytes that were not frames; each look records the damage it met."""
 _LOOKED_AT_ONCE = 64
 """Entries read while a conflict may not be cut."""
+
+
+class SegmentSpan(NamedTuple):
+    """What one segment file holds."""
+
+    previous: LogTail
+    """The log's tail just before its first frame; `EMPTY_TAIL` in the first file of all."""
+    end_position: int
+    """Where its last frame ends, as far as it is written."""
+    sealed: bool
+    """Another file follows: nothing is added any more."""
 
 
 class LogReader:
@@ -218,6 +230,18 @@ class LogReader:
         high = self._segments[number].header.base_index if number < len(self._segments) else self._tail.index + 1
         entries = self.read_entries(first, high, size_max)
         return b"".join([part for entry in entries for part in (entry.header, entry.payload)])
+
+    def segment_at(self, position: int) -> SegmentSpan:
+        """The segment file that holds `position`. Raises OutOfRangeError."""
+        segments, tail = self._segments, self._tail
+        if not segments[0].base <= position < tail.end_position:
+            raise OutOfRangeError(
+                f"position {position} is not in the log, which has {segments[0].base}..{tail.end_position}"
+            )
+        number = bisect_right(segments, position, key=_base_position)
+        sealed = number < len(segments)
+        end = segments[number].base if sealed else tail.end_position
+        return SegmentSpan(segments[number - 1].header.previous, end, sealed)
 
     def position_of(self, index: int) -> int:
         """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError where the place was lost."""
