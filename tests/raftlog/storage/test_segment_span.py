@@ -15,7 +15,7 @@ Build = Callable[..., Any]
 
 def test_the_spans_of_all_segments_are_the_log(new_log: Build, frames: Build) -> None:
     _, log = new_log()
-    log.append(frames(log.tail, [900] * 12))
+    log.append(frames(log.tail, [900] * 20))
     position, previous, spans = 0, EMPTY_TAIL, []
     while position < log.tail.end_position:
         span = log.segment_at(position)
@@ -37,5 +37,6 @@ def test_a_position_outside_is_refused(new_log: Build, frames: Build, beyond: in
     _, log = new_log()
     log.append(frames(log.tail, [100]))
     position = log.tail.end_position + beyond
-    with pytest.raises(OutOfRangeError, match=f"position {position} is not in the log, which has 0..{position - beyond}"):
+    said = f"position {position} is not in the log, which has 0..{position - beyond}"
+    with pytest.raises(OutOfRangeError, match=said):
         log.segment_at(position)
