@@ -7,21 +7,20 @@ notice the closed connections at once and go on.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
-import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus
-from cluster.admin.versions import versions
+from cluster import node_view
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus
 from cluster.alarms import Alarms
 from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
 from cluster.backup.events import watch_event
 from cluster.backup.service import Backups
+from cluster.chores import Chores, DiskLag, Every
 from cluster.config import Config, split_address
 from cluster.consistency.scrub import Scrubber
 from cluster.consistency.service import Consistency
@@ -38,8 +37,6 @@ from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
-from cluster.recovery.opening import StateLostError
-from cluster.recovery.peer_state import restore_from_peers
 from cluster.recovery.state_source import state_source
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
@@ -53,8 +50,7 @@ from cluster.remoting.server import RemotingConnection, pack_host
 from cluster.repair.service import Repairs
 from cluster.services import ProposeResult
 from raftlog.core.raw_node import RawNode
-from raftlog.core.status import Status
-from raftlog.types import Entry, NodeId, Role
+from raftlog.types import Entry, NodeId
 from statemachine.commands import EXPIRE, Command
 
 if TYPE_CHECKING:
@@ -62,12 +58,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TIMER_MS = 50
 EXPIRE_EVERY_MS = 600_000
 FLUSH_EVERY_MS = 1000
 """RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
-DISK_LAG_MS = 1000
-"""A leader hands over when its disk has been behind the commit index for so long."""
 NAME_SERVER_LISTENER = "namesrv"
 BROKER_LISTENER = "broker"
 
@@ -86,18 +79,15 @@ class Node:
         self.finished: asyncio.Future[None] | None = None
         self._clock = self.environment.clock
         self.alarms = Alarms(self._clock.wall_ms)
-        self._started_ms = self._clock.monotonic_ms()
-        self._parts = Parts(config, self.failpoints, self.environment)
-        self.state: BrokerState = self._parts.state
-        identity = self._parts.directory.identity
-        self.backups = Backups(config, identity, self._parts.kv, self.alarms, self._clock.wall_ms)
+        self.started_ms = self._clock.monotonic_ms()
+        self.parts = Parts(config, self.failpoints, self.environment)
+        self.state: BrokerState = self.parts.state
+        identity = self.parts.directory.identity
+        self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms)
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self._servers: list[asyncio.Server] = []
         self._admin: Any = None
         self._closing = False
-        self._expire_due_ms = EXPIRE_EVERY_MS
-        self._disk_ok_ms = self._started_ms
-        self._flush_due_ms = 0
         self._flush_index = self.state.applied.index
 
     # --- start and stop ----------------------------------------------------------------------------------------------
@@ -107,7 +97,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.finished = loop.create_future()
-        parts, config = self._parts, self.config
+        parts, config = self.parts, self.config
         raw = parts.raw_node(config, self.environment.random())
         self.raw = raw
         members = parts.membership()
@@ -156,7 +146,8 @@ class Node:
             self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
         self.driver.start()
         self._prepare.submit(True)
-        self._timer = loop.call_later(TIMER_MS / 1000, self._on_timer)
+        self._chores = self._build_chores()
+        self._chores.start()
         self._lag = LoopLagSampler(loop, self.metrics)
         self._lag.start()
         if not self.environment.serves_admin:
@@ -208,7 +199,7 @@ class Node:
         if self._closing:
             return
         self._closing = True
-        self._timer.cancel()
+        self._chores.stop()
         self._lag.stop()
         await self.backups.close()
         if self._admin is not None:
@@ -226,7 +217,7 @@ class Node:
         loop = asyncio.get_running_loop()
         for lane in (self._append, self._apply, self._prepare, self._flush):
             await loop.run_in_executor(None, lane.close)
-        await loop.run_in_executor(None, self._parts.close, self.failure is None)
+        await loop.run_in_executor(None, self.parts.close, self.failure is None)
 
     def _on_failure(self, error: BaseException) -> None:
         self.failure = error
@@ -242,14 +233,14 @@ class Node:
     def on_applied_run(self, applied: Applied) -> None:
         """Settles waiters, then wakes whoever waits for messages."""
         self.metrics.applied(len(applied.entries), applied.seconds)
-        self._parts.recovery.applied(self.state.applied.index)
+        self.parts.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
         self.consistency.on_applied(applied.entries)
         grown = applied.run.grown
         if grown:
             for callback in self._on_applied:
                 callback(grown)
-        if self._parts.directory.log.needs_next():
+        if self.parts.directory.log.needs_next():
             self._prepare.submit(True)
 
     def on_role(self, raw: RawNode) -> None:
@@ -257,7 +248,7 @@ class Node:
         logger.info("term %d: %s, leader %s", raw.term, raw.role.name.lower(), raw.leader_id or "unknown")
         self.proposals.on_role(raw)
         self.forwarder.pump()
-        self._note_raft(raw.status())
+        node_view.note_raft(self.metrics, raw.status())
 
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:
@@ -276,40 +267,36 @@ class Node:
     def _on_unproposed(self, sends: list[Send]) -> None:
         self.router.reroute(sends)
 
-    def _on_timer(self) -> None:
-        self._timer = self._loop.call_later(TIMER_MS / 1000, self._on_timer)
-        self.proposals.expire()
-        self.forwarder.expire()
-        now = self._clock.monotonic_ms()
-        self._retries.expire(now)
-        watch_event(self.state, self.alarms)
-        self.repairs.tick(now)
-        self.consistency.tick(now)
-        self.scrubber.tick(now)
-        self._hand_over_if_disk_lags(now)
-        applied = self.raw.applied_index
-        if now >= self._flush_due_ms and (applied > self._flush_index or self._parts.keeper.due):
-            self._flush_due_ms, self._flush_index = now + FLUSH_EVERY_MS, applied
-            self._flush.submit(True)
-        if now - self._started_ms >= self._expire_due_ms:
-            self._expire_due_ms += EXPIRE_EVERY_MS
-            if self.proposals.open:
-                before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
-                self.proposals.submit_commands([[EXPIRE, before]], lambda _: None)
+    def _build_chores(self) -> Chores:
+        """What is looked after every TIMER_MS, in this order."""
+        expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
+        return Chores(
+            self._loop, self._clock,
+            lambda _: self.proposals.expire(),
+            lambda _: self.forwarder.expire(),
+            self._retries.expire,
+            lambda _: watch_event(self.state, self.alarms),
+            self.repairs.tick,
+            self.consistency.tick,
+            self.scrubber.tick,
+            DiskLag(self.raw, self.transfer).tick,
+            Every(FLUSH_EVERY_MS, self._flush_state).tick,
+            expiry.tick,
+        )  # fmt: skip
 
-    def _hand_over_if_disk_lags(self, now: int) -> None:
-        """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
-        raw = self.raw
-        if raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
-            self._disk_ok_ms = now
-            return
-        if now - self._disk_ok_ms < DISK_LAG_MS:
-            return
-        self._disk_ok_ms = now
-        best = max(raw.status().peers, key=lambda peer: peer.match_index, default=None)
-        if best is not None and best.match_index >= raw.commit_index:
-            logger.warning("this node's disk is behind its followers', node %d should lead", best.node_id)
-            self.transfer(best.node_id)
+    def _flush_state(self) -> bool:
+        applied = self.raw.applied_index
+        if applied <= self._flush_index and not self.parts.keeper.due:
+            return False
+        self._flush_index = applied
+        self._flush.submit(True)
+        return True
+
+    def _expire_sessions(self) -> bool:
+        if self.proposals.open:
+            before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
+            self.proposals.submit_commands([[EXPIRE, before]], lambda _: None)
+        return True
 
     # --- Services ----------------------------------------------------------------------------------------------------
 
@@ -339,10 +326,10 @@ class Node:
 
     def read_log(self, position: int, size: int) -> bytes:
         """See Services."""
-        return self._parts.directory.log.read_at(position, size)
+        return self.parts.directory.log.read_at(position, size)
 
     def _mark_suspect(self, why: str, sound_index: int) -> None:
-        parts = self._parts
+        parts = self.parts
         moved = give_up(
             self.environment.fs, parts.directory.path, parts.keeper, why, sound_index, self._clock.wall_ms()
         )
@@ -394,86 +381,18 @@ class Node:
 
     def members(self, group: str) -> list[MemberView]:
         """See AdminPort."""
-        found = self._members.consumers.get(group)
-        now = self.monotonic_ms()
-        return [
-            MemberView(
-                client_id=client_id, address="{}:{}".format(*member.connection.peer_address), language=member.language,
-                version=member.version, silent_ms=now - member.last_seen_ms,
-            )
-            for client_id, member in sorted(found.members.items() if found else ())
-        ]  # fmt: skip
+        return node_view.members(self._members, group, self.monotonic_ms())
 
     def status(self) -> NodeStatus:
         """See AdminPort."""
-        status = self.raw.status()
-        directory = self._parts.directory
-        load = LoadStatus(
+        return node_view.status(self)
+
+    def load(self) -> LoadStatus:
+        """What this node is busy with."""
+        return LoadStatus(
             connections=len(self.router.connections), long_polls=self._pulls.long_polls.count,
             inflight_bytes=self.proposals.bytes_inflight + self.forwarder.bytes_held,
         )  # fmt: skip
-        self._note_raft(status)
-        self.metrics.writes_open(self.writes_open())
-        self.metrics.load(
-            connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes
-        )
-        self.metrics.catalog(topics=len(self.state.topics), groups=len(self.state.groups))
-        return NodeStatus(
-            node=self.node_id, cluster=self.config.cluster.name, cluster_id=str(directory.identity.cluster_uuid),
-            broker=self.config.cluster.broker_name, role=_ROLES[status.role], term=status.term,
-            leader=status.leader_id or None, writes_open=self.writes_open(), commit_index=status.commit_index,
-            applied_index=status.applied_index, last_index=status.last_index,
-            failure=str(self.failure) if self.failure else None, alarms=self.alarms.all(),
-            peers=[
-                PeerStatus(
-                    node=peer.node_id, match_index=peer.match_index, lag_entries=peer.lag,
-                    connected=self.transport.connected(peer.node_id),
-                )
-                for peer in status.peers
-            ],
-            load=load, recovery=self._parts.recovery.status(self._parts.keeper.run),
-            limits=_numbers(self.config.limits), versions=versions(),
-            uptime_ms=self.monotonic_ms() - self._started_ms,
-        )  # fmt: skip
-
-    def _note_raft(self, status: Status) -> None:
-        self.metrics.raft(
-            term=status.term, role=status.role, leader_id=status.leader_id, commit_index=status.commit_index,
-            applied_index=status.applied_index, last_index=status.last_index,
-        )  # fmt: skip
-        self.metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in status.peers)
-
-
-_ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
-
-
-def _numbers(section: object) -> dict[str, int]:
-    names: Iterable[str] = section.__struct_fields__  # type: ignore[attr-defined]
-    return {name: value for name in names if isinstance(value := getattr(section, name), int)}
-
-
-async def run(config: Config) -> int:
-    """Runs a node until SIGTERM or SIGINT (0) or a failure (1)."""
-    try:
-        node = Node(config)
-    except StateLostError as lost:
-        await restore_from_peers(config, Environment(), lost)
-        node = Node(config)
-    await node.start()
-    gc.collect()
-    gc.freeze()  # what start-up made stays: no collection looks at it again
-    assert node.finished is not None
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        if node.finished is not None and not node.finished.done():
-            node.finished.set_result(None)
-
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
-    await node.finished
-    await node.close()
-    return 1 if node.failure else 0
 
 
 def main(arguments: list[str] | None = None) -> int:

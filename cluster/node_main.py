@@ -6,15 +6,47 @@ import argparse
 import asyncio
 import gc
 import os
+import signal
 import sys
 
 import uvloop
 
 from cluster import logs
-from cluster.config import load
+from cluster.config import Config, load
 from cluster.config_source import ConfigError
 from raftlog.errors import RaftLogError
 from statemachine.kv import KVError
+
+
+async def run(config: Config) -> int:
+    """Runs a node until SIGTERM or SIGINT (0) or a failure (1)."""
+    # Not before the configuration is known to be good: these take a second to import.
+    from cluster.environment import Environment
+    from cluster.node import Node
+    from cluster.recovery.opening import StateLostError
+    from cluster.recovery.peer_state import restore_from_peers
+
+    try:
+        node = Node(config)
+    except StateLostError as lost:
+        await restore_from_peers(config, Environment(), lost)
+        node = Node(config)
+    await node.start()
+    gc.collect()
+    gc.freeze()  # what start-up made stays: no collection looks at it again
+    finished = node.finished
+    assert finished is not None
+
+    def stop() -> None:
+        if not finished.done():
+            finished.set_result(None)
+
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+    await finished
+    await node.close()
+    return 1 if node.failure else 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,8 +62,6 @@ def main(arguments: list[str] | None = None) -> int:
     logs.setup(config.log_output.level, config.log_output.format, config.node.id)
     sys.setswitchinterval(0.0005)
     gc.set_threshold(50_000, 20, 100)
-    from cluster.node import run
-
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(config))

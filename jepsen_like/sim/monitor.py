@@ -189,7 +189,7 @@ class Monitor:
         node, node_id = machine.node, machine.node_id
         assert node is not None
         assert machine.process is not None
-        log = node._parts.directory.log
+        log = node.parts.directory.log
         known = self._disks[node_id]
         for job in self._writing.pop(node_id, ()):
             known.forget_conflict(job.entries)
@@ -217,7 +217,7 @@ class Monitor:
     def count_mended(self, machine: Machine) -> None:
         """At the end: what rotted and is whole again."""
         assert machine.node is not None
-        log, known = machine.node._parts.directory.log, self._disks[machine.node_id].entries
+        log, known = machine.node.parts.directory.log, self._disks[machine.node_id].entries
         for index in machine.rotten:
             if index < len(known):
                 whole = known[index].header + known[index].payload
@@ -240,7 +240,7 @@ class Monitor:
 
     def _count_recovery(self, machine: Machine, node: Any) -> None:
         count = self.sometimes
-        report = node._parts.directory.log.report
+        report = node.parts.directory.log.report
         count["database lost applied rows"] += machine.applied_lost
         machine.applied_lost = False
         count["torn tail cut"] += report.torn_bytes_cut > 0

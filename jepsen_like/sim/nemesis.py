@@ -288,7 +288,7 @@ class Nemesis:
             return
         index = rng.randint(1, max(1, _raft(machine).log.commit_index))
         assert machine.node is not None
-        log = machine.node._parts.directory.log
+        log = machine.node.parts.directory.log
         if index > log.tail.index or index in machine.rotten:
             return
         machine.rot(log.read_entries(index, index + 1, 1)[0], log)

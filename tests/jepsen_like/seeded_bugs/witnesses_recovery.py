@@ -22,7 +22,7 @@ def witness_S10() -> None:
     class Looked(Stage):
         def _phases(self) -> None:
             super()._phases()
-            parts = self.machines[NodeId(2)].nodes[-1]._parts
+            parts = self.machines[NodeId(2)].nodes[-1].parts
             applied.append((parts.state.applied.index, parts.recovery.status(parts.keeper.run).replay_target))
 
     sent = "send 10\nwait 4\nsend 5\nwait 0.8\nsend 5\nwait 0.8\n"

@@ -22,7 +22,7 @@ def played(script: str) -> tuple[Any, Any]:
     class Looked(Stage):
         def _phases(self) -> None:
             super()._phases()
-            parts = self.machines[TWO].nodes[-1]._parts
+            parts = self.machines[TWO].nodes[-1].parts
             seen.append(parts.recovery.status(parts.keeper.run))
 
     return Looked(script).run(), seen[0] if seen else None
