@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cluster.framing import FrameBuffer
+from cluster.peer.roster import REMOVED, Address, Membership, Refusal
 from cluster.peer.transport import BULK, CONTROL, Handlers
 from cluster.peer.wire import FRAME_MAX, NODE_KINDS, Kind, WireError, decode_message, encode_message, pack, unpack
 from raftlog.messages import AppendEntries, Message
@@ -101,7 +102,11 @@ class MemoryNetwork:
         if (sender.node_id, target.node_id) in self._cut or self._nodes.get(target.node_id) is not target:
             self.lost += 1
             return
-        target.receive(sender.node_id, data)
+        refusal = target.refusal_of(sender.node_id)
+        if refusal is None:
+            target.receive(sender.node_id, data)
+        else:
+            self._loop.call_soon(sender.on_refused, target.node_id, refusal)
 
 
 class MemoryTransport:
@@ -112,6 +117,7 @@ class MemoryTransport:
         self.handlers: Handlers | None = None
         self.dropped = 0
         self._network = network
+        self._membership: Membership | None = None
 
     async def start(self, handlers: Handlers) -> None:
         """Listens."""
@@ -130,6 +136,20 @@ class MemoryTransport:
         """The same at once, as when a process dies."""
         self._network.leave(self)
         self.handlers = None
+
+    def set_members(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+        """Those that left are not listened to any more; everybody else is, member or guest."""
+        self._membership = membership
+
+    def refusal_of(self, peer: NodeId) -> Refusal | None:
+        """Why nothing of that node is taken; None if it is."""
+        left = self._membership.removed.get(peer) if self._membership is not None else None
+        return Refusal(f"node {peer} was removed", REMOVED, left.since) if left is not None else None
+
+    def on_refused(self, peer: NodeId, refusal: Refusal) -> None:
+        """What this node sent was not let in."""
+        if self.handlers is not None:
+            self.handlers.refused(peer, refusal)
 
     def send(self, messages: Iterable[Message]) -> None:
         """Sends Raft messages; what cannot be sent now is lost."""

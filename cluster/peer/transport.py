@@ -13,38 +13,25 @@ import ipaddress
 import logging
 import socket as socket_module
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from cluster.framing import FrameBuffer, FrameTooLargeError
-from cluster.peer.wire import FRAME_MAX, NODE_KINDS, Kind, WireError, decode_message, encode_message, pack, unpack
+from cluster.peer.connections import BULK, CONTROL, Inlet, Link
+from cluster.peer.roster import REMOVED, Address, Membership, Refusal, Roster
+from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-CONTROL, BULK = "control", "bulk"
+__all__ = ["BULK", "CONTROL", "Handlers", "Inlet", "Link", "Membership", "PeerTransport"]
+
 OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
-HANDSHAKE_S = 5.0
+REDIAL_REMOVED_S = 5.0
+"""A node that was told that it left asks no more often."""
 DIAL_S = 2.0
 """A dial into a partition is given up and repeated: the system's own timeout would outlive the partition by minutes."""
-UNACKNOWLEDGED_MS = 5000
-"""A connection whose bytes nobody acknowledges for so long is closed, for the same reason."""
-_USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
-HELLO_MAX = 4096
-"""Longest frame from a stranger, bytes."""
-
-
-class Membership(NamedTuple):
-    """What a handshake carries and is checked against: a node of another cluster, or with another disk, is refused."""
-
-    cluster_uuid: str
-    group_id: int
-    node_id: NodeId
-    node_uuid: str
-    members: dict[NodeId, str]
-    """node id -> node uuid of every member."""
 
 
 class Handlers(NamedTuple):
@@ -54,181 +41,47 @@ class Handlers(NamedTuple):
     closed: Callable[[NodeId], None]
     frame: Callable[[NodeId, int, list[Any], bytes], None]
     """Forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise WireError."""
-
-
-class Link(asyncio.Protocol):
-    """One dialled connection: sends only; hears at most a refusal."""
-
-    def __init__(self, owner: PeerTransport, peer: NodeId, channel: str) -> None:
-        self.peer = peer
-        self.channel = channel
-        self.lost = asyncio.get_running_loop().create_future()
-        self._owner = owner
-        self._buffer = FrameBuffer(HELLO_MAX)
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduces this node."""
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        socket = transport.get_extra_info("socket")
-        if socket is not None and _USER_TIMEOUT is not None:
-            socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
-        me = self._owner.membership
-        hello = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, self.peer, self.channel]
-        transport.write(pack(Kind.HELLO, [*hello, self._owner.incarnation]))
-        self._owner.links[self.peer, self.channel] = self
-
-    def data_received(self, data: bytes) -> None:
-        """The only thing a peer says here is why it refuses this node."""
-        try:
-            buffer, frames = self._buffer.feed(data)
-            for start, stop in frames:
-                kind, header, _ = unpack(buffer, start, stop)
-                if kind == Kind.REFUSED:
-                    logger.error("node %d refuses this node: %s", self.peer, header[0] if header else "no reason")
-        except (WireError, FrameTooLargeError) as error:
-            logger.warning("node %d answered with a bad frame: %s", self.peer, error)
-            self.abort()
-
-    def abort(self) -> None:
-        """Ends the connection; the dialler tries again."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The dialler tries again; the driver hears of it."""
-        if self._owner.links.get((self.peer, self.channel)) is self:
-            del self._owner.links[self.peer, self.channel]
-        if not self.lost.done():
-            self.lost.set_result(None)
-        if self.channel == CONTROL:
-            self._owner.on_closed(self.peer)
-
-
-class Inlet(asyncio.Protocol):
-    """One accepted connection: a peer's messages, after its handshake."""
-
-    def __init__(self, owner: PeerTransport) -> None:
-        self._owner = owner
-        self._buffer = FrameBuffer(FRAME_MAX)
-        self._early = b""
-        """What arrived of the handshake."""
-        self._peer: NodeId | None = None
-        self._refused = False
-        self._channel = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Waits for the handshake, not for ever."""
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._owner.inlets[self] = None
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
-
-    def _no_hello(self) -> None:
-        if self._peer is None and self.transport is not None:
-            self.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Dispatches every complete frame."""
-        try:
-            peer = self._peer
-            if peer is None:
-                data = self._take_hello(data)
-                peer = self._peer
-                if peer is None:
-                    return
-            buffer, frames = self._buffer.feed(data)
-            for start, stop in frames:
-                kind, header, payload = unpack(buffer, start, stop)
-                self._owner.on_frame(peer, kind, header, payload)
-        except (WireError, FrameTooLargeError) as error:
-            name = self.transport.get_extra_info("peername") if self.transport else None
-            logger.warning("a bad frame on the peer port from %s, connection closed: %s", name, error)
-            if self.transport is not None:
-                self.transport.abort()
-
-    def _take_hello(self, data: bytes) -> bytes:
-        """Handles the handshake once it is complete; returns what follows it, which may be frames of any length."""
-        early = self._early = self._early + data
-        if self._refused:
-            self._early = b""
-            return b""
-        if len(early) < 4:
-            return b""
-        length = int.from_bytes(early[:4], "big", signed=True)
-        if not 0 <= length <= HELLO_MAX:
-            raise FrameTooLargeError(f"handshake of {length} bytes; the limit is {HELLO_MAX}")
-        stop = 4 + length
-        if len(early) < stop:
-            return b""
-        self._early = b""
-        kind, header, _ = unpack(early, 4, stop)
-        self._on_hello(kind, header)
-        return early[stop:]
-
-    def _on_hello(self, kind: int, header: list[Any]) -> None:
-        assert self.transport is not None
-        if kind != Kind.HELLO or len(header) < 6:
-            raise WireError("the first frame is no handshake")
-        reason = self._owner.check_hello(header)[:500]
-        if reason:
-            logger.warning("a node is refused: %s", reason)
-            self.transport.write(pack(Kind.REFUSED, [reason]))
-            self.transport.close()
-            self._refused = True
-            return
-        self._peer = NodeId(header[2])
-        self._channel = header[5]
-        self._owner.on_hello(self._peer, self._channel, header[6] if len(header) > 6 else 0)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """A peer that closes its control connection may be dead."""
-        self._owner.inlets.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._peer is not None and self._channel == CONTROL:
-            self._owner.on_closed(self._peer)
+    refused: Callable[[NodeId, Refusal], None] = lambda peer, refusal: None
+    """A peer does not let this node in."""
 
 
 class PeerTransport:
     """Implements `raft_driver.Transport`, and carries forwarded requests."""
 
     def __init__(
-        self, membership: Membership, addresses: dict[NodeId, tuple[str, int]], bind: tuple[str, int],
-        incarnation: int = 0,
+        self, membership: Membership, addresses: dict[NodeId, Address], bind: Address, incarnation: int = 0,
+        advertised: Address | None = None,
     ) -> None:  # fmt: skip
         """`addresses`: where each peer listens, by host name or ip; names are resolved at every dial.
 
-        `incarnation`: another one at every start of the node; 0 is not compared.
+        `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
+        node, for those that do not know it yet; else its entry in `addresses`.
         """
-        self.membership = membership
+        self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
-        self._addresses = {peer: address for peer, address in addresses.items() if peer != membership.node_id}
+        self._advertised = advertised or addresses.get(membership.node_id)
         self._bind = bind
         self._handlers: Handlers | None = None
         self._server: asyncio.Server | None = None
-        self._diallers: list[asyncio.Task[None]] = []
+        self._diallers: dict[NodeId, list[asyncio.Task[None]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._incarnations: dict[NodeId, object] = {}
+        self._is_removed = False
         self._closing = False
 
     async def start(self, handlers: Handlers) -> None:
         """Listens and starts dialling. Raises OSError if the port cannot be bound."""
         self._handlers = handlers
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Inlet(self), *self._bind)
-        for peer in self._addresses:
-            for channel in (CONTROL, BULK):
-                self._diallers.append(loop.create_task(self._dial(peer, channel), name=f"dial-{peer}-{channel}"))
+        self._server = await asyncio.get_running_loop().create_server(lambda: Inlet(self), *self._bind)
+        self._dial_all()
 
     async def close(self) -> None:
         """Closes every connection."""
         self._closing = True
-        tasks = [*self._diallers, *self._lookups]
+        tasks = [*(task for tasks in self._diallers.values() for task in tasks), *self._lookups]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -237,6 +90,36 @@ class PeerTransport:
                 transport.abort()
         if self._server is not None:
             self._server.close()
+
+    def set_members(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+        """The members have changed: new ones are dialled, those that left are told so, links to old addresses end."""
+        before = {peer: self.roster.address_of(peer) for peer in self.roster.peers()}
+        self.roster.update(membership, addresses)
+        for peer, address in before.items():
+            if self.roster.address_of(peer) != address:
+                self._stop_dialling(peer)
+        for inlet in list(self.inlets):
+            left = membership.removed.get(inlet.peer) if inlet.peer is not None else None
+            if left is not None:
+                reason = f"node {inlet.peer} was removed from this cluster at entry {left.since}"
+                inlet.refuse(Refusal(reason, REMOVED, left.since))
+        if self._server is not None:
+            self._dial_all()
+
+    def _dial_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for peer in self.roster.peers():
+            if peer not in self._diallers and not self._closing:
+                self._diallers[peer] = [
+                    loop.create_task(self._dial(peer, channel), name=f"dial-{peer}-{channel}")
+                    for channel in (CONTROL, BULK)
+                ]
+
+    def _stop_dialling(self, peer: NodeId) -> None:
+        for task in self._diallers.pop(peer, ()):
+            task.cancel()
+        for link in [link for (to, _), link in self.links.items() if to == peer]:
+            link.abort()
 
     def send(self, messages: Iterable[Message]) -> None:
         """Sends Raft messages, one write per connection."""
@@ -273,8 +156,8 @@ class PeerTransport:
     async def _dial(self, peer: NodeId, channel: str) -> None:
         loop = asyncio.get_running_loop()
         delay = REDIAL_MIN_S
-        while True:
-            host, port = self._addresses[peer]
+        while (address := self.roster.address_of(peer)) is not None:
+            host, port = address
             try:
                 async with asyncio.timeout(DIAL_S):
                     _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
@@ -285,12 +168,11 @@ class PeerTransport:
                 await link.lost
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S
-            await asyncio.sleep(delay)
+            await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay)
             delay = min(REDIAL_MAX_S, delay * 2)
 
-    async def _leave_old_address(self, peer: NodeId) -> None:
+    async def _leave_old_address(self, peer: NodeId, host: str, port: int) -> None:
         """Drops links to an address that the peer's name no longer has: the dialler makes new ones at once."""
-        host, port = self._addresses[peer]
         try:
             rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket_module.SOCK_STREAM)
         except OSError as error:
@@ -305,42 +187,43 @@ class PeerTransport:
 
     # --- called by the protocols ---------------------------------------------------------------------------------
 
-    def on_hello(self, peer: NodeId, channel: str, incarnation: object) -> None:
+    def hello(self, peer: NodeId, channel: str) -> list[Any]:
+        """How this node introduces itself (wire.Kind.HELLO)."""
+        me = self.roster.membership
+        who = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, peer, channel, self.incarnation]
+        return [*who, *self._advertised] if self._advertised is not None else who
+
+    def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
         """A peer introduced itself. One that lost power, or came back under another address, has left links behind that
         nobody closes: waiting for them to time out would keep it out for seconds."""
+        before = self.roster.address_of(peer)
+        if self.roster.greet(header):
+            if before != self.roster.address_of(peer):
+                logger.info("node %d says hello and is no member as far as this node knows", peer)
+                self._stop_dialling(peer)
+            self._dial_all()
+        incarnation = header[6] if len(header) > 6 else 0
         if incarnation:
             if self._incarnations.get(peer, incarnation) != incarnation:
                 for link in [link for (to, _), link in self.links.items() if to == peer]:
                     link.abort()
             self._incarnations[peer] = incarnation
-        if channel != CONTROL or peer not in self._addresses or _is_address(self._addresses[peer][0]):
+        address = self.roster.address_of(peer)
+        if channel != CONTROL or address is None or _is_address(address[0]):
             return
-        task = asyncio.get_running_loop().create_task(self._leave_old_address(peer), name=f"look up node {peer}")
+        looking = self._leave_old_address(peer, *address)
+        task = asyncio.get_running_loop().create_task(looking, name=f"look up node {peer}")
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
 
-    def check_hello(self, header: list[Any]) -> str:
-        """Why a handshake is refused; "" if it is not."""
-        cluster, group, node_id, node_uuid, to_id, channel = header[:6]
-        me = self.membership
-        if cluster != me.cluster_uuid or group != me.group_id:
-            return (
-                f"it belongs to cluster {cluster} group {group}, "
-                f"this is cluster {me.cluster_uuid} group {me.group_id}"
-            )
-        if to_id != me.node_id:
-            return f"it looks for node {to_id} at this address, which is node {me.node_id}: check [[peers]]"
-        known = me.members.get(NodeId(node_id)) if type(node_id) is int else None
-        if known is None:
-            return f"node {node_id} is no member of this cluster"
-        if known != node_uuid:
-            return (
-                f"node {node_id} comes with another disk (node uuid {node_uuid}, the cluster knows {known}): "
-                "its data directory was replaced; bring the old one back"
-            )
-        if channel not in (CONTROL, BULK):
-            return f"unknown channel {channel!r}"
-        return ""
+    def on_refused(self, peer: NodeId, header: list[Any]) -> None:
+        """A peer does not let this node in: [reason, kind, index]."""
+        reason, kind, index = [*header, *("", "", -1)[len(header) :]][:3]
+        if not self._is_removed:
+            logger.error("node %d refuses this node: %s", peer, reason or "no reason")
+        self._is_removed = self._is_removed or kind == REMOVED
+        if self._handlers is not None and not self._closing:
+            self._handlers.refused(peer, Refusal(str(reason), str(kind), index if type(index) is int else -1))
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         """A frame after the handshake. Raises WireError."""
@@ -348,10 +231,18 @@ class PeerTransport:
         if kind in NODE_KINDS:
             self._handlers.frame(peer, kind, header, payload)
             return
-        message = decode_message(kind, header, payload, self.membership.group_id)
-        if message.from_id != peer or message.to_id != self.membership.node_id:
+        message = decode_message(kind, header, payload, self.roster.membership.group_id)
+        if message.from_id != peer or message.to_id != self.roster.membership.node_id:
             raise WireError(f"a message from {message.from_id} to {message.to_id} on node {peer}'s connection")
         self._handlers.message(message)
+
+    def on_inlet_closed(self, peer: NodeId, channel: str) -> None:
+        """A connection from the peer closed. A guest that is gone is not dialled any more."""
+        if self.roster.is_guest(peer) and not any(inlet.peer == peer for inlet in self.inlets):
+            self.roster.leave(peer)
+            self._stop_dialling(peer)
+        if channel == CONTROL:
+            self.on_closed(peer)
 
     def on_closed(self, peer: NodeId) -> None:
         """A control connection from or to the peer closed."""

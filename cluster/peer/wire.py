@@ -38,8 +38,9 @@ class Kind(IntEnum):
     """What a frame carries. Values are on the wire: never renumber."""
 
     HELLO = 0
-    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation]"""
+    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port]"""
     REFUSED = 1
+    """[reason, "removed" or "", index of the entry that removed it or -1]"""
     FORWARD = 2
     FORWARD_REPLY = 3
     FETCH = 4

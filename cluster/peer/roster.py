@@ -1,0 +1,156 @@
+"""Who may talk to this node over the peer port, and where each is found: members, those that left, and guests.
+
+A node that was away does not know who joined meanwhile, and Raft needs it to listen all the same: it takes entries of a
+leader that is not in its configuration, and answers (thesis 4.1). So a node of the same cluster whose id is new here is
+let in as a **guest**, and found again at the address that its handshake names. An id is bound to one uuid for ever: who
+comes under a known id with another uuid is refused, and so is who left.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from raftlog.types import NodeId
+
+Address = tuple[str, int]
+"""Host (name or ip) and port."""
+GUESTS_MAX = 16
+"""More unknown nodes at once are no change of members but a mistake."""
+REMOVED = "removed"
+
+
+class Removed(NamedTuple):
+    """A member that left: its uuid, and since when it is out."""
+
+    node_uuid: str
+    since: int
+    """Index of the entry."""
+
+
+class Membership(NamedTuple):
+    """What a handshake carries and is checked against: a node of another cluster, or with another disk, is refused."""
+
+    cluster_uuid: str
+    group_id: int
+    node_id: NodeId
+    node_uuid: str
+    members: dict[NodeId, str]
+    """node id -> node uuid of every member."""
+    removed: dict[NodeId, Removed] = {}  # noqa: RUF012 - a value, never changed
+    """Those that left, as far as that is committed."""
+
+
+class Refusal(NamedTuple):
+    """Why a handshake is refused."""
+
+    reason: str
+    """For the operator of the node that is refused."""
+    kind: str = ""
+    """REMOVED if it left the cluster, else ""."""
+    since: int = -1
+    """Index of the entry since which it is out, -1 otherwise."""
+
+
+class Roster:
+    """See the module."""
+
+    def __init__(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+        """`addresses`: where members listen, as far as known."""
+        self.membership = membership
+        self._addresses: dict[NodeId, Address] = {}
+        self._guests: dict[NodeId, tuple[str, Address]] = {}
+        """Node id -> (uuid, where it says it listens)."""
+        self.update(membership, addresses)
+
+    def update(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+        """Other members, or other addresses. A guest that is a member now, or has left, is no guest any more."""
+        self.membership = membership
+        own = membership.node_id
+        self._addresses = {p: a for p, a in addresses.items() if p in membership.members and p != own}
+        known = self._addresses.keys() | membership.removed.keys()
+        self._guests = {peer: guest for peer, guest in self._guests.items() if peer not in known}
+
+    def peers(self) -> list[NodeId]:
+        """Everybody to dial, ascending."""
+        return sorted(self._addresses.keys() | self._guests.keys())
+
+    def address_of(self, peer: NodeId) -> Address | None:
+        """Where it listens; None if it is not to be dialled."""
+        if peer in self._addresses:
+            return self._addresses[peer]
+        return self._guests[peer][1] if peer in self._guests else None
+
+    def is_guest(self, peer: NodeId) -> bool:
+        """Known from its handshake only."""
+        return peer in self._guests
+
+    def leave(self, peer: NodeId) -> None:
+        """A guest went away; nothing for a member."""
+        self._guests.pop(peer, None)
+
+    def judge(self, header: list[Any], channels: tuple[str, ...]) -> Refusal | None:
+        """Why the handshake is refused, None if it is not."""
+        cluster, group, node_id, node_uuid, to_id, channel = header[:6]
+        me = self.membership
+        if cluster != me.cluster_uuid or group != me.group_id:
+            return Refusal(
+                f"it belongs to cluster {cluster} group {group}, this is cluster {me.cluster_uuid} group {me.group_id}"
+            )
+        if to_id != me.node_id:
+            return Refusal(f"it looks for node {to_id} at this address, which is node {me.node_id}: check [[peers]]")
+        if channel not in channels:
+            return Refusal(f"unknown channel {channel!r}")
+        if type(node_id) is not int or type(node_uuid) is not str or node_id < 1:
+            return Refusal(f"node {node_id} is no member of this cluster")
+        if node_id == me.node_id:
+            return Refusal(f"node {node_id} is this node: two configurations have the same node.id")
+        return self._judge_identity(NodeId(node_id), node_uuid, header)
+
+    def _judge_identity(self, node_id: NodeId, node_uuid: str, header: list[Any]) -> Refusal | None:
+        me = self.membership
+        known = me.members.get(node_id)
+        if known == node_uuid:
+            return None
+        if known is not None:
+            return Refusal(
+                f"node {node_id} comes with another disk (node uuid {node_uuid}, the cluster knows {known}): its data "
+                f"directory was replaced; bring the old one back, or let a new node take its place: raftmq node "
+                f"replace {node_id}"
+            )
+        left = me.removed.get(node_id)
+        if left is not None and left.node_uuid == node_uuid:
+            return Refusal(
+                f"node {node_id} was removed from this cluster at entry {left.since}; it may join again as a new node: "
+                "raftmq node add", REMOVED, left.since,
+            )  # fmt: skip
+        if left is not None:
+            return Refusal(f"id {node_id} was another node's, and ids are not used twice: raftmq node add gives it one")
+        return self._judge_guest(node_id, node_uuid, header)
+
+    def _judge_guest(self, node_id: NodeId, node_uuid: str, header: list[Any]) -> Refusal | None:
+        guest = self._guests.get(node_id)
+        if guest is not None and guest[0] != node_uuid:
+            return Refusal(f"two nodes say that they are node {node_id} (uuids {guest[0]} and {node_uuid})")
+        if _address_in(header) is None:
+            return Refusal(f"node {node_id} is no member of this cluster: raftmq node add --via http://HOST:PORT")
+        if guest is None and len(self._guests) >= GUESTS_MAX:
+            return Refusal(f"{GUESTS_MAX} nodes that are no members say hello already: {sorted(self._guests)}")
+        return None
+
+    def greet(self, header: list[Any]) -> bool:
+        """An accepted handshake; True if it is that of a guest, which is to be dialled from now on."""
+        peer, address = NodeId(header[2]), _address_in(header)
+        if peer in self._addresses or address is None:
+            return False
+        self._guests[peer] = (header[3], address)
+        return True
+
+
+def _address_in(header: list[Any]) -> Address | None:
+    """The address that a handshake names, if it is one."""
+    if len(header) < 9:
+        return None
+    host, port = header[7], header[8]
+    if type(host) is not str or not host or type(port) is not int or not 1 <= port <= 65535:
+        return None
+    return host, port

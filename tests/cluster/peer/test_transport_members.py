@@ -1,0 +1,145 @@
+"""Members come and go while the connections are up, over real sockets and in the in-memory twin."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from cluster.local_process import free_base_port
+from cluster.peer.memory import MemoryNetwork, MemoryTransport
+from cluster.peer.roster import REMOVED, Address, Membership, Refusal, Removed
+from cluster.peer.transport import Handlers, PeerTransport
+from raftlog.messages import Heartbeat, Message
+from raftlog.types import NodeId
+
+PATIENCE_S = 20.0
+ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
+UUIDS = {ONE: "u1", TWO: "u2", FOUR: "u4"}
+Transport = PeerTransport | MemoryTransport
+
+
+def membership(node: NodeId, *members: NodeId, removed: dict[NodeId, Removed] | None = None) -> Membership:
+    return Membership("c", 1, node, UUIDS[node], {each: UUIDS[each] for each in members}, removed or {})
+
+
+class Peer:
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.heard: set[int] = set()
+        self.refusals: list[tuple[NodeId, Refusal]] = []
+
+    async def start(self) -> None:
+        refused = lambda peer, refusal: self.refusals.append((peer, refusal))  # noqa: E731
+        await self.transport.start(Handlers(self._on_message, lambda _: None, lambda *_: None, refused))
+
+    def _on_message(self, message: Message) -> None:
+        self.heard.add(message.from_id)
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():
+            await asyncio.sleep(0.002)
+
+
+def says(peers: dict[NodeId, Peer], a: NodeId, b: NodeId) -> bool:
+    """Sends until it arrives: a connection comes up in its own time."""
+    if a in peers[b].heard:
+        return True
+    peers[a].transport.send([Heartbeat(a, b, 1, 0, 0)])
+    return False
+
+
+def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ...]]) -> dict[NodeId, Peer]:
+    return {
+        node: Peer(
+            PeerTransport(
+                membership(node, *known), {each: addresses[each] for each in known}, addresses[node],
+                advertised=addresses[node],
+            )
+        )
+        for node, known in members.items()
+    }  # fmt: skip
+
+
+async def close(peers: dict[NodeId, Peer]) -> None:
+    for peer in peers.values():
+        await peer.transport.close()
+
+
+def some_addresses() -> dict[NodeId, Address]:
+    base = free_base_port(5)
+    return {node: ("127.0.0.1", base + node) for node in (ONE, TWO, FOUR)}
+
+
+async def test_a_new_member_is_dialled_and_one_that_left_is_told_so() -> None:
+    addresses = some_addresses()
+    peers = tcp(addresses, {ONE: (ONE, TWO), TWO: (ONE, TWO), FOUR: (ONE, TWO, FOUR)})
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, FOUR, ONE))
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO, FOUR), addresses)
+        await until(lambda: says(peers, ONE, FOUR))
+        removed = {TWO: Removed("u2", 90)}
+        peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed=removed), addresses)
+        await until(lambda: peers[TWO].refusals)
+        assert all(refusal.kind == REMOVED and refusal.since == 90 for _, refusal in peers[TWO].refusals)
+        assert not peers[ONE].transport.connected(TWO)
+        peers[ONE].heard.clear()
+        peers[FOUR].transport.send([Heartbeat(FOUR, ONE, 1, 0, 0)])
+        await until(lambda: FOUR in peers[ONE].heard)
+        assert not peers[FOUR].refusals
+    finally:
+        await close(peers)
+
+
+async def test_who_missed_that_a_node_joined_listens_to_it_and_answers() -> None:
+    """Node 2 was away: node 4 leads now, and must be able to bring it up to date."""
+    addresses = some_addresses()
+    peers = tcp(addresses, {TWO: (TWO,), FOUR: (TWO, FOUR)})
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, FOUR, TWO) and says(peers, TWO, FOUR))
+        await peers[FOUR].transport.close()
+        dialled = peers[TWO].transport
+        assert isinstance(dialled, PeerTransport)
+        await until(lambda: dialled.roster.peers() == [])
+    finally:
+        await close(peers)
+
+
+async def test_a_member_that_moved_is_dialled_at_its_new_address() -> None:
+    addresses = some_addresses()
+    wrong = addresses | {TWO: ("127.0.0.1", addresses[TWO][1] + 1)}
+    peers = tcp(addresses, {ONE: (ONE, TWO), TWO: (ONE, TWO)})
+    peers[ONE].transport.set_members(membership(ONE, ONE, TWO), wrong)
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, TWO, ONE))
+        assert not peers[ONE].transport.connected(TWO)
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO), addresses)
+        await until(lambda: says(peers, ONE, TWO))
+    finally:
+        await close(peers)
+
+
+async def test_the_twin_does_not_listen_to_who_left_and_tells_it() -> None:
+    network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), 1)
+    peers = {node: Peer(MemoryTransport(network, node)) for node in (ONE, TWO, FOUR)}
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, TWO, ONE) and says(peers, FOUR, ONE))
+        peers[ONE].heard.clear()
+        peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed={TWO: Removed("u2", 90)}), {})
+        await until(lambda: says(peers, FOUR, ONE))
+        peers[TWO].transport.send([Heartbeat(TWO, ONE, 1, 0, 0)])
+        await until(lambda: peers[TWO].refusals)
+        assert peers[TWO].refusals[0][1].since == 90
+        assert peers[ONE].heard == {FOUR}
+    finally:
+        await close(peers)
