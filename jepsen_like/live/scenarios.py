@@ -67,6 +67,9 @@ _BUILT = (
              subjects=("raftmq",), is_scripted=True),
     Scenario("report-002", "50 kills while the log grows to 2 GiB: restarts scan little, no queue loses a row",
              subjects=("raftmq",), is_scripted=True),
+    Scenario("failover", "100 kills of the leader: how long each client waits", subjects=("raftmq",), is_scripted=True),
+    Scenario("graceful", "50 orderly stops of the leader: no send fails, and nobody waits long",
+             subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip
 
 _WAITING = (

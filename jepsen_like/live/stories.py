@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from jepsen_like.live import story_bitflip, story_report_001, story_report_002
+from jepsen_like.live import story_bitflip, story_failover, story_report_001, story_report_002
 from jepsen_like.live.story import Story
 
 STORIES: dict[str, Story] = {
     "report-001": story_report_001.STORY,
     "report-002": story_report_002.STORY,
     "bitflip-minority": story_bitflip.STORY,
+    "failover": story_failover.FAILOVER,
+    "graceful": story_failover.GRACEFUL,
 }
 """Every scenario that is scripted."""

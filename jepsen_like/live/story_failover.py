@@ -1,0 +1,101 @@
+"""`failover` and `graceful`: how long a client waits when the leader is killed, and when it is stopped in order.
+
+Both measure what single clients saw: four writers send all the time, and each blow is charged with the longest pause
+that any of them had until all was well again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+from jepsen_like.checkers.availability import quantile
+from jepsen_like.live.pauses import Acks, Blow
+from jepsen_like.live.story import Scene, Story, StoryEnds
+from jepsen_like.live.subject import LoadPlan
+
+KILLS, STOPS = 100, 50
+FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
+GRACEFUL_GAP_MS = 200
+AWAY_S = (0.3, 1.0)
+"""How long the old leader stays away: long enough for the others to settle without it."""
+CALM_S = (0.3, 0.8)
+"""Between one recovery and the next blow."""
+LAST_S = 3.0
+"""After the last blow, so that its pause has an end."""
+
+
+def play_failover(scene: Scene) -> None:
+    """The leader dies, again and again; what matters is when each client is acknowledged again."""
+
+    def kill(leader: int) -> str:
+        if not scene.stage.strike([leader]):
+            raise StoryEnds(f"node {leader} could not be killed")
+        return "kill -9"
+
+    pauses = _strike_leaders(scene, "kill-leader", scene.count(KILLS), kill)
+    median, p99 = _tell(scene, "failover", pauses)
+    scene.gate("median pause after kill -9 of the leader, ms", median, FAILOVER_MEDIAN_MS, at_most=True)
+    scene.gate("p99 pause after kill -9 of the leader, ms", p99, FAILOVER_P99_MS, at_most=True)
+
+
+def play_graceful(scene: Scene) -> None:
+    """The leader is told to stop (SIGTERM): it hands over first, so that clients hardly notice."""
+
+    def stop(leader: int) -> str:
+        begun = time.monotonic()
+        if not scene.subject.terminate(leader):
+            raise StoryEnds(f"node {leader} did not end in order within the time it has")
+        return f"ended in order after {1000 * (time.monotonic() - begun):.0f} ms"
+
+    before = scene.stage.load.counts
+    pauses = _strike_leaders(scene, "stop-leader", scene.count(STOPS), stop)
+    after = scene.stage.load.counts
+    failed, unknown = after.failed - before.failed, after.unknown - before.unknown
+    _tell(scene, "graceful", pauses)
+    scene.measured |= {"graceful_failed": failed, "graceful_unknown": unknown}
+    scene.demand(failed == unknown == 0, f"{failed} sends failed and {unknown} are unknown after orderly stops alone")
+    scene.gate("longest pause while the leader stops in order, ms", pauses[-1], GRACEFUL_GAP_MS, at_most=True)
+
+
+def _strike_leaders(scene: Scene, name: str, count: int, strike: Callable[[int], str]) -> list[float]:
+    """Milliseconds that the worst-off client waited, per blow, ascending. Raises StoryEnds."""
+    moments: list[int] = []
+    for _ in range(count):
+        with scene.act(name) as told:
+            leader = scene.stage.leader()
+            moments.append(time.monotonic_ns())
+            told.append(f"node {leader} {strike(leader)}")
+            scene.stage.sleep(scene.rng.uniform(*AWAY_S))
+            scene.subject.start_node(leader)
+            told.append(f"well again {1000 * scene.wait_well():.0f} ms after its start")
+        scene.stage.sleep(scene.rng.uniform(*CALM_S))
+    ended = time.monotonic_ns()
+    scene.stage.sleep(LAST_S)
+    acks = Acks(scene.history.ops)
+    pauses: list[float] = []
+    for at_ns, until_ns in itertools.pairwise([*moments, ended]):
+        pause = acks.worst_us(Blow(at_ns, until_ns))
+        if pause is None:
+            raise StoryEnds(f"a client was never acknowledged again after blow {len(pauses) + 1} of {count}")
+        pauses.append(pause / 1000)
+    return sorted(pauses)
+
+
+def _tell(scene: Scene, name: str, pauses: list[float]) -> tuple[float, float]:
+    """(median, p99), written down with all of them."""
+    in_us = [round(1000 * pause) for pause in pauses]
+    median, p99 = (quantile(in_us, share) / 1000 for share in (0.5, 0.99))
+    scene.tell(f"         {name}: median {median:.0f} ms, p99 {p99:.0f} ms, longest {pauses[-1]:.0f} ms, {len(pauses)}")
+    scene.measured |= {
+        f"{name}_blows": len(pauses), f"{name}_median_ms": median, f"{name}_p99_ms": p99,
+        f"{name}_longest_ms": pauses[-1], f"{name}_ms": pauses,
+    }  # fmt: skip
+    return median, p99
+
+
+LOAD = LoadPlan(1000, 256)
+"""Steady, and far below what the machine can do: waiting for the processor is not what is measured."""
+FAILOVER = Story(play_failover, load=LOAD)
+GRACEFUL = Story(play_graceful, load=LOAD)
