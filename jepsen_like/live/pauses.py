@@ -35,7 +35,7 @@ class Acks:
         return sorted(self._times)
 
     def worst_us(self, blow: Blow) -> int | None:
-        """Microseconds of the longest pause of any writer that was not over when the blow fell and began before its end.
+        """Microseconds of the longest pause of any writer that was not over at the blow and began before its end.
 
         Whole, from the acknowledgement before to the one after. None if a writer was never acknowledged again.
         """

@@ -25,7 +25,7 @@ def acks(**times_ms: list[int]) -> list[Op]:
         (105, 300, 90),  # w0 waits from 100 to 190
         (100, 300, 90),
         (95, 300, 100),  # it had begun before
-        (195, 205, 10),  # the one before was over the blow: not charged to it
+        (195, 205, 10),  # the one before was over
         (105, 115, 90),  # it outlasts the window
         (0, 50, 100),  # from the first acknowledgement on
     ],
