@@ -5,12 +5,12 @@ batch (rows and applied index together); only after it is written are the views 
 `applied`. So whoever sees an applied index, a topic, an end of a queue or a session can read what it stands for.
 
 No clock and no randomness: rows and results are a function of the log, on every replica, however its entries were
-grouped into runs.
+grouped into runs. A TRIM makes a batch of its own: it walks rows as they lie in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -29,6 +29,8 @@ from statemachine.query import QueueItem
 from statemachine.stage import Stage
 from statemachine.sums import MARKERS, RunningSums
 from statemachine.topics import TopicConfig, Topics
+from statemachine.trim import TrimMark, TrimState, highest
+from statemachine.trim import decode as decode_trim
 
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
 
@@ -68,6 +70,7 @@ class BrokerState:
         self._dedup = Dedup(kv)
         self._index = MessageIndex(kv)
         self._members = Members(kv)
+        self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
         self.sums = RunningSums(kv, self._mark.index)
         """The digest as of the last applied entry, and of the last markers."""
@@ -110,6 +113,25 @@ class BrokerState:
         """Index of the newest MEMBERSHIP that a person has taken note of; 0 for none."""
         return self._members.acknowledged
 
+    @property
+    def trim_mark(self) -> TrimMark:
+        """Where the log begins, and which TRIM said so."""
+        return self._trim.mark
+
+    @property
+    def trim_position(self) -> int:
+        """Nothing of the state refers to the log below this position; 0 if it was never trimmed."""
+        return self._trim.mark.position
+
+    @property
+    def trim_index(self) -> int:
+        """Index of the entry at `trim_position`."""
+        return self._trim.mark.first_index
+
+    def lowest_pinned_position(self) -> int | None:
+        """The lowest position of the log that rows of this state still need, however old; None if there is none."""
+        return None
+
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """The group's committed offset (next to consume), None if it never committed."""
         return self._offsets.get(group, topic_id, queue_id)
@@ -119,12 +141,13 @@ class BrokerState:
         return self._offsets.of_group(group)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """The next offset of the queue: 0 for one without messages; everything below can be fetched."""
+        """The next offset of the queue: 0 for one that never had messages; what is below, down to `min_offset`, can
+        be fetched."""
         return self._queues.max_offset(topic_id, queue_id)
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset of the queue: 0, as long as no entry type trims the log."""
-        return 0
+        """The first offset of the queue that retention has left: `max_offset` if it left none."""
+        return self._queues.min_offset(topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
         """Up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
@@ -159,17 +182,21 @@ class BrokerState:
         self._kv.flush_wal()
 
     def apply(self, entries: Sequence[Entry]) -> ApplyRun:
-        """Applies the entries after `applied`, in one batch. Raises InvariantViolationError or KVError: then nothing
-        of the run is visible, the node must stop, and every later call is refused."""
+        """Applies the entries after `applied`, in one batch, or more where there is a TRIM among them. Raises
+        InvariantViolationError or KVError: then nothing of the batch is visible, the node must stop, and every later
+        call is refused."""
         if self._failure is not None:
             raise InvariantViolationError(f"apply has failed before and the state is frozen: {self._failure}")
         if not entries:
             return ApplyRun([], set())
         try:
-            return self._apply_run(entries)
+            done = [self._apply_run(part) for part in _parts(entries)]
         except BaseException as error:
             self._failure = str(error) or repr(error)
             raise
+        if len(done) == 1:
+            return done[0]
+        return ApplyRun([result for run in done for result in run.results], set().union(*(run.grown for run in done)))
 
     def _apply_run(self, entries: Sequence[Entry]) -> ApplyRun:
         stage = Stage(self._kv)
@@ -201,6 +228,7 @@ class BrokerState:
         self._dedup.publish()
         self._index.publish()
         self._members.publish()
+        self._trim.publish()
         grown = self._queues.publish()
         self.sums.publish()
         self._mark = mark
@@ -215,6 +243,9 @@ class BrokerState:
                 return self._apply_commands(stage, commands.unpack(entry.payload))
             if kind == EntryType.MEMBERSHIP:
                 self._members.set(stage, entry)
+                return []
+            if kind == EntryType.TRIM:
+                self._apply_trim(stage, entry)
                 return []
         except (InvariantViolationError, ValueError) as error:
             raise InvariantViolationError(f"entry (term {entry.term}, index {entry.index}): {error}") from error
@@ -243,6 +274,13 @@ class BrokerState:
         if decoded.keys:
             self._index.add(stage, entry.position, entry.end_position, entry.timestamp_ms, decoded.keys)
         return results
+
+    def _apply_trim(self, stage: Stage, entry: Entry) -> None:
+        """Moves where the log begins, and with it every queue and the index. Alone in its batch, see `_parts`."""
+        trim = decode_trim(entry.payload)
+        self._trim.set(stage, trim, entry)
+        self._queues.trim(stage, trim.position, highest(trim.queues))
+        self._index.trim(stage, trim.position)
 
     # -- commands
 
@@ -312,6 +350,21 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.ACKNOWLEDGE: (BrokerState._acknowledge, 1),
 }
 """Name -> (method, number of arguments)."""
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The run, cut so that a TRIM is alone."""
+    start = 0
+    for at, entry in enumerate(entries):
+        if entry.type == EntryType.TRIM:
+            if at > start:
+                yield entries[start:at]
+            yield entries[at : at + 1]
+            start = at + 1
+    if start == 0:
+        yield entries
+    elif start < len(entries):
+        yield entries[start:]
 
 
 def _check_format(kv: KV) -> None:

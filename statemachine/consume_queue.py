@@ -7,7 +7,9 @@ log alone, not on how entries were grouped into runs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 
 from raftlog.errors import InvariantViolationError
 from statemachine import keys, query
@@ -22,6 +24,8 @@ TAILS_MAX = 2048
 
 _LAST_IN_BLOCK = BLOCK - 1
 _ITEM_SIZE = ITEM.size
+_POSITION = keys.U64
+"""The first field of an item."""
 
 Queue = tuple[int, int]
 """(topic_id, queue_id)."""
@@ -38,7 +42,7 @@ class _Tail:
 
 
 class ConsumeQueues:
-    """All queues. Only `max_offset` may be called outside the apply lane."""
+    """All queues. `max_offset` and `min_offset` may be called outside the apply lane."""
 
     def __init__(self, kv: KV, tails_max: int = TAILS_MAX) -> None:
         self._kv = kv
@@ -47,6 +51,8 @@ class ConsumeQueues:
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._ends: dict[Queue, int] = {}
+        self._firsts: dict[Queue, int] = {}
+        self._trimmed: dict[Queue, int] = {}
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         """The next offset of the queue, 0 if it has none. Every row below can be read by then.
@@ -59,6 +65,14 @@ class ConsumeQueues:
         if end is None:
             end = self._ends.setdefault(queue, query.end_offset(self._kv, topic_id, queue_id))
         return end
+
+    def min_offset(self, topic_id: int, queue_id: int) -> int:
+        """The first offset that was not trimmed; `max_offset` if all were. As `max_offset`, and as safe."""
+        queue = (topic_id, queue_id)
+        first = self._firsts.get(queue)
+        if first is None:
+            first = self._firsts.setdefault(queue, query.first_offset(self._kv, topic_id, queue_id))
+        return first
 
     def append(self, stage: Stage, topic_id: int, queue_id: int, base: int, count: int, items: bytes) -> None:
         """Adds `count` packed items at offset `base`. Raises InvariantViolationError unless that is the next one."""
@@ -96,30 +110,76 @@ class ConsumeQueues:
             del self._tails[queue]
             self._touched.pop(queue, None)
 
+    def trim(self, stage: Stage, position: int, wanted: Mapping[Queue, int]) -> None:
+        """Moves the first offset of every queue to its first message at or above `position` of the log, of those in
+        `wanted` at least to the offset there; never back, never beyond the end. Chunks wholly below it go.
+
+        Reads rows as they are in the store: nothing else of `stage` may touch a queue.
+        """
+        for queue in self._queues():
+            first, base = query.bounds(self._kv, *queue)
+            new, kept, gone = self._split(queue, base, position, max(first, wanted.get(queue, 0)))
+            if new == first:
+                continue
+            for key, chunk in gone:
+                stage.delete(CQ, key)
+                stage.before[CQ][key] = chunk
+            stage.put(CQ, keys.cq_bounds_key(*queue), keys.CQ_BOUNDS.pack(new, kept))
+            self._trimmed[queue] = new
+            tail = self._tails.get(queue)
+            if tail is not None:
+                tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
+
+    def _queues(self) -> Iterator[Queue]:
+        """Every queue that has rows: one seek each."""
+        row = next(self._kv.scan(CQ, keys.FIRST, keys.LAST), None)
+        while row is not None:
+            queue = keys.cq_queue(row[0])
+            yield queue
+            row = next(self._kv.scan(CQ, keys.cq_after_queue(*queue), keys.LAST), None)
+
+    def _split(
+        self, queue: Queue, base: int, position: int, at_least: int
+    ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
+        """(first offset to keep, base of the chunk that it is in, chunks below that)."""
+        gone: list[tuple[bytes, bytes]] = []
+        start, end = keys.cq_key(*queue, base), keys.cq_key(*queue, keys.U64_MAX)
+        for key, chunk in self._kv.scan(CQ, start, end):
+            first, count = keys.cq_base(key), len(chunk) // _ITEM_SIZE
+            base = first + count
+            if base > at_least and _position_at(chunk, count - 1) >= position:
+                below = bisect_left(range(count), position, key=lambda item, data=chunk: _position_at(data, item))  # type: ignore[misc]
+                return max(at_least, first + below), first, gone
+            gone.append((key, chunk))
+        return base, base, gone
+
     def publish(self) -> set[Queue]:
-        """Shows the run's new ends to readers, called when its batch is written; returns the queues that grew."""
+        """Shows the run's new bounds to readers, called when its batch is written; returns the queues that grew."""
         touched = self._touched
         self._touched = {}
+        self._firsts.update(self._trimmed)
+        self._trimmed = {}
         for queue, tail in touched.items():
             self._ends[queue] = tail.next_offset
             self._tails.move_to_end(queue)
         if self._dropped:
-            for queue in [queue for queue in list(self._ends) if queue[0] in self._dropped]:
-                self._ends.pop(queue, None)
+            for known in (self._ends, self._firsts):
+                for queue in [queue for queue in list(known) if queue[0] in self._dropped]:
+                    known.pop(queue, None)
             self._dropped = set()
         while len(self._tails) > self._tails_max:
             self._tails.popitem(last=False)
         return set(touched)
 
     def _close_block(self, stage: Stage, queue: Queue, tail: _Tail, at: int, piece: bytes) -> None:
-        block = at & ~_LAST_IN_BLOCK
+        first = tail.pieces[0][0] if tail.pieces else at  # where the block begins, unless that was trimmed
         before = stage.before[CQ]
         for base, items in tail.pieces:
             key = keys.cq_key(*queue, base)
             before.setdefault(key, items)
-            if base != block:
+            if base != first:
                 stage.unput(CQ, key)
-        key = keys.cq_key(*queue, block)
+        key = keys.cq_key(*queue, first)
         before.setdefault(key, None)
         stage.rows[CQ][key] = b"".join([*(items for _, items in tail.pieces), piece])
         tail.pieces = []
@@ -130,3 +190,8 @@ class ConsumeQueues:
         block = end & ~_LAST_IN_BLOCK
         rows = self._kv.scan(CQ, keys.cq_key(topic_id, queue_id, block), keys.cq_key(topic_id, queue_id, end))
         return _Tail(end, [(keys.cq_base(key), value) for key, value in rows])
+
+
+def _position_at(chunk: bytes, item: int) -> int:
+    position: int = _POSITION.unpack_from(chunk, item * _ITEM_SIZE)[0]
+    return position

@@ -7,10 +7,12 @@
              "next_topic_id"                                               u32, id of the next topic created
              "membership"                                                  u64, index | MEMBERSHIP payload
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
+             "trim"                                                        trim row (below)
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
-    cq       topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
+    cq       topic_id u32 | queue_id u32                                   min_offset u64 | first chunk at u64
+             topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
     dedup    "p" | producer_id 16                                          low u64 | max u64 | last_ms u64
              "s" | producer_id 16 | entry index u64                        session rows of 32 bytes, payload.py
              "u" | topic_id u32 | key_hash u64 | body_crc u32              queue_id u32 | queue_offset u64 |
@@ -22,6 +24,8 @@
 
     applied row (36 bytes)
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry
+    trim row (32 bytes)
+      position u64 | first_index u64: where the log begins | index u64 | timestamp_ms u64 of the TRIM that said so
 
 Group names contain neither 00 nor bytes above 7F (groups.py checks), so 00 ends a name and no name is a prefix of
 another's keys.
@@ -40,6 +44,7 @@ SUMS_KEY = b"sums"
 NEXT_TOPIC_ID_KEY = b"next_topic_id"
 MEMBERSHIP_KEY = b"membership"
 ACKNOWLEDGED_KEY = b"acknowledged"
+TRIM_KEY = b"trim"
 
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
@@ -47,6 +52,8 @@ U64 = struct.Struct(">Q")
 PRODUCER = struct.Struct(">QQQ")
 UNIQUE_VALUE = struct.Struct(">IQQQ")
 INDEX_BUCKET = struct.Struct(">QQ")
+TRIM = struct.Struct(">QQQQ")
+CQ_BOUNDS = struct.Struct(">QQ")
 
 _CQ = struct.Struct(">IIQ")
 _QUEUE = struct.Struct(">II")
@@ -71,6 +78,23 @@ def cq_base(key: bytes) -> int:
     """The base offset in a cq key."""
     base: int = _CQ.unpack(key)[2]
     return base
+
+
+cq_bounds_key = _QUEUE.pack
+"""(topic_id, queue_id) -> key of what is known of a queue that was trimmed, the first of its rows."""
+
+CQ_BOUNDS_KEY_SIZE = _QUEUE.size
+
+
+def cq_queue(key: bytes) -> tuple[int, int]:
+    """(topic_id, queue_id) of any key of the family."""
+    topic_id, queue_id = _QUEUE.unpack_from(key)
+    return topic_id, queue_id
+
+
+def cq_after_queue(topic_id: int, queue_id: int) -> bytes:
+    """The lowest key above every row of the queue."""
+    return (int.from_bytes(_QUEUE.pack(topic_id, queue_id)) + 1).to_bytes(_QUEUE.size)
 
 
 def cq_topic_range(topic_id: int) -> tuple[bytes, bytes]:
@@ -140,6 +164,11 @@ def unique_key_of_time_key(key: bytes) -> tuple[bytes, int]:
 
 index_bucket_key = _INDEX_BUCKET.pack
 """(bucket) -> key of the bucket's own row, the first of its rows."""
+
+
+def index_trim_range(position: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of all buckets whose base is below `position`."""
+    return FIRST, U64.pack(position)
 
 
 def index_merged_key(bucket: int, partition: int, position: int) -> bytes:

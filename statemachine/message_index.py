@@ -112,6 +112,12 @@ class MessageIndex:
         self._open = None
         self._changed = True
 
+    def trim(self, stage: Stage, position: int) -> None:
+        """Drops the buckets of segments below `position`, where one begins; the open bucket always stays."""
+        if self._open is not None:
+            position = min(position, self._open.base)
+        stage.delete_range(INDEX, *keys.index_trim_range(position))
+
     def publish(self) -> None:
         """Shows the run's records to readers; called when its batch is written."""
         if self._changed:

@@ -1,7 +1,7 @@
 """Reads of the consume queues, straight from the store: safe beside the apply lane.
 
 Chunks are merged while readers look: a reader that finds a hole where a chunk was replaced looks again, once, because
-the merged chunk never changes after that.
+the merged chunk never changes after that. They are trimmed, too: then the queue's bounds say so, in the same batch.
 """
 
 from __future__ import annotations
@@ -32,20 +32,38 @@ class QueueItem(NamedTuple):
 
 
 def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """The offset after the queue's last row, 0 if it has none."""
+    """The offset after the queue's last row; after all that was trimmed if it has none, 0 if it never had one."""
     first, last = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     row = kv.seek_last(CQ, first, last)
-    return 0 if row is None else keys.cq_base(row[0]) + len(row[1]) // _ITEM_SIZE
+    if row is None:
+        return first_offset(kv, topic_id, queue_id)
+    return keys.cq_base(row[0]) + len(row[1]) // _ITEM_SIZE
+
+
+def first_offset(kv: KV, topic_id: int, queue_id: int) -> int:
+    """The first offset of the queue that was not trimmed."""
+    return bounds(kv, topic_id, queue_id)[0]
+
+
+def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
+    """(first offset, base offset of the first chunk, at most that) of the queue."""
+    row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
+    if row is None:
+        return 0, 0
+    first, base = keys.CQ_BOUNDS.unpack(row)
+    return first, base
 
 
 def fetch(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:
-    """The items with start <= queue_offset < end, all of which must exist."""
+    """The items with start <= queue_offset < end, all of which must exist; [] if the first has just been trimmed."""
     if start >= end:
         return []
     for _ in range(2):
         items = _fetch_once(kv, topic_id, queue_id, start, end)
         if len(items) == end - start:
             return items
+    if start < first_offset(kv, topic_id, queue_id):
+        return []
     raise InvariantViolationError(
         f"queue {queue_id} of topic {topic_id} has {len(items)} rows from offset {start}, expected {end - start}"
     )
@@ -59,7 +77,8 @@ def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, uppe
     """
 
     def stored(queue_offset: int) -> int:
-        return fetch(kv, topic_id, queue_id, queue_offset, queue_offset + 1)[0].store_time_ms
+        items = fetch(kv, topic_id, queue_id, queue_offset, queue_offset + 1)
+        return items[0].store_time_ms if items else -1  # trimmed meanwhile: older than all that is left
 
     offsets = range(low, high)
     if upper:

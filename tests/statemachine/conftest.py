@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from raftlog.frame import make_entry, tail_after
-from raftlog.types import EMPTY_TAIL, Entry, EntryType
+from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType
 from statemachine import commands, payload
+from statemachine import trim as trims
 from statemachine.kv import FAMILIES, KV
 from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
@@ -69,6 +70,15 @@ class LogBuilder:
         count = sum(run.count for run in runs)
         return self.add(EntryType.MESSAGES, payload.encode([b"m" * 8], count, runs, sessions, unique, packed, keys))
 
+    def trim(self, entry: Entry, *queues: trims.QueueMin) -> Entry:
+        """Has the log begin at `entry`."""
+        said = trims.Trim(entry.position, entry.index, "age", queues)
+        return self.add(EntryType.TRIM, trims.encode(said))
+
+    def segments(self) -> list[Entry]:
+        """The first entry of each segment."""
+        return [entry for entry in self.entries if entry.flags & FLAG_ROLL]
+
     @staticmethod
     def session(producer: int, low: int, sequences: list[int]) -> payload.SessionRows:
         rows = [payload.SESSION_ROW.pack(s, 1, 0, s * 10, s * 100) for s in sequences]
@@ -107,6 +117,8 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
             log.command(["expire", max(0, log.now_ms - rng.choice([0, 100, 3000]))])
         elif step < 0.42:
             log.add(rng.choice([EntryType.NOOP, EntryType.DIGEST]))
+        elif step < 0.48:
+            _drawn_trim(log, rng)
         else:
             _drawn_messages(log, rng, sorted(ids.values()), sequences)
     return log.entries
@@ -129,6 +141,14 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
     effects = (commit,) if rng.random() < 0.4 else ()
     keys = rng.randbytes(8 * rng.choice([0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 40, 40, 6000]))
     log.messages(*runs, sessions=sessions, unique=unique, effects=effects, keys=keys)
+
+
+def _drawn_trim(log: LogBuilder, rng: Random) -> None:
+    """To the beginning of some segment, also one trimmed before; of some queues more, also more than they have."""
+    queues = [
+        (*queue, rng.randrange(end + 3)) for queue, end in sorted(log.ends.items()) if rng.random() < 0.2
+    ]  # fmt: skip
+    log.trim(rng.choice(log.segments()), *queues)
 
 
 def all_rows(kv: KV) -> Rows:

@@ -126,10 +126,11 @@ def test_a_row_that_does_not_continue_its_queue_stops_the_node(log: Any, base: i
 @pytest.mark.parametrize(
     ("kind", "data", "why"),
     [
-        (EntryType.TRIM, b"", "type 6"), (77, b"", "type 77"),
-        (EntryType.MESSAGES, b"short", "at least 40 bytes"), (EntryType.COMMAND, b"\x01", "not an array"),
+        (77, b"", "type 77"),
+        (EntryType.MESSAGES, b"short", "at least 40 bytes"),
+        (EntryType.COMMAND, b"\x01", "not an array"),
     ],
-)  # fmt: skip
+)
 def test_entries_that_cannot_be_applied_stop_the_node(log: Any, kind: int, data: bytes, why: str) -> None:
     kv = MemoryKV()
     state = BrokerState(kv)

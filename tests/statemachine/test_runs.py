@@ -66,6 +66,8 @@ def views(state: BrokerState) -> list[object]:
         [state.offsets_of_group(group) for group in groups],
         [state.offset(group, *queue) for group in groups for queue in queues],
         [state.max_offset(*queue) for queue in queues],
+        [state.min_offset(*queue) for queue in queues],
+        state.trim_mark,
         [state.session(bytes([producer]) * 16) for producer in range(3)],
     ]  # fmt: skip
 
