@@ -17,6 +17,10 @@ class ProposalDroppedError(RaftLogError):
     """The leader takes no proposal now (transfer under way, window full): nothing was proposed."""
 
 
+class MembershipError(RaftLogError, ValueError):
+    """A change of the members that is refused; nothing was proposed, and the text says what would work."""
+
+
 class FrameError(RaftLogError):
     """Bytes are not a valid frame, or the frame does not follow the one before it."""
 
@@ -27,6 +31,13 @@ class StorageError(RaftLogError):
 
 class DiskFullError(StorageError):
     """No space for the write. What was acknowledged is intact; the node stops until there is room."""
+
+
+class OutOfSpaceError(DiskFullError):
+    """No space for a write of which nothing counts yet: unlike its parent not final, the same call may be made again.
+
+    Never raised for a sync: after a failed one nobody knows what is on disk.
+    """
 
 
 class OutOfRangeError(RaftLogError, LookupError):

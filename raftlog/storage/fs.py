@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from raftlog.errors import DiskFullError, StorageError, out_of_space
+from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError, out_of_space
 
 IOV_MAX = 1024
 """Buffers per pwritev (Linux UIO_MAXIOV)."""
@@ -236,8 +236,11 @@ def unreadable(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
-def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError) -> StorageError:
-    """The StorageError (DiskFullError for ENOSPC and EDQUOT) that tells what failed where."""
+def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, again: bool = False) -> StorageError:
+    """The StorageError (DiskFullError for ENOSPC and EDQUOT) that tells what failed where.
+
+    `again`: the call may be made again once there is space (OutOfSpaceError).
+    """
     if not out_of_space(error):
         why = error.strerror or str(error)
         return StorageError(f"{doing} {path} failed: {why}. The node stops taking part; check the disk.")
@@ -245,6 +248,7 @@ def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError) -> Sto
         free = f"{fs.free_bytes(path.parent)} bytes free"
     except OSError:
         free = "free space unknown"
-    return DiskFullError(
-        f"{doing} {path} failed: no space left ({free}). Everything acknowledged is intact; free space and start again."
-    )
+    failed = f"{doing} {path} failed: no space left ({free}). Everything acknowledged is intact"
+    if again:
+        return OutOfSpaceError(f"{failed}; free space, and the node goes on by itself.")
+    return DiskFullError(f"{failed}; free space and start again.")

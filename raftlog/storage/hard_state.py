@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError, InvariantViolationError, StorageError
+from raftlog.errors import CorruptLogError, InvariantViolationError, OutOfSpaceError, StorageError, out_of_space
 from raftlog.storage.fs import File, FileSystem, storage_error, write_file
 from raftlog.types import NOBODY, HardState, NodeId
 
@@ -53,7 +53,7 @@ def decode_slot(data: bytes, group_id: int) -> _Slot | None:
 
 
 class HardStateStore:
-    """Owns DATA/hard_state. Used by one thread. After a StorageError it refuses everything."""
+    """Owns DATA/hard_state. Used by one thread. After a StorageError it refuses everything, but for OutOfSpaceError."""
 
     __slots__ = ("_failed", "_file", "_fs", "_group_id", "_newest", "_state", "_version", "healed")
 
@@ -109,14 +109,20 @@ class HardStateStore:
         """Returns when `hard_state` is in both slots on disk (two fdatasyncs).
 
         A change of the commit hint alone is remembered and goes out with the next save or `close`. Raises StorageError,
-        and InvariantViolationError for a term that falls or a vote that changes within a term.
+        OutOfSpaceError if the same save may be made again, and InvariantViolationError for a term that falls or a vote
+        that changes within a term.
         """
         old, new = self._state, hard_state
         if new.term < old.term or (new.term == old.term and old.vote not in (NOBODY, new.vote)):
             raise InvariantViolationError(f"hard state would go from {old} to {new}: a vote is cast once per term")
         self._state = new
-        if new.term != old.term or new.vote != old.vote:
+        if new.term == old.term and new.vote == old.vote:
+            return
+        try:
             self._write()
+        except OutOfSpaceError:
+            self._state = old  # else the same save, made again, would find nothing to write
+            raise
 
     def close(self) -> None:
         """Writes the commit hint and closes; a failed store only closes."""
@@ -129,14 +135,20 @@ class HardStateStore:
         self._version += 1
         # The older slot first: until its sync returns, the newest still holds the last promise.
         self._write_slot(1 - self._newest)
-        self._write_slot(self._newest)
+        self._newest = 1 - self._newest
+        self._write_slot(1 - self._newest)
 
     def _write_slot(self, number: int) -> None:
         if self._failed:
             raise StorageError(f"{self._file.path} is closed or failed before; the node stops taking part")
+        again = False
         try:
-            self._file.pwritev([encode_slot(self._version, self._state, self._group_id)], SLOT_OFFSETS[number])
+            try:
+                self._file.pwritev([encode_slot(self._version, self._state, self._group_id)], SLOT_OFFSETS[number])
+            except OSError as error:
+                again = out_of_space(error)
+                raise
             self._file.fdatasync()
         except OSError as error:
-            self._failed = True
-            raise storage_error(self._fs, "saving term and vote in", self._file.path, error) from error
+            self._failed = not again
+            raise storage_error(self._fs, "saving term and vote in", self._file.path, error, again=again) from error

@@ -4,7 +4,8 @@ Threads. `append`, `write_idle_mark` and `close` belong to one thread (the appen
 background thread; `repair` to one thread at a time; what log_reader.py has, to anybody.
 
 Durability. Data of batch n and the sync mark of batch n-1 go out under one fdatasync. A file gets its final name only
-when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final.
+when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final, but for a
+write that found no space: nothing of it counts, and the same append may be tried again.
 """
 
 from __future__ import annotations
@@ -107,8 +108,9 @@ class SegmentedLog(CuttableLog):
         """Writes entries that follow the tail, or that replace a conflicting end of the log; returns when durable.
 
         Entries already here, byte for byte, are skipped: the log is cut only where it differs (Raft paper, 5.3).
-        Raises FrameError if the entries do not follow (nothing is written), StorageError or DiskFullError if a call
-        fails: then the log refuses everything, what was durable before stays.
+        Raises FrameError if the entries do not follow (nothing is written), OutOfSpaceError if there is no room for
+        them now (the tail may have moved to the end of a file), and any other StorageError if a call fails: then the
+        log refuses everything, what was durable before stays.
         """
         if self._failure is not None:
             raise StorageError(self._failure)
@@ -120,9 +122,15 @@ class SegmentedLog(CuttableLog):
                 if not entries:
                     return
             tail = self._check_chain(self._tail, entries)
+        except OSError as error:  # a cut that broke off half-way is recovery's to finish
+            raise self._fail("appending to", error) from error
+        try:
             self._write(entries)
         except OSError as error:
-            raise self._fail("appending to", error) from error
+            if not out_of_space(error):
+                raise self._fail("appending to", error) from error
+            self._forget_unwritten()
+            raise storage_error(self._fs, "appending to", self._segments[-1].path, error, again=True) from error
         self._tail = tail
 
     def _write(self, entries: Sequence[Entry]) -> None:
@@ -134,7 +142,7 @@ class SegmentedLog(CuttableLog):
         if self._marked_end != self._tail.end_position and not entries[0].flags & FLAG_ROLL:
             self._write_mark(self._tail)
         for entry in entries:
-            if entry.flags & FLAG_ROLL:
+            if entry.flags & FLAG_ROLL and active.base != entry.position:  # else its file was made in an earlier try
                 active = self._roll(active, buffers, at, entry)
                 index = active.index
                 assert index is not None
@@ -146,7 +154,21 @@ class SegmentedLog(CuttableLog):
         file = active.file
         assert file is not None
         file.pwritev(buffers, LOCAL_HEADER_SIZE + at - active.header.base_position)
-        file.fdatasync()
+        self._sync(file)
+
+    def _sync(self, file: File) -> None:
+        """A failure is final, for whatever reason: raised as StorageError, past those who would try again."""
+        try:
+            file.fdatasync()
+        except OSError as error:
+            raise self._fail("syncing", error) from error
+
+    def _forget_unwritten(self) -> None:
+        """The index knows again what is on disk, and no more."""
+        index = self._segments[-1].index
+        assert index is not None
+        with self._cutting:
+            index.cut(self._tail.index + 1)
 
     def write_idle_mark(self) -> None:
         """Writes and syncs the mark for the last batch alone, if it has none yet: the lane calls it when idle."""
@@ -158,9 +180,11 @@ class SegmentedLog(CuttableLog):
         assert file is not None
         try:
             self._write_mark(self._tail)
-            file.fdatasync()
         except OSError as error:
+            if out_of_space(error):
+                return  # the next append writes it
             raise self._fail("marking", error) from error
+        self._sync(file)
 
     def _fail(self, doing: str, error: OSError) -> StorageError:
         failure = storage_error(self._fs, doing, self._segments[-1].path, error)
@@ -176,12 +200,13 @@ class SegmentedLog(CuttableLog):
         assert old.index is not None
         if buffers:
             file.pwritev(buffers, old.file_offset(at))
-            file.fdatasync()  # before the new name exists: only the last file may ever be torn
+            self._sync(file)  # before the new name exists: only the last file may ever be torn
         end = self._tail_at_roll(old, first, buffers)
         self._write_sidecar(old, end, durable=False)
         new = self._open_next(end)
         with self._publishing:
             self._segments = (*self._segments, new)
+        self._tail = end  # durable, and what a next try starts from should the rest find no space
         self._mark_seq = 1
         self._marked_end = end.end_position
         old.file = None
@@ -206,10 +231,13 @@ class SegmentedLog(CuttableLog):
             file.truncate(0)
         page = encode_header(end, self._group_id)
         file.pwritev([page], 0)
-        file.fdatasync()
+        self._sync(file)
         self._fs.rename(temporary, path)
         self._prepared = None
-        self._fs.fsync_dir(self._log)
+        try:
+            self._fs.fsync_dir(self._log)
+        except OSError as error:
+            raise self._fail("naming a file in", error) from error
         file.path = path
         segment = Segment(path, decode_header(page, path, self._group_id))
         segment.file = file

@@ -55,7 +55,7 @@ def test_a_failed_log_refuses_everything(new_log: NewLog, frames: Frames) -> Non
     entries = frames(log.tail, [100] * 3)
     log.append(entries[:2])
     fs.fail_call(fs.calls + 3)  # mark, frames, fdatasync
-    with pytest.raises(StorageError, match=r"appending to /data/log/0{20}\.seg failed: Input/output error"):
+    with pytest.raises(StorageError, match=r"syncing /data/log/0{20}\.seg failed: Input/output error"):
         log.append(entries[2:])
     calls = fs.calls
     for refused in (lambda: log.append(entries[2:]), log.write_idle_mark):

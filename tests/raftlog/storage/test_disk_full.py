@@ -1,0 +1,166 @@
+"""A log and a vote on a disk without room: nothing that was refused counts, and the same call made again succeeds.
+
+Every call of a scripted life that is not a sync finds no space, once: then the same append is made again, and the log
+must be, byte for byte, the one of a life without a full disk. A sync that finds no space is final.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError
+from raftlog.storage.hard_state import HardStateStore
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, HardState, NodeId
+
+DATA = Path("/data")
+GROUP = 7
+SIZES = ([100, 0, 700], [900] * 3, [1500, 1500, 600, 600], [600] * 8, [6000, 20], [3000, 3000, 3000, 3000])
+Frames = Callable[..., list[Entry]]
+NewLog = Callable[..., tuple[MemoryFileSystem, SegmentedLog]]
+
+
+def life(log: SegmentedLog, frames: Frames, prepared: bool) -> tuple[list[Entry], int]:
+    """Appends all batches, each again for as long as there is no space; returns what was appended, and the refusals."""
+    done, refusals = log.read_entries(0, 1, 1), 0
+    for number, sizes in enumerate(SIZES):
+        batch = frames(log.tail, sizes)
+        while True:
+            try:
+                log.append(batch)
+                break
+            except OutOfSpaceError:
+                refusals += 1
+                assert log.read_entries(0, len(done), 1 << 30) == done
+        done += batch
+        log.write_idle_mark()
+        if prepared and number % 2 and log.needs_next():
+            log.prepare_next()
+    return done, refusals
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_every_call_finds_no_space_once(new_log: NewLog, frames: Frames, prepared: bool) -> None:
+    fs, log = new_log()
+    begin = fs.calls
+    whole, _ = life(log, frames, prepared)
+    total, refused, final = fs.calls, 0, 0
+    for number in range(begin + 1, total + 1):
+        fs, log = new_log()
+        fs.fail_call(number, errno.ENOSPC)
+        try:
+            found, refusals = life(log, frames, prepared)
+        except DiskFullError:
+            final += 1
+            assert fs.trace[-1].startswith(("fsync_dir", "fdatasync")) or "next.tmp" in str(fs.trace), fs.trace
+            continue
+        refused += refusals
+        assert found == whole, number
+        assert log.read_entries(0, len(whole), 1 << 30) == whole, number
+        fs.crash(number)
+        log = SegmentedLog.open(fs, DATA, group_id=GROUP)
+        assert log.read_entries(0, len(whole), 1 << 30) == whole, number
+        assert not log.report.damaged, number
+    assert refused > 20
+    assert final > 10
+
+
+def test_power_is_lost_while_there_is_no_space(new_log: NewLog, frames: Frames) -> None:
+    """What was refused is gone or whole, and the log takes it again."""
+    for seed in range(40):
+        fs, log = new_log()
+        done = log.read_entries(0, 1, 1)
+        fs.space_left = 1000 + 517 * seed
+        batch = frames(log.tail, [700] * 30)
+
+        def append_all(log: SegmentedLog = log, done: list[Entry] = done, batch: list[Entry] = batch) -> None:
+            for entry in batch:
+                log.append([entry])
+                done.append(entry)
+
+        with pytest.raises(OutOfSpaceError, match="goes on by itself"):
+            append_all()
+        fs.crash(seed)
+        fs.space_left = 1 << 40
+        log = SegmentedLog.open(fs, DATA, group_id=GROUP)
+        assert log.read_entries(0, len(done), 1 << 30) == done, seed
+        log.append(batch)
+        assert log.read_entries(1, len(batch) + 1, 1 << 30) == batch, seed
+
+
+def test_a_sync_without_space_is_final(new_log: NewLog, frames: Frames) -> None:
+    fs, log = new_log()
+    batch = frames(log.tail, [10, 20])
+    log.append(batch[:1])
+    fs.fail_call(fs.calls + 3, errno.ENOSPC)
+    with pytest.raises(DiskFullError, match="syncing") as caught:
+        log.append(batch[1:])
+    assert not isinstance(caught.value, OutOfSpaceError)
+    with pytest.raises(StorageError, match="start again"):
+        log.append(batch[1:])
+
+
+def test_another_leader_goes_on_where_space_ran_out(new_log: NewLog, frames: Frames) -> None:
+    """The refused entries give way to others of a later term; files made for them do not confuse."""
+    fs, log = new_log()
+    first = frames(log.tail, [1500, 1500])
+    log.append(first)
+    old, refusals = frames(log.tail, [1500, 1500]), 0
+    for space in range(0, 12_000, 500):
+        fs.space_left = space
+        try:
+            log.append(old)
+            break
+        except OutOfSpaceError:
+            refusals += 1
+    assert refusals > 3
+    fs.space_left = 1 << 40
+    new = frames(log._tail_at(2), [900] * 6, term=2)
+    log.append(new)
+    assert log.read_entries(1, 9, 1 << 30) == first + new
+    fs.crash(3)
+    assert SegmentedLog.open(fs, DATA, group_id=GROUP).read_entries(1, 9, 1 << 30) == first + new
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_vote_is_written_when_it_is_saved_again(call: int) -> None:
+    """Both slots take the vote; which of them was refused, and whether half of it was written, does not matter."""
+    path = DATA / "hard_state"
+    fs = MemoryFileSystem()
+    fs.mkdir(DATA)
+    store = HardStateStore.create(fs, path, GROUP)
+    store.save(HardState(1, NodeId(1), 0))
+    fs.fail_call(fs.calls + call, errno.ENOSPC)
+    vote = HardState(2, NodeId(3), 0)
+    with pytest.raises(OutOfSpaceError):
+        store.save(vote)
+    store.save(vote)
+    assert store.load() == vote
+    for slot in (0, 4096):
+        copy = MemoryFileSystem()
+        copy.mkdir(DATA)
+        file = copy.open(path, create=True)
+        file.pwritev([fs.open(path).pread(8192, 0)], 0)
+        copy.damage(path, slot + 20, b"\xee\xee")
+        assert HardStateStore.open(copy, path, GROUP).load() == vote
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_refused_vote_never_takes_the_last_promise_with_it(call: int) -> None:
+    for seed in range(20):
+        path = DATA / "hard_state"
+        fs = MemoryFileSystem()
+        fs.mkdir(DATA)
+        store = HardStateStore.create(fs, path, GROUP)
+        store.save(HardState(1, NodeId(1), 0))
+        fs.fail_call(fs.calls + call, errno.ENOSPC)
+        with pytest.raises(OutOfSpaceError):
+            store.save(HardState(2, NodeId(3), 0))
+        fs.crash(seed)
+        found = HardStateStore.open(fs, path, GROUP).load()
+        assert found in (HardState(1, NodeId(1), 0), HardState(2, NodeId(3), 0))
