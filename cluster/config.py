@@ -22,7 +22,9 @@ __all__ = ["Config", "ConfigError", "dump", "load", "split_address"]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
+Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+NodeNumbers = Annotated[str, msgspec.Meta(pattern=r"^([1-9][0-9]{0,4}(;[1-9][0-9]{0,4})*)?$")]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Uuid = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")]
 
@@ -98,6 +100,10 @@ class RaftSection(_Section, frozen=True, kw_only=True):
     election_ticks: Positive = 10
     inflight_bytes_max: Positive = 8 << 20
     append_bytes_max: Positive = 1 << 20
+    preferred_leaders: NodeNumbers = ""
+    """Ids of the nodes that should lead, best first; equal on every node."""
+    preferred_lag_entries: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 64
+    """A node that is further behind is not handed leadership by preference."""
 
 
 class LogSection(_Section, frozen=True, kw_only=True):
@@ -166,6 +172,46 @@ class BackupSection(_Section, frozen=True, kw_only=True):
     keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
 
 
+class RetentionSection(_Section, frozen=True, kw_only=True):
+    """How long the log keeps messages, read or not; whole segment files go, never the newest two."""
+
+    hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 72
+    """Log time; 0: for ever."""
+    ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Instead of `hours`, unless it is 0."""
+    bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of log; 0: as many as there are."""
+    protect_unconsumed: bool = False
+    """Keep, whatever else is said here, what a consumer group has not consumed."""
+    delete_when: str = "04"
+    """Hours of the day, local time of the leader, when what has expired goes ("04;16"); "" for any time."""
+    every_ms: Milliseconds = 10_000
+    disk_max_used_percent: Percent = 75
+    """Above it what has expired goes at any hour."""
+    disk_force_clean_percent: Percent = 85
+    """Above it the oldest goes although it has not expired."""
+    disk_refuse_writes_percent: Percent = 90
+    """Above it nothing more is written."""
+    delete_batch_files: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """Segments that one TRIM gives up."""
+    delete_gap_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 100
+    """Between the removal of one file and the next."""
+
+    @property
+    def keep_ms(self) -> int:
+        """How long messages are kept, unless their topic says otherwise; 0: for ever."""
+        return self.ms or self.hours * 3_600_000
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """`delete_when` as numbers; empty for any time. Raises ValueError."""
+        words = [word.strip() for word in self.delete_when.split(";")] if self.delete_when.strip() else []
+        hours = frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= 2)
+        if len(words) != len(hours) or not hours <= set(range(24)):
+            raise ValueError(f'"{self.delete_when}" is no list of different hours from 00 to 23')
+        return hours
+
+
 class RepairSection(_Section, frozen=True, kw_only=True):
     """What this node gives to others that fetch what their disks lost."""
 
@@ -211,6 +257,7 @@ class Config(_Section, frozen=True, kw_only=True):
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()
     backup: BackupSection = BackupSection()
+    retention: RetentionSection = RetentionSection()
     repair: RepairSection = RepairSection()
     consistency: ConsistencySection = ConsistencySection()
     failpoints: FailpointsSection = FailpointsSection()
@@ -363,6 +410,8 @@ def _expected(kind: Any) -> str:
         return "a text in quotes"
     base, meta = typing.get_args(kind)
     if base is str:
+        if meta.pattern and ";" in meta.pattern:
+            return 'node ids, best first, as "2;1", or empty'
         return "a text in quotes, not empty" if meta.min_length else "a UUID in lower case, or empty"
     return f"a whole number from {meta.ge} to {meta.le}" if meta.le is not None else f"a whole number from {meta.ge} up"
 

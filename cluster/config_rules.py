@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -42,6 +43,7 @@ def check(config: Config, source: Source) -> None:
     _check_ports(config, source)
     _check_limits(config, source)
     _check_backup(config, source)
+    _check_retention(config, source)
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
@@ -158,6 +160,27 @@ def _check_backup(config: Config, source: Source) -> None:
             "a node is started from many working directories, and its backups belong in one place",
             f'write, for example: to = "/var/backups/{target}"',
         )
+
+
+def _check_retention(config: Config, source: Source) -> None:
+    retention = config.retention
+    try:
+        _ = retention.delete_hours
+    except ValueError as error:
+        raise ConfigError(
+            f"{source.where(('retention', 'delete_when'))}: retention.delete_when cannot be {retention.delete_when!r}",
+            str(error),
+            'write hours of the day with ; between them, for example: delete_when = "04;16", or "" for any time',
+        ) from None
+    rising = ("disk_max_used_percent", "disk_force_clean_percent", "disk_refuse_writes_percent")
+    for low, high in pairwise(rising):
+        if getattr(retention, low) > getattr(retention, high):
+            raise ConfigError(
+                f"{source.where(('retention', high))}: retention.{high} {getattr(retention, high)} is below "
+                f"retention.{low} {getattr(retention, low)}",
+                "as a disk fills up, what has expired goes first, then what has not, and writes are refused last",
+                f"set {high} to {getattr(retention, low)} or more, or lower {low}",
+            )
 
 
 def _check_limits(config: Config, source: Source) -> None:

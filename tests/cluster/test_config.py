@@ -150,7 +150,7 @@ WRONG_VALUES = [
      "did you mean port?"),
     ("rafft.tick_ms", 5, "unknown section rafft",
      "a configuration has node, cluster, peers, listeners, peer, admin, raft, log, limits, send, topics, index, "
-     "offsets, dedup, backup, repair, consistency, failpoints, log_output", "did you mean raft?"),
+     "offsets, dedup, backup, retention, repair, consistency, failpoints, log_output", "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 1 to 10000",
      "write, for example: tick_ms = 50"),
     ("raft.tick_ms", 0, "raft.tick_ms cannot be 0", "raft.tick_ms is a whole number from 1 to 10000",
@@ -339,6 +339,30 @@ def test_bytes_that_are_no_text() -> None:
 def test_configurations_cannot_be_changed(file: Path) -> None:
     with pytest.raises(AttributeError):
         load(file).raft.tick_ms = 5  # type: ignore[misc]
+
+
+def test_retention_in_hours_or_milliseconds_at_hours_of_the_day() -> None:
+    default = load(None, {}, MINIMAL).retention
+    assert (default.keep_ms, default.delete_hours) == (72 * 3_600_000, frozenset({4}))
+    assert load(None, {}, MINIMAL | {"retention.ms": 500}).retention.keep_ms == 500
+    assert load(None, {}, MINIMAL | {"retention.hours": 0}).retention.keep_ms == 0
+    assert load(None, {}, MINIMAL | {"retention.delete_when": "4;16; 23"}).retention.delete_hours == {4, 16, 23}
+    assert load(None, {}, MINIMAL | {"retention.delete_when": ""}).retention.delete_hours == frozenset()
+
+
+@pytest.mark.parametrize("hours", ["24", "4,16", "04;", "x", "4;4", "-1"])
+def test_hours_that_no_day_has(hours: str) -> None:
+    found = error_of(None, {}, overrides=MINIMAL | {"retention.delete_when": hours})
+    assert found[0].endswith(f"retention.delete_when cannot be '{hours}'")
+    assert (
+        found[2] == 'write hours of the day with ; between them, for example: delete_when = "04;16", or "" for any time'
+    )
+
+
+def test_disk_percentages_rise() -> None:
+    found = error_of(None, {}, overrides=MINIMAL | {"retention.disk_refuse_writes_percent": 80})
+    assert found[0].endswith("retention.disk_refuse_writes_percent 80 is below retention.disk_force_clean_percent 85")
+    assert found[2] == "set disk_refuse_writes_percent to 85 or more, or lower disk_force_clean_percent"
 
 
 def test_every_key_and_default_is_documented() -> None:

@@ -1,0 +1,49 @@
+"""Leases: who reads which part of the log and would be left without if its files went."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Lease(NamedTuple):
+    """`holder` needs the log from `position` on, until `until_ms` of the monotonic clock."""
+
+    holder: str
+    position: int
+    until_ms: int
+
+
+class Leases:
+    """The leases of one node, in memory: whoever lost its node asks again. Any thread.
+
+    They hold files, not messages: a TRIM hides what is below it at once, its files go when no lease needs them.
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._lock = threading.Lock()
+        self._leases: dict[str, Lease] = {}
+
+    def touch(self, holder: str, position: int, ms: int) -> None:
+        """`holder` needs everything from `position` on for `ms` from now; its former lease is over."""
+        lease = Lease(holder, position, self._monotonic_ms() + ms)
+        with self._lock:
+            self._leases[holder] = lease
+
+    def release(self, holder: str) -> None:
+        """`holder` needs nothing any more."""
+        with self._lock:
+            self._leases.pop(holder, None)
+
+    def lowest(self) -> int | None:
+        """The lowest position that somebody needs; None if nobody needs any."""
+        return min((lease.position for lease in self.all()), default=None)
+
+    def all(self) -> list[Lease]:
+        """The leases that hold, lowest position first."""
+        now = self._monotonic_ms()
+        with self._lock:
+            self._leases = {holder: lease for holder, lease in self._leases.items() if lease.until_ms > now}
+            return sorted(self._leases.values(), key=lambda lease: (lease.position, lease.holder))
