@@ -142,7 +142,8 @@ def test_dump_loads_to_the_same_configuration(file: Path, tmp_path: Path) -> Non
 WRONG_VALUES = [
     # key, value, first line after the origin, second line, third line
     ("raft.tick_mss", 5, "unknown key raft.tick_mss",
-     "[raft] has tick_ms, heartbeat_ticks, election_ticks, inflight_bytes_max, append_bytes_max",
+     "[raft] has tick_ms, heartbeat_ticks, election_ticks, inflight_bytes_max, append_bytes_max, "
+     "preferred_leaders, preferred_lag_entries",
      "did you mean tick_ms?"),
     ("topics.zzz", 5, "unknown key topics.zzz", "[topics] has auto_create, default_queues",
      "use one of: auto_create, default_queues"),

@@ -1,0 +1,42 @@
+"""Where each member is reached: what the log says of it, else this node's own [[peers]].
+
+The members of GENESIS are known by configuration only. A node that joined later says where it is when it is added, and
+the log tells everybody; an entry in the log is newer than any file, so it comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cluster.config import Config, PeerNode
+from raftlog.membership import Address, Membership
+from raftlog.types import NodeId
+
+
+class Place(NamedTuple):
+    """The addresses of one member; a `PeerNode` without its id."""
+
+    host: str
+    port: int
+    admin: str
+    """The "host:port" of its HTTP API; "" if unknown."""
+    listeners: Mapping[str, str]
+    """Listener name -> advertised "host:port"."""
+
+    def as_address(self, node: NodeId) -> Address:
+        """As it stands in a MEMBERSHIP entry."""
+        return Address(node, self.host, self.port, self.admin, tuple(sorted(self.listeners.items())))
+
+
+def of_peer(peer: PeerNode) -> Place:
+    """What a [[peers]] table says."""
+    return Place(peer.host, peer.port, peer.admin, peer.listeners)
+
+
+def places(membership: Membership, config: Config) -> dict[NodeId, Place]:
+    """node id -> addresses of each voter and learner of whom any are known, in id order."""
+    configured = {NodeId(peer.id): of_peer(peer) for peer in config.peers}
+    logged = {each.id: Place(each.host, each.port, each.admin, dict(each.listeners)) for each in membership.addresses}
+    known = configured | logged
+    return {node: known[node] for node in sorted(membership.node_uuids) if node in known}
