@@ -19,6 +19,7 @@ COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-e
 PYTHON ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+TEST_JOBS ?= 2
 BENCH_ARGS ?=
 NIGHT_ARGS ?=
 
@@ -33,8 +34,8 @@ setup-dev: $(STAMPS)/dev  ## the same, with test tools and Spark (dev.lock)
 demo: $(STAMPS)/package  ## three nodes, a killed leader, every message accounted for (DEMO_ARGS=...)
 	@$(BIN)/raftmq demo $(DEMO_ARGS)
 
-test: $(STAMPS)/dev  ## the default suite (PYTEST_ARGS=...)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(STAMPS)/dev  ## the default suite, a file at a time in each of TEST_JOBS processes (PYTEST_ARGS=...)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live cluster
 	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)

@@ -111,5 +111,7 @@ class NamedTests:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Install both once; the terminal exists only in the main process."""
+    if hasattr(config, "workerinput"):  # runs a part of the tests; their reports go to the main process
+        return
     config.pluginmanager.register(TimeBudget(), "raftmq-time-budget")
     config.pluginmanager.register(NamedTests(config), "raftmq-named-tests")
