@@ -42,6 +42,7 @@ def test_without_the_process_the_port_is_still_named(
     tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_process, "port_owner", lambda port: None)
+    monkeypatch.setattr(local_process, "NAMELESS_PORT_S", 0.3)
     with pytest.raises(LocalError, match=f"port {taken}") as caught:
         local_process.check_ports([record(tmp_path, taken)])
     assert "another process holds it" in caught.value.why
