@@ -55,9 +55,10 @@ class Parts:
         try:
             self._open_state(environment, path)
             log, identity = self.directory.log, self.directory.identity
-            self.members = members_at_opening(
+            self.memberships = members_at_opening(
                 path, identity, log.genesis, log, self.state.membership, self.state.applied.index
             )
+            self.members = self.memberships[-1]
         except BaseException as error:
             # Nothing was appended: the next opening, after a checkpoint was fetched, need not scan the log again.
             self.directory.close(clean=isinstance(error, StateLostError))
@@ -69,10 +70,12 @@ class Parts:
         with self.stages.stage("run"):
             self._run_file = RunFile(fs, path, group_id=group_id)
         previous = self._run_file.previous
+        installed = self.directory.installed is not None and self.directory.installed.done
         with self.stages.stage("state"):
             opened = StateOpening(
-                fs, path, group_id, log, previous, open_kv=environment.open_kv, now_ms=clock.wall_ms()
-            ).run()
+                fs, path, group_id, log, previous, open_kv=environment.open_kv, now_ms=clock.wall_ms(),
+                installed=installed,
+            ).run()  # fmt: skip
         self.kv, self.state, self.alarms = opened.kv, opened.state, opened.alarms
         boot_id, mark = environment.boot_id(), opened.state.applied_mark
         run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
@@ -123,7 +126,7 @@ class Parts:
             ),
             hard_state=hard_state,
             log=self.directory.log,
-            voters=self.members.voter_ids,
+            members=self.memberships,
             applied_index=self.state.applied.index,
             rng=rng, vote_withheld_since=hard_state.term if withheld else None,
         )  # fmt: skip

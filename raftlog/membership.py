@@ -1,25 +1,44 @@
 """MEMBERSHIP: the entry that says who the members are from here on. The newest one in the log counts, else GENESIS.
 
-Payload: a msgpack map, docs/disk-format.md "MEMBERSHIP". Two things write it, both while no node runs: a restore (new
-nodes over the log of a backup) and unsafe-recover (one survivor goes on alone). Both give the cluster a new uuid, so
-that no node of the old one is ever let in.
+Payload: a msgpack map, docs/disk-format.md "MEMBERSHIP". While the group runs, its leader writes one per change, one
+member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force. Two things
+write it while no node runs: a restore (new nodes over the log of a backup) and unsafe-recover (one survivor goes on
+alone). Both give the cluster a new uuid, so that no node of the old one is ever let in.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import msgpack
 
-from raftlog.errors import FrameError
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.types import Entry, EntryType, NodeId
+from raftlog.errors import FrameError, MembershipError
+from raftlog.types import Entry, EntryType, NodeId, Voter
 
 FORMAT = 1
 GENESIS = "genesis"
 RESTORE = "restore"
 UNSAFE_RECOVER = "unsafe-recover"
+ADD = "add"
+PROMOTE = "promote"
+REMOVE = "remove"
+ADDRESS = "address"
+
+REMOVED_KEPT = 64
+"""Members that left and are remembered, newest last: their ids are not given to others."""
+
+
+class Address(NamedTuple):
+    """How the others reach a member; the meaning of cluster/config.py, PeerNode."""
+
+    id: NodeId
+    host: str
+    port: int
+    admin: str = ""
+    """The "host:port" of its HTTP API; "" if others cannot reach it."""
+    listeners: tuple[tuple[str, str], ...] = ()
+    """(listener name, advertised "host:port")."""
 
 
 class Membership(NamedTuple):
@@ -28,12 +47,19 @@ class Membership(NamedTuple):
     cluster_uuid: UUID
     voters: tuple[Voter, ...]
     learners: tuple[Voter, ...] = ()
+    """Members that are sent the log and do not count: neither for elections nor for commits."""
     reason: str = GENESIS
-    """`genesis`, `restore` or `unsafe-recover`."""
+    """`genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove` or `address`."""
     detail: str = ""
     """For people: what was done, and what may have been lost by it."""
     index: int = 0  # type: ignore[assignment]
     """Of the entry that says so; not in the payload."""
+    addresses: tuple[Address, ...] = ()
+    """Of those members that one is known of, by id. The others are found through each node's configuration."""
+    removed: tuple[Voter, ...] = ()
+    """The newest members that left, oldest first."""
+    manual: tuple[NodeId, ...] = ()
+    """Learners that stay learners until somebody promotes them by hand."""
 
     @property
     def node_uuids(self) -> dict[NodeId, UUID]:
@@ -45,10 +71,129 @@ class Membership(NamedTuple):
         """Ids of the voters, as listed."""
         return tuple(voter.id for voter in self.voters)
 
+    @property
+    def learner_ids(self) -> tuple[NodeId, ...]:
+        """Ids of the learners, as listed."""
+        return tuple(learner.id for learner in self.learners)
 
-def of_genesis(genesis: Genesis) -> Membership:
+    @property
+    def highest_id(self) -> NodeId:
+        """The highest id that a member has or, as far as remembered, had: the next new node takes the one above."""
+        return max(member.id for member in (*self.voters, *self.learners, *self.removed))
+
+    def address(self, node: NodeId) -> Address | None:
+        """How to reach `node`; None if no entry says so."""
+        return next((address for address in self.addresses if address.id == node), None)
+
+
+class Constants(Protocol):
+    """What GENESIS tells of the members (raftlog/storage/genesis.py)."""
+
+    @property
+    def cluster_uuid(self) -> UUID:
+        """Of the cluster."""
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The initial ones."""
+
+
+def of_genesis(genesis: Constants) -> Membership:
     """The members as long as no MEMBERSHIP entry says otherwise."""
     return Membership(genesis.cluster_uuid, genesis.voters)
+
+
+# -- changes
+
+
+def with_learner(old: Membership, voter: Voter, address: Address, *, manual: bool = False) -> Membership:
+    """`voter` joins and is sent the log; `manual`: nobody promotes it unasked.
+
+    Raises MembershipError if its id is or was another node's, or it is a member already.
+    """
+    if voter.id < 1 or address.id != voter.id:
+        raise MembershipError(f"node {voter.id} with the address of node {address.id}: give one positive id for both")
+    taken = dict((*old.removed, *old.voters, *old.learners)).get(voter.id)
+    if voter in (*old.voters, *old.learners):
+        raise MembershipError(f"node {voter.id} is a member already: nothing to add")
+    if taken not in (None, voter.uuid):
+        raise MembershipError(
+            f"id {voter.id} is or was that of the node with uuid {taken}, and ids are not given twice: add the new "
+            f"node as {old.highest_id + 1}"
+        )
+    return old._replace(
+        learners=tuple(sorted((*old.learners, voter))), addresses=_with_address(old, address),
+        removed=tuple(member for member in old.removed if member != voter),
+        manual=(*old.manual, voter.id) if manual else old.manual,
+        reason=ADD, detail=f"node {voter.id} joins as learner",
+    )  # fmt: skip
+
+
+def promoted(old: Membership, node: NodeId) -> Membership:
+    """The learner `node` becomes a voter. Raises MembershipError."""
+    learner = next((learner for learner in old.learners if learner.id == node), None)
+    if learner is None:
+        what = "a voter already" if node in old.voter_ids else "no member: add it first"
+        raise MembershipError(f"node {node} is {what}; learners are {old.learner_ids}")
+    return old._replace(
+        voters=tuple(sorted((*old.voters, learner))), learners=_less(old.learners, learner),
+        manual=tuple(each for each in old.manual if each != node),
+        reason=PROMOTE, detail=f"node {node} becomes a voter",
+    )  # fmt: skip
+
+
+def without(old: Membership, node: NodeId) -> Membership:
+    """`node` leaves. Raises MembershipError if it is no member, or the last voter."""
+    gone = next((member for member in (*old.voters, *old.learners) if member.id == node), None)
+    if gone is None:
+        raise MembershipError(
+            f"node {node} is no member; voters are {old.voter_ids}, learners {old.learner_ids}"
+        )  # fmt: skip
+    if old.voter_ids == (node,):
+        raise MembershipError(
+            f"node {node} is the only voter: add another node and promote it first, or take the cluster down"
+        )
+    return old._replace(
+        voters=_less(old.voters, gone), learners=_less(old.learners, gone),
+        addresses=tuple(address for address in old.addresses if address.id != node),
+        removed=(*_less(old.removed, gone), gone)[-REMOVED_KEPT:],
+        manual=tuple(each for each in old.manual if each != node),
+        reason=REMOVE, detail=f"node {node} leaves",
+    )  # fmt: skip
+
+
+def with_address(old: Membership, address: Address) -> Membership:
+    """A member is reached elsewhere from now on. Raises MembershipError if it is no member, or is there already."""
+    if address.id not in old.node_uuids:
+        raise MembershipError(f"node {address.id} is no member; members are {tuple(old.node_uuids)}: add it first")
+    if old.address(address.id) == address:
+        raise MembershipError(f"node {address.id} is at {address.host}:{address.port} already: nothing to change")
+    return old._replace(
+        addresses=_with_address(old, address), reason=ADDRESS,
+        detail=f"node {address.id} is at {address.host}:{address.port}",
+    )  # fmt: skip
+
+
+def is_single_change(old: Membership, new: Membership) -> bool:
+    """At most one member joins, leaves, becomes a voter or moves to another address, and nothing else.
+
+    Then any majority of `old` and any majority of `new` have a voter in common (thesis, 4.1).
+    """
+    members = (set(old.voters) ^ set(new.voters)) | (set(old.learners) ^ set(new.learners))
+    kept = set(old.addresses) & set(new.addresses)
+    moved = {address.id for address in (*old.addresses, *new.addresses) if address not in kept}
+    return old.cluster_uuid == new.cluster_uuid and len({member.id for member in members} | moved) == 1 >= len(members)
+
+
+def _less(members: tuple[Voter, ...], gone: Voter) -> tuple[Voter, ...]:
+    return tuple(member for member in members if member != gone)
+
+
+def _with_address(old: Membership, address: Address) -> tuple[Address, ...]:
+    return tuple(sorted((*(each for each in old.addresses if each.id != address.id), address)))
+
+
+# -- payload
 
 
 def encode(membership: Membership) -> bytes:
@@ -61,12 +206,22 @@ def encode(membership: Membership) -> bytes:
         {
             "format": FORMAT,
             "cluster_uuid": membership.cluster_uuid.bytes,
-            "voters": [{"id": int(voter.id), "uuid": voter.uuid.bytes} for voter in membership.voters],
-            "learners": [{"id": int(learner.id), "uuid": learner.uuid.bytes} for learner in membership.learners],
+            "voters": _pack_members(membership.voters),
+            "learners": _pack_members(membership.learners),
             "reason": membership.reason,
             "detail": membership.detail,
+            "addresses": [
+                {**address._asdict(), "listeners": [list(listener) for listener in address.listeners]}
+                for address in membership.addresses
+            ],
+            "removed": _pack_members(membership.removed),
+            "manual": [int(node) for node in membership.manual],
         }
     )
+
+
+def _pack_members(members: tuple[Voter, ...]) -> list[dict[str, Any]]:
+    return [{"id": int(member.id), "uuid": member.uuid.bytes} for member in members]
 
 
 def decode(entry: Entry) -> Membership:
@@ -85,11 +240,24 @@ def decode_payload(payload: bytes, index: int) -> Membership:
                 f"MEMBERSHIP at index {index} has format {fields['format']}, this RaftMQ reads {FORMAT}: use a newer "
                 "RaftMQ"
             )
-        voters, learners = (
-            tuple(Voter(NodeId(int(member["id"])), UUID(bytes=member["uuid"])) for member in fields[name])
-            for name in ("voters", "learners")
-        )
-        uuid, reason, detail = UUID(bytes=fields["cluster_uuid"]), str(fields["reason"]), str(fields["detail"])
+        return Membership(
+            UUID(bytes=fields["cluster_uuid"]), _unpack_members(fields["voters"]), _unpack_members(fields["learners"]),
+            str(fields["reason"]), str(fields["detail"]), index, _unpack_addresses(fields.get("addresses", ())),
+            _unpack_members(fields.get("removed", ())), tuple(NodeId(int(node)) for node in fields.get("manual", ())),
+        )  # fmt: skip
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"MEMBERSHIP payload at index {index} is not readable: {error!r}") from error
-    return Membership(uuid, voters, learners, reason, detail, index)
+
+
+def _unpack_members(packed: Any) -> tuple[Voter, ...]:
+    return tuple(Voter(NodeId(int(member["id"])), UUID(bytes=member["uuid"])) for member in packed)
+
+
+def _unpack_addresses(packed: Any) -> tuple[Address, ...]:
+    return tuple(
+        Address(
+            NodeId(int(each["id"])), str(each["host"]), int(each["port"]), str(each["admin"]),
+            tuple((str(name), str(advertised)) for name, advertised in each["listeners"]),
+        )
+        for each in packed
+    )  # fmt: skip

@@ -70,13 +70,14 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """Echoes `context`; `clock_ms` is the follower's wall clock."""
+    """Echoes `context`; `clock_ms` is the follower's wall clock; `fit`: it could lead if it were a voter."""
 
     from_id: NodeId
     to_id: NodeId
     term: int
     context: int
     clock_ms: int
+    fit: bool = True
 
 
 class TimeoutNow(NamedTuple):
@@ -87,6 +88,21 @@ class TimeoutNow(NamedTuple):
     term: int
 
 
+class InstallSnapshot(NamedTuple):
+    """An offer: what the follower needs is trimmed. It carries no data, the follower fetches (thesis 5.1 sends chunks).
+
+    The leader's log begins at `first_index`; a checkpoint that is not below `first_index - 1` exists.
+    """
+
+    from_id: NodeId
+    to_id: NodeId
+    term: int
+    first_index: int
+    last: EntryId
+    """The last entry that is trimmed, at `first_index - 1` (the paper's lastIncludedTerm and -Index)."""
+
+
 Message = (
     RequestVote | RequestVoteReply | AppendEntries | AppendEntriesReply | Heartbeat | HeartbeatReply | TimeoutNow
-)
+    | InstallSnapshot
+)  # fmt: skip

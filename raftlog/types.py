@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import NamedTuple, NewType
+from uuid import UUID
 
 NodeId = NewType("NodeId", int)
 """A small positive integer naming a member of the group. 0 means "nobody"."""
 
 NOBODY = NodeId(0)
+
+
+class Voter(NamedTuple):
+    """A member: its id in the group, and the uuid minted once with its data directory."""
+
+    id: NodeId
+    uuid: UUID
 
 
 class EntryType(IntEnum):

@@ -19,6 +19,7 @@ from raftlog.messages import (
     AppendEntriesReply,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     Message,
     RequestVote,
     RequestVoteReply,
@@ -52,6 +53,7 @@ class Kind(IntEnum):
     HEARTBEAT = 20
     HEARTBEAT_REPLY = 21
     TIMEOUT_NOW = 22
+    INSTALL_SNAPSHOT = 23
 
 
 NODE_KINDS = frozenset((Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH, Kind.FETCHED))
@@ -97,6 +99,8 @@ def encode_message(message: Message) -> list[bytes]:
         fields[3] = list(message.last)
     elif isinstance(message, AppendEntriesReply):
         fields[5] = list(message.hint)
+    elif isinstance(message, InstallSnapshot):
+        fields[4] = list(message.last)
     return [pack(kind, fields)]
 
 
@@ -111,6 +115,8 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
                 header[3] = EntryId(*header[3])
             elif kind == Kind.APPEND_ENTRIES_REPLY:
                 header[5] = EntryId(*header[5])
+            elif kind == Kind.INSTALL_SNAPSHOT:
+                header[4] = EntryId(*header[4])
             message = _TYPES[kind](*header)
     except (KeyError, TypeError, ValueError, IndexError, FrameError) as error:
         raise WireError(f"malformed message of kind {kind}: {error}") from error
@@ -153,5 +159,6 @@ _TYPES: dict[int, Any] = {
     Kind.HEARTBEAT: Heartbeat,
     Kind.HEARTBEAT_REPLY: HeartbeatReply,
     Kind.TIMEOUT_NOW: TimeoutNow,
+    Kind.INSTALL_SNAPSHOT: InstallSnapshot,
 }
 _KINDS: dict[type, Kind] = {message_type: Kind(kind) for kind, message_type in _TYPES.items()}

@@ -117,7 +117,7 @@ class Repairs:
 
     def judge(self) -> None:
         """Whether this node is fit to lead, now that something about it has changed."""
-        self._raw.may_campaign = not self.log.damage and not self.suspect
+        self._raw.hold_campaigns("repair", bool(self.log.damage or self.suspect))
         self._raw.repaired()  # if something was: what waits looks again
         self._wake()
 

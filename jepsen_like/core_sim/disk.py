@@ -34,6 +34,11 @@ class SimDisk:
         return 0
 
     @property
+    def previous(self) -> LogTail:
+        """See `first_index`."""
+        return EMPTY_TAIL
+
+    @property
     def tail(self) -> LogTail:
         """The last synced entry."""
         return self.tails[-1]

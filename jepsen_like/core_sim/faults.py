@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 from jepsen_like.core_sim.knobs import TICK_US
 from jepsen_like.core_sim.member import Member
@@ -181,7 +182,8 @@ class Faults:
         leader = self.world.leader()
         if leader is not None and not leader.paused:
             target = self._anyone().id
-            leader.act(leader.raw.transfer_leadership, target)
+            with suppress(ValueError):  # it said that it is not fit
+                leader.act(leader.raw.transfer_leadership, target)
             self.world.seen["transfers asked"] += 1
 
     def _campaign(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import Any, Protocol
+from uuid import UUID
 
 from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.machine import ListMachine
@@ -14,8 +15,9 @@ from raftlog.core.config import RaftConfig
 from raftlog.core.invariants import Before
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import InvariantViolationError
+from raftlog.membership import Membership, decode
 from raftlog.messages import Message
-from raftlog.types import NOBODY, Entry, LogTail, NodeId, Role, SoftState
+from raftlog.types import NOBODY, Entry, EntryType, LogTail, NodeId, Role, SoftState, Voter
 
 _READYS_MAX = 5_000
 
@@ -77,7 +79,7 @@ class Member:
         self.starts += 1
         try:
             self.raw = RawNode(
-                self.config, hard_state=self.disk.hard_state, log=self.disk, voters=self.voters,
+                self.config, hard_state=self.disk.hard_state, log=self.disk, members=self.members_at_start(),
                 applied_index=self.machine.applied_index, rng=rng, vote_withheld_since=self.disk.withheld,
             )  # fmt: skip
         except InvariantViolationError as error:
@@ -86,6 +88,11 @@ class Member:
         self.up = True
         if self.monitor is not None:
             self.monitor.started(self)
+
+    def members_at_start(self) -> list[Membership]:
+        """Those of GENESIS, and whatever the log says."""
+        first = Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in self.voters))
+        return [first, *(decode(entry) for entry in self.disk.entries if entry.type == EntryType.MEMBERSHIP)]
 
     def crash(self, rng: random.Random) -> bool:
         """Power fails. True if a write under way was lost."""

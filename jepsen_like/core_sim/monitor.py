@@ -27,7 +27,7 @@ class Monitor:
     """Watches one group through crashes and restarts."""
 
     def __init__(self, voters: tuple[NodeId, ...], disks: dict[NodeId, SimDisk], seen: Counter[str]) -> None:
-        self.group = GroupInvariants(voters)
+        self.group = GroupInvariants()
         self.disks = disks
         self.seen = seen
         self.sane_clock_ms = 1 << 60

@@ -181,7 +181,7 @@ class Stage:
             self.monitor.group.lost(member.id, lost)
 
     def do_unfit(self, node: str) -> None:
-        self._member(node).raw.may_campaign = False
+        self._member(node).raw.hold_campaigns("unfit", True)
 
     def do_campaign(self, node: str) -> None:
         self._act(self._member(node), "campaign")

@@ -50,6 +50,7 @@ class DurableLog:
     def __init__(self, genesis: Entry) -> None:
         self.entries = [genesis]
         self.first_index = 0
+        self.previous = EMPTY_TAIL
 
     @property
     def tail(self) -> LogTail:
@@ -105,7 +106,7 @@ class Monitor:
         """and after its report."""
         self.log: Callable[[str], None] = lambda line: None
         self.hash = 0
-        self._group = GroupInvariants(voters)
+        self._group = GroupInvariants()
         self._disks: dict[NodeId, DurableLog] = {}
         self._turns: dict[NodeId, int] = {}
         self._before: dict[NodeId, Before] = {}

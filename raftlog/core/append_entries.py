@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.core import commit, replication, transfer
+from raftlog.core import commit, membership_change, replication, transfer
 from raftlog.core.progress import Progress
 from raftlog.core.raft import Raft
 from raftlog.errors import DamagedLogError, InvariantViolationError
@@ -21,7 +21,7 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     prev = message.prev
     if prev.index < log.commit_index:
         # Late or repeated: all of it up to the commit index is here and equal. Say where we are.
-        _accept(raft, message.from_id, _append_above_commit(raft, message))
+        accept(raft, message.from_id, _append_above_commit(raft, message))
         return
     if not log.matches(prev):
         # "Reply false if log doesn't contain an entry at prevLogIndex whose term matches prevLogTerm" (figure 2)
@@ -29,13 +29,13 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
         raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
         return
     try:
-        log.append_received(message.entries)
+        membership_change.on_appended(raft, log.append_received(message.entries))
     except DamagedLogError:
         return  # a conflict next to a damaged entry: nothing was changed, and the leader asks again
     last_new = prev.index + len(message.entries)
     # "set commitIndex = min(leaderCommit, index of last new entry)": what lies above it here may still be cut
     log.commit_to(min(message.commit_index, last_new))
-    _accept(raft, message.from_id, last_new)
+    accept(raft, message.from_id, last_new)
 
 
 def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
@@ -43,12 +43,14 @@ def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
     last_new = message.prev.index + len(message.entries)
     if last_new <= log.commit_index:
         return log.commit_index
-    log.append_received(message.entries[log.commit_index - message.prev.index :])
+    entries = message.entries[log.commit_index - message.prev.index :]
+    membership_change.on_appended(raft, log.append_received(entries))
     log.commit_to(min(message.commit_index, last_new))
     return last_new
 
 
-def _accept(raft: Raft, leader: NodeId, match_index: int) -> None:
+def accept(raft: Raft, leader: NodeId, match_index: int) -> None:
+    """Tells `leader` that the log up to `match_index` is its own, once the disk holds it."""
     raft.send_after_persist(AppendEntriesReply(raft.id, leader, raft.term, False, match_index, _NO_HINT))
 
 
@@ -82,8 +84,10 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
             f"node {message.from_id} acknowledges index {message.match_index} in term {raft.term}, "
             f"the leader's log ends at {raft.log.tail.index}"
         )
-    if progress.accepted(message.match_index):
+    if progress.accepted(message.match_index, raft.log.first_index):
         commit.advance(raft)
+        if not raft.leads:
+            return  # that commit was its removal
     replication.fill_window(raft, message.from_id, progress)
     transfer.hand_over_if_caught_up(raft)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raftlog.core import membership_change
 from raftlog.core.raft import Raft
 
 
@@ -15,4 +16,6 @@ def advance(raft: Raft) -> bool:
     agreed = raft.members.agreed_match(log.persisted_index)
     if agreed <= log.commit_index or agreed < raft.term_start_index:
         return False
-    return log.commit_to(agreed)
+    log.commit_to(agreed)
+    membership_change.step_down_if_removed(raft)
+    return True

@@ -59,9 +59,7 @@ def has_quorum_contact(raft: Raft) -> bool:
 
 def start(raft: Raft) -> None:
     """The election timeout passed: ask first (pre-vote), or campaign at once if pre-votes are off."""
-    if not raft.members.is_voter(raft.id):
-        raft.election_elapsed = 0
-    elif not fit.may_campaign(raft):
+    if not fit.may_campaign(raft):
         fit.stand_aside(raft)
     elif raft.config.pre_vote:
         _pre_campaign(raft)
@@ -71,7 +69,8 @@ def start(raft: Raft) -> None:
 
 def _pre_campaign(raft: Raft) -> None:
     raft.become_pre_candidate()
-    raft.votes[raft.id] = True
+    if raft.members.is_own_voter:
+        raft.votes[raft.id] = True
     if not _count(raft):
         _ask_votes(raft)
 

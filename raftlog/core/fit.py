@@ -1,8 +1,9 @@
 """Members that are not fit to lead, or not even to vote, because their disk lost something.
 
-**A damaged middle** (`campaigns` is False): entries below the durable point cannot be read, but the true last
-(term, index) is known. Such a member votes truthfully, appends and acks; it does not campaign, because a leader must be
-able to read what it replicates (Protocol-Aware Recovery, FAST'18). The same holds for a suspect state machine.
+**A damaged middle** (`holds`): entries below the durable point cannot be read; the last (term, index) is known. Such
+a member votes truthfully, appends and acks; it does not campaign, because a leader must be able to read what it
+replicates (Protocol-Aware Recovery, FAST'18). The same holds for a suspect state machine, for segments that are still
+being fetched, and for whatever else the node has a reason for; each reason holds on its own.
 
 **A lost end** (`vote_withheld_since`): entries that the member acknowledged may be gone. They may be committed, with
 this member's ack as the deciding one; a vote for a candidate that lacks them would lose them. So it neither votes nor
@@ -18,6 +19,7 @@ campaigns until its log again holds everything that it can have acknowledged:
 
 from __future__ import annotations
 
+from raftlog.core import membership_change
 from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, Role
 
@@ -27,15 +29,23 @@ def may_vote(raft: Raft) -> bool:
     return raft.vote_withheld_since is None
 
 
+def is_fit(raft: Raft) -> bool:
+    """Nothing keeps it from leading but, perhaps, that it is no voter."""
+    return not raft.holds and may_vote(raft)
+
+
 def may_campaign(raft: Raft) -> bool:
     """A campaign begins with a vote for oneself."""
-    return raft.campaigns and may_vote(raft)
+    return is_fit(raft) and membership_change.may_stand(raft)
 
 
-def set_campaigns(raft: Raft, allowed: bool) -> None:
+def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
     """Ends a campaign under way if it may not go on; a leader goes on until it hands over or resigns."""
-    raft.campaigns = allowed
-    if not allowed and raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+    if held:
+        raft.holds.add(reason)
+    else:
+        raft.holds.discard(reason)
+    if held and raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
         stand_aside(raft)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.core import append_entries, election, read_index, replication, transfer
+from raftlog.core import append_entries, election, fit, read_index, replication, transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import Heartbeat, HeartbeatReply
 from raftlog.types import NOBODY, Role
@@ -28,7 +28,8 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     """Follows, learns commits, echoes the round."""
     append_entries.hear_leader(raft, message.from_id)
     raft.log.commit_to(message.commit_index)
-    raft.send(HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms))
+    reply = HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms, fit.is_fit(raft))
+    raft.send(reply)
 
 
 def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
@@ -37,6 +38,7 @@ def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
     if raft.role is not Role.LEADER or progress is None:
         return
     progress.recent_active = True
+    progress.fit = message.fit
     if message.context > progress.acked_round:
         progress.acked_round = message.context
         read_index.confirm(raft)

@@ -2,7 +2,8 @@
 
 `check_state` looks at one member, `Before` compares it with itself a step earlier, `GroupInvariants` holds the members
 against each other (Raft paper, figure 3: election safety, leader append-only, log matching, leader completeness, state
-machine safety) and against their disks (nothing is committed that a majority does not hold on disk).
+machine safety), against their disks (nothing is committed that a majority does not hold on disk), and the members that
+each of them counts against what its log says and against what the others count.
 All raise InvariantViolationError with both sides of the contradiction. Cost: per call O(peers) plus the new entries.
 """
 
@@ -11,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from raftlog import membership as memberships
+from raftlog.core import fit, membership_change
 from raftlog.core.log import LogReader
-from raftlog.core.quorum import majority
+from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
 from raftlog.errors import DamagedLogError, InvariantViolationError
-from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
+from raftlog.membership import Membership
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, NodeId, Role
 
 
 def _require(holds: bool, raft: Raft, rule: str, *facts: object) -> None:
@@ -55,8 +59,10 @@ def _check_role(raft: Raft) -> None:
     _require(role not in (Role.CANDIDATE, Role.LEADER) or raft.vote == raft.id, raft, "voted for itself", raft.vote)
     _require(role is Role.FOLLOWER or leads or raft.leader_id == NOBODY, raft, "campaigns only without a leader")
     withheld = raft.vote_withheld_since is not None
-    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or (raft.campaigns and not withheld), raft,
-             "campaigns only with a whole log", raft.campaigns, raft.vote_withheld_since)  # fmt: skip
+    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or not (raft.holds or withheld), raft,
+             "campaigns only with a whole log", raft.holds, raft.vote_withheld_since)  # fmt: skip
+    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or membership_change.may_stand(raft), raft,
+             "only voters campaign", raft.members.current)  # fmt: skip
     _require(not (leads and withheld), raft, "who lost entries does not lead", raft.vote_withheld_since)
     _require(not withheld or raft.term > (raft.vote_withheld_since or 0), raft,
              "who lost entries leaves the term of the loss", raft.vote_withheld_since)  # fmt: skip
@@ -66,10 +72,17 @@ def _check_role(raft: Raft) -> None:
 
 def _check_progress(raft: Raft) -> None:
     last = raft.log.tail.index
+    members = raft.members
     _require(raft.log.term_at(raft.term_start_index) == raft.term, raft, "a leader's no-op is in its log")
+    peers = sorted({*members.voters, *members.learners} - {raft.id})
+    _require(list(members.peers) == peers, raft, "the log goes to the members in force", list(members.peers), peers)
+    _require(members.is_own_voter or members.current.index > raft.log.commit_index, raft,
+             "who is no voter by a committed entry does not lead", members.current)  # fmt: skip
     for node, peer in raft.members.peers.items():
         facts = (node, peer.match_index, peer.next_index, last)
         _require(peer.match_index < peer.next_index <= last + 1, raft, "match < next <= last + 1", facts)
+        _require(peer.state is not ProgressState.SNAPSHOT or peer.match_index < raft.log.previous.index, raft,
+                 "who reaches the log is not offered a snapshot", facts)  # fmt: skip
     agreed = raft.members.agreed_match(raft.log.persisted_index)
     _require(agreed < raft.term_start_index or agreed <= raft.log.commit_index, raft, "agreed is committed", agreed)
 
@@ -84,7 +97,7 @@ class Before(NamedTuple):
     tail: EntryId
     commit: EntryId
     applied_index: int
-    match: dict[NodeId, int]
+    match: dict[NodeId, tuple[Progress, int]]
     withheld: bool
 
     @classmethod
@@ -94,7 +107,8 @@ class Before(NamedTuple):
         return cls(
             raft.term, raft.vote, raft.role, raft.leader_id, log.tail.id,
             EntryId(log.term_at(log.commit_index) or 0, log.commit_index), log.applied_index,
-            {node: peer.match_index for node, peer in raft.members.peers.items()}, raft.vote_withheld_since is not None,
+            {node: (peer, peer.match_index) for node, peer in raft.members.peers.items()},
+            raft.vote_withheld_since is not None,
         )  # fmt: skip
 
     def check(self, raft: Raft) -> None:
@@ -102,7 +116,8 @@ class Before(NamedTuple):
         log = raft.log
         _require(raft.term >= self.term, raft, "the term never falls", self.term)
         _require(log.commit_index >= self.commit.index, raft, "the commit index never falls", self.commit)
-        _require(log.matches(self.commit), raft, "a committed entry stays", self.commit)
+        trimmed = self.commit.index < log.previous.index
+        _require(trimmed or log.matches(self.commit), raft, "a committed entry stays", self.commit)
         _require(log.applied_index >= self.applied_index, raft, "the applied index never falls", self.applied_index)
         voted = raft.vote != NOBODY and (raft.term, raft.vote) != (self.term, self.vote)
         _require(not (self.withheld and voted), raft, "a withheld vote is not given", raft.vote)
@@ -116,20 +131,22 @@ class Before(NamedTuple):
         _require(raft.role in (Role.LEADER, Role.FOLLOWER, Role.PRE_CANDIDATE), raft, "a leader steps down or leads")
         if raft.role is Role.LEADER:
             _require(log.matches(self.tail), raft, "a leader only appends", self.tail, log.tail)
-            for node, match_index in self.match.items():
-                now = raft.members.peers[node].match_index
-                _require(now >= match_index, raft, "match never falls within a term", node, match_index, now)
+            for node, (peer, match_index) in self.match.items():
+                if raft.members.peers.get(node) is peer:  # else it left
+                    now = peer.match_index
+                    _require(now >= match_index, raft, "match never falls within a term", node, match_index, now)
 
 
 class GroupInvariants:
     """The group as one omniscient observer sees it; lives through crashes and restarts of its members."""
 
-    def __init__(self, voters: Sequence[NodeId]) -> None:
-        self._quorum = majority(len(voters))
+    def __init__(self) -> None:
         self._leaders: dict[int, NodeId] = {}
         self._entries: dict[EntryId, int] = {}
         self._committed: dict[int, tuple[int, int]] = {}
         """Index -> (header_crc, term in which some member first knew it committed)."""
+        self._memberships: dict[EntryId, Membership] = {}
+        """Every MEMBERSHIP entry that was in some log."""
         self._seen: dict[NodeId, int] = {}
         self._lost: set[tuple[NodeId, int, int]] = set()
 
@@ -140,6 +157,7 @@ class GroupInvariants:
     def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
         """Call after each step of `raft`; `disks` are what each member would find after a crash."""
         self._check_log_matching(raft)
+        self._check_members(raft)
         self._check_commits(raft, disks)
         self._check_leader(raft)
 
@@ -153,14 +171,52 @@ class GroupInvariants:
         # Each header covers the one before it: equal CRCs at an id mean equal prefixes, already seen.
         log = raft.log
         index = log.tail.index
-        while index >= log.reader.first_index:
+        while index >= log.first_index:
             entry_id, crc = self._entry(raft, index)
             known = self._entries.setdefault(entry_id, -1)
             if known == crc:
                 return
             _require(known == -1, raft, "log matching: one entry per (term, index)", entry_id)
             self._entries[entry_id] = crc
+            self._note_membership(raft, index)
             index -= 1
+
+    def _note_membership(self, raft: Raft, index: int) -> None:
+        entry = raft.log.entry(index)
+        if entry.type == EntryType.MEMBERSHIP:
+            self._memberships[entry.id] = memberships.decode(entry)
+
+    def _check_members(self, raft: Raft) -> None:
+        """The newest in the log is in force, "regardless of whether the entry is committed" (thesis 4.1)."""
+        log, current = raft.log, raft.members.current
+        in_log = [each for each in self._memberships if log.first_index <= each.index and log.matches(each)]
+        if in_log:
+            newest = self._memberships[max(in_log)]
+            _require(newest == current, raft, "the newest members in the log are in force", newest, current)
+        else:
+            _require(current.index < log.first_index or current.index == 0, raft,
+                     "the newest members in the log are in force", "none", current)  # fmt: skip
+
+    def check_elections(self, rafts: Sequence[Raft]) -> None:
+        """Of all members that could be elected now by the logs as they are, any two count members that differ by one
+        change at most: their majorities meet. Cost: O(members squared); call it now and then.
+
+        More than thesis 4.1 says of two configurations that follow each other: the one that is counted by a member that
+        was away may be old, but then nobody who knows better helps it.
+        """
+        able = [raft for raft in rafts if self._can_be_elected(raft, rafts)]
+        for raft in able:
+            for other in able:
+                ours, theirs = raft.members.current, other.members.current
+                _require(ours.voters == theirs.voters or _one_voter_apart(ours, theirs), raft,
+                         "electable members count majorities that meet", ours, other.id, theirs)  # fmt: skip
+
+    def _can_be_elected(self, raft: Raft, rafts: Sequence[Raft]) -> bool:
+        if not fit.may_campaign(raft):
+            return False
+        last = raft.log.tail.id
+        would_vote = [r.id for r in rafts if r.members.own_id in raft.members.voters and r.log.is_up_to_date(last)]
+        return len(would_vote) >= raft.members.quorum
 
     def _entry(self, raft: Raft, index: int) -> tuple[EntryId, int]:
         """Id and header_crc of an entry of `raft`'s log; of a damaged one, what it was when it was seen before."""
@@ -173,11 +229,12 @@ class GroupInvariants:
 
     def _check_commits(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
         log = raft.log
-        for index in range(max(self._seen.get(raft.id, -1) + 1, log.reader.first_index), log.commit_index + 1):
+        voters, quorum = raft.members.voters, raft.members.quorum
+        for index in range(max(self._seen.get(raft.id, -1) + 1, log.first_index), log.commit_index + 1):
             entry_id, found = self._entry(raft, index)
             if index not in self._committed:
-                holders = [node for node, disk in disks.items() if self._held(node, disk, index, found)]
-                _require(len(holders) >= self._quorum, raft, "a majority's disks hold what is committed", entry_id,
+                holders = [node for node in voters if self._held(node, disks[node], index, found)]
+                _require(len(holders) >= quorum, raft, "a majority's disks hold what is committed", entry_id,
                          holders)  # fmt: skip
                 self._committed[index] = (found, raft.term)
             crc, _ = self._committed[index]
@@ -188,7 +245,9 @@ class GroupInvariants:
         """The entry is, or was before an injected fault, on the disk of `node`."""
         if (node, index, header_crc) in self._lost:
             return True
-        if not disk.first_index <= index <= disk.tail.index:
+        if index < disk.first_index:
+            return True  # what is trimmed was committed, or installed as committed
+        if index > disk.tail.index:
             return False
         try:
             return disk.read_entries(index, index + 1, 1)[0].header_crc == header_crc
@@ -206,6 +265,12 @@ class GroupInvariants:
         for index in sorted(self._committed, reverse=True):
             crc, term = self._committed[index]
             if term < raft.term:
-                _require(index <= raft.log.tail.index and self._entry(raft, index)[1] == crc, raft,
-                         "leader completeness: a new leader has every committed entry", index)  # fmt: skip
+                held = index < raft.log.first_index or (
+                    index <= raft.log.tail.index and self._entry(raft, index)[1] == crc
+                )
+                _require(held, raft, "leader completeness: a new leader has every committed entry", index)
                 return
+
+
+def _one_voter_apart(ours: Membership, theirs: Membership) -> bool:
+    return len(set(ours.voters) ^ set(theirs.voters)) == 1

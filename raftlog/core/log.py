@@ -1,8 +1,9 @@
 """The log as the core sees it: what the disk holds, what is on its way there, and the marks that move along it.
 
-    first_index .. applied <= applying <= min(commit, persisted)     commit <= last
+    previous < first_index .. applied <= applying <= min(commit, persisted)     commit <= last
                    persisted <= handed <= last = tail.index
 
+`previous` is the tail just before `first_index`: what lies at or below it was committed, applied and then trimmed.
 `applying` is what Ready handed out for apply, `handed` what Ready handed out for the disk. Entries above `persisted`
 live only in the cache; older ones may come back through the LogReader.
 
@@ -23,7 +24,7 @@ from raftlog.core.entry_cache import EntryCache
 from raftlog.core.terms import TermRanges
 from raftlog.errors import FrameError, InvariantViolationError
 from raftlog.frame import check_follows, tail_after
-from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryId, LogTail
+from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 _ROLLS_KEPT = 64
 
@@ -36,11 +37,15 @@ class LogReader(Protocol):
         """Lowest index still stored; 0 for an empty log."""
 
     @property
+    def previous(self) -> LogTail:
+        """The tail just before first_index, EMPTY_TAIL if that is 0. Read when the core starts and on `trimmed`."""
+
+    @property
     def tail(self) -> LogTail:
         """The last *persisted* entry; EMPTY_TAIL if there is none. Read once, when the core starts."""
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        """[(first index, term)], ascending, covering first_index..tail.index. Read once, when the core starts."""
+        """[(first index, term)], ascending, covering first_index..tail.index. Read at start and on `trimmed`."""
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
         """Entries [low, high), cut before the one that passes `bytes_max`, at least one."""
@@ -67,7 +72,7 @@ class RaftLog:
 
     __slots__ = (
         "_rolls", "_writes", "applied_index", "applying_index", "cache", "commit_index", "handed_index",
-        "persisted_index", "reader", "tail", "terms",
+        "persisted_index", "previous", "reader", "tail", "terms",
     )  # fmt: skip
 
     def __init__(self, reader: LogReader, *, commit_index: int, applied_index: int, cache_bytes_max: int) -> None:
@@ -77,7 +82,15 @@ class RaftLog:
                 f"the state machine has applied index {applied_index}, the log on disk ends at {tail.index}: "
                 "apply never passes what the own disk holds, so entries were lost"
             )
+        previous = reader.previous
+        if applied_index < previous.index:
+            raise InvariantViolationError(
+                f"the state machine has applied index {applied_index}, the log on disk begins at "
+                f"{previous.index + 1}: what lies between was trimmed, and has to come from a checkpoint"
+            )
         self.reader = reader
+        self.previous = previous
+        """The last entry that was trimmed; EMPTY_TAIL if none was. Moves only in `trimmed`."""
         self.tail = tail
         """Last entry, persisted or not: what the next entry is stamped after."""
         self.persisted_index = tail.index
@@ -94,14 +107,20 @@ class RaftLog:
 
     # -- reading
 
+    @property
+    def first_index(self) -> int:
+        """Lowest index in the log."""
+        return self.previous.index + 1
+
     def term_at(self, index: int) -> int | None:
-        """Term of `index`; None above the tail and below what is stored. Index -1, before GENESIS, has term 0."""
+        """Term of `index`; None above the tail and below `previous`. Index -1, before GENESIS, has term 0."""
         if index == self.tail.index:
             return self.tail.term
         if index > self.tail.index:
             return None
-        if index < self.reader.first_index:
-            return 0 if index == -1 else None
+        previous = self.previous
+        if index <= previous.index:
+            return previous.term if index == previous.index else None
         return self.terms.at(index)
 
     def matches(self, entry_id: EntryId) -> bool:
@@ -113,9 +132,14 @@ class RaftLog:
         return (last.term, last.index) >= (self.tail.term, self.tail.index)
 
     def last_not_above(self, index: int, term: int) -> EntryId:
-        """The largest entry with index <= `index` and term <= `term`: the conflict hint, on both sides."""
+        """The largest entry with index <= `index` and term <= `term`: the conflict hint, on both sides.
+
+        `previous` if there is none in the log: what lies below is trimmed, and only an offer can tell about it.
+        """
+        if index <= self.previous.index:
+            return self.previous.id
         found_index, found_term = self.terms.last_not_above(min(index, self.tail.index), term)
-        return EntryId(found_term, found_index)
+        return EntryId(found_term, found_index) if found_index > self.previous.index else self.previous.id
 
     def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
         """Entries [low, high) from memory, or their persisted beginning from disk; at least one."""
@@ -138,8 +162,10 @@ class RaftLog:
         self.terms.add(entry.index, entry.term)
         self.cache.append(entry)
 
-    def append_received(self, entries: Sequence[Entry]) -> None:
-        """Adds entries that follow one this log holds (a follower, after the prev check).
+    def append_received(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Adds entries that follow one this log holds (a follower, after the prev check); returns those that are new.
+
+        The first of them took the place of whatever the log held at its index and above.
 
         "If an existing entry conflicts with a new one (same index but different terms), delete the existing entry and
         all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already
@@ -148,26 +174,26 @@ class RaftLog:
         """
         for at, entry in enumerate(entries):
             if entry.index > self.tail.index:
-                self._append_chained(entries[at:])
-                return
+                return self._append_chained(entries[at:])
             if self.term_at(entry.index) != entry.term:
                 self._truncate_from(entry.index)
-                self._append_chained(entries[at:])
-                return
+                return self._append_chained(entries[at:])
             held = self.cache.get(entry.index)
             if held is not None and held.header_crc != entry.header_crc:
                 raise InvariantViolationError(
                     f"two entries with id {entry.id}: header_crc {held.header_crc:08x} here, "
                     f"{entry.header_crc:08x} at the leader"
                 )
+        return ()
 
-    def _append_chained(self, entries: Sequence[Entry]) -> None:
+    def _append_chained(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         for entry in entries:
             try:
                 check_follows(self.tail, entry)
             except FrameError as error:
                 raise InvariantViolationError(f"the leader's entry breaks the chain: {error}") from error
             self.append(entry)
+        return entries
 
     def _truncate_from(self, index: int) -> None:
         if index <= self.commit_index:
@@ -184,15 +210,22 @@ class RaftLog:
             write.valid_to = min(write.valid_to, index - 1)
 
     def _tail_at(self, index: int) -> LogTail:
-        if index < 0:
+        if index == self.previous.index:
             self._rolls.clear()
-            return EMPTY_TAIL
+            return self.previous
         last = self.entry(index)
         while self._rolls and self._rolls[-1] > last.position:
             self._rolls.pop()
         # Rolled before this process started: not remembered. A base that is too low only rolls the next file early.
         base = self._rolls[-1] if self._rolls else 0
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
+
+    def trimmed(self) -> None:
+        """The reader's beginning moved: up, because entries went, or down, because older ones came back."""
+        first, self.previous = self.first_index, self.reader.previous
+        if self.first_index < first:
+            self.terms.prepend([pair for pair in self.reader.term_ranges() if pair[0] < first])
+        self.terms.forget_below(self.first_index)
 
     # -- marks
 

@@ -1,31 +1,83 @@
-"""Who belongs to the group, and the leader's progress table.
+"""Who belongs to the group, as the own log says, and the leader's progress table.
 
-The seam for membership change: `voters` decides quorums, `peers` decides who is sent the log. Today both hold the same
-nodes (less the own one); a learner will be a peer that is no voter, and a MEMBERSHIP entry will replace both here, when
-it is appended, one member at a time (docs/divergence.md).
+"A server always uses the latest configuration in its log, regardless of whether the entry is committed" (thesis, 4.1).
+So a MEMBERSHIP entry is in force when it is appended, on the leader and on followers, and stops being so if it is
+truncated. `history` keeps what may have to come back: the newest one at or below the commit index, and all after it.
+
+`voters` decides quorums, `peers` decides who is sent the log: voters and learners less the own node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from raftlog.core.progress import Inflights, Progress
 from raftlog.core.quorum import agreed_value, majority
+from raftlog.membership import Membership
 from raftlog.types import NodeId
 
 
 class Members:
-    """The voter set and what the leader knows about each peer."""
+    """The members in force and what the leader knows about each peer."""
 
-    __slots__ = ("_bytes_max", "_messages_max", "own_id", "peers", "voters")
+    __slots__ = (
+        "_bytes_max", "_messages_max", "changed", "history", "is_own_voter", "learners", "own_id", "peers", "voters",
+    )  # fmt: skip
 
-    def __init__(self, own_id: NodeId, voters: Iterable[NodeId], messages_max: int, bytes_max: int) -> None:
+    def __init__(self, own_id: NodeId, history: Sequence[Membership], messages_max: int, bytes_max: int) -> None:
+        """`history`: ascending by index, the first of them committed. Raises ValueError."""
+        indexes = [membership.index for membership in history]
+        if not history or indexes != sorted(set(indexes)):
+            raise ValueError(f"members at the indexes {indexes}: give at least one, each at a higher index")
         self.own_id = own_id
-        self.voters = tuple(sorted(voters))
+        self.history = list(history)
+        """Never empty. [0] is committed, [-1] in force."""
+        self.voters: tuple[NodeId, ...] = ()
+        """Ascending ids."""
+        self.learners: tuple[NodeId, ...] = ()
+        self.is_own_voter = False
+        self.changed = False
+        """Others are in force since the last Ready."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self.peers: dict[NodeId, Progress] = {}
+        self._take_effect()
         self.reset(0)
+
+    # -- what is in force
+
+    @property
+    def current(self) -> Membership:
+        """The members in force."""
+        return self.history[-1]
+
+    def committed_index(self, commit_index: int) -> int:
+        """Index of the newest MEMBERSHIP entry at or below `commit_index`."""
+        return next((each.index for each in reversed(self.history) if each.index <= commit_index), 0)
+
+    def append(self, membership: Membership, commit_index: int) -> None:
+        """`membership` was appended to the log."""
+        history = self.history
+        while len(history) > 1 and history[1].index <= commit_index:
+            del history[0]
+        history.append(membership)
+        self._take_effect()
+
+    def truncate_from(self, index: int) -> None:
+        """The log lost `index` and everything above: what was in force before is so again."""
+        if self.history[-1].index < index:
+            return
+        while self.history[-1].index >= index:
+            del self.history[-1]
+        self._take_effect()
+
+    def _take_effect(self) -> None:
+        self.voters = tuple(sorted(self.current.voter_ids))
+        self.learners = tuple(sorted(self.current.learner_ids))
+        self.is_own_voter = self.own_id in self.voters
+        self.changed = True
+
+    # -- quorums
 
     @property
     def quorum(self) -> int:
@@ -40,23 +92,22 @@ class Members:
         """The voters to ask, in id order."""
         return [node for node in self.voters if node != self.own_id]
 
-    def reset(self, next_index: int) -> None:
-        """A new term: nothing is known about anyone."""
-        self.peers = {
-            node: Progress(next_index, Inflights(self._messages_max, self._bytes_max)) for node in self.other_voters()
-        }
-
     def agreed_match(self, own_persisted: int) -> int:
-        """Largest index that a majority of voters has on disk; the own disk is one vote like any other."""
+        """Largest index that a majority of voters has on disk; the own disk is one vote like any other, or none."""
         peers = self.peers
         own = self.own_id
         return agreed_value([own_persisted if node == own else peers[node].match_index for node in self.voters])
 
     def agreed_round(self, own_round: int) -> int:
-        """Newest heartbeat round that a majority of voters, the leader included, has confirmed."""
+        """Newest heartbeat round that a majority of voters has confirmed."""
         peers = self.peers
         own = self.own_id
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
+
+    def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
+        """Those of `voters` that were heard from lately, the own node included."""
+        peers = self.peers
+        return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 
     def active_voters(self) -> int:
         """Voters heard from since the last call, the own node included; starts a new observation."""
@@ -64,5 +115,21 @@ class Members:
         for node in self.voters:
             active += node == self.own_id or self.peers[node].recent_active
         for progress in self.peers.values():
-            progress.recent_active = False
+            progress.was_active, progress.recent_active = progress.recent_active, False
         return active
+
+    # -- peers
+
+    def reset(self, next_index: int) -> None:
+        """A new term: nothing is known about anyone."""
+        self.peers = {}
+        self.meet_peers(next_index)
+
+    def meet_peers(self, next_index: int) -> None:
+        """A progress for each member in force and for nobody else; of those that stay, what is known stays."""
+        known = self.peers
+        self.peers = {
+            node: known.get(node) or Progress(next_index, Inflights(self._messages_max, self._bytes_max))
+            for node in sorted((*self.voters, *self.learners))
+            if node != self.own_id
+        }

@@ -2,7 +2,8 @@
 
 How to think of it: `next_index` is an optimistic guess, `match_index` is a fact. In PROBE the guess may be wrong: one
 message at a time until the follower has answered. In REPLICATE it has been right: messages are pipelined, bounded
-by `Inflights`, and only a rejection or silence turns the follower back to PROBE.
+by `Inflights`, and only a rejection or silence turns the follower back to PROBE. In SNAPSHOT the entry at `next_index`
+is trimmed: an offer is repeated with each heartbeat until the follower's log reaches to where the leader's begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ class ProgressState(IntEnum):
 
     PROBE = 0
     REPLICATE = 1
+    SNAPSHOT = 2
 
 
 class Inflights:
@@ -61,7 +63,8 @@ class Progress:
     """
 
     __slots__ = (
-        "acked_round", "inflights", "match_index", "next_index", "probe_sent", "recent_active", "sent_commit", "state",
+        "acked_round", "fit", "inflights", "match_index", "next_index", "probe_sent", "recent_active", "sent_commit",
+        "state", "was_active",
     )  # fmt: skip
 
     def __init__(self, next_index: int, inflights: Inflights) -> None:
@@ -74,6 +77,10 @@ class Progress:
         """PROBE only: a probe is under way; cleared by its reply, or by a heartbeat reply (it may be lost)."""
         self.recent_active = False
         """Something was heard since the last check-quorum."""
+        self.was_active = False
+        """Something was heard between the last two check-quorums."""
+        self.fit = True
+        """As its last heartbeat reply says: it may lead. Not known yet counts as fit: it looks for itself (fit.py)."""
         self.sent_commit = -1
         """Largest commit index told to the follower in a message it can act on; if lost, a heartbeat tells it."""
         self.acked_round = 0
@@ -83,7 +90,19 @@ class Progress:
     @property
     def paused(self) -> bool:
         """No entries may be sent now."""
-        return self.inflights.full if self.state is ProgressState.REPLICATE else self.probe_sent
+        if self.state is ProgressState.REPLICATE:
+            return self.inflights.full
+        return self.probe_sent or self.state is ProgressState.SNAPSHOT
+
+    @property
+    def is_live(self) -> bool:
+        """Heard within the last one or two check-quorums."""
+        return self.recent_active or self.was_active
+
+    @property
+    def caught_up(self) -> bool:
+        """All that it lacks is on its way to it: the window is not even full."""
+        return self.state is ProgressState.REPLICATE and self.is_live and not self.inflights.full
 
     def become_probe(self) -> None:
         """The guess was wrong: back to what is known."""
@@ -98,6 +117,16 @@ class Progress:
         self.probe_sent = False
         self.inflights.clear()
 
+    def become_snapshot(self) -> None:
+        """The entry before `next_index` is trimmed."""
+        self.state = ProgressState.SNAPSHOT
+        self.probe_sent = False
+        self.inflights.clear()
+
+    def leave_snapshot(self) -> None:
+        """The entry before `next_index` came back: the guess can be tried again."""
+        self.state = ProgressState.PROBE
+
     def sent(self, last_index: int, size: int) -> None:
         """Entries up to `last_index`, `size` bytes (0 for an empty message), left for the follower."""
         if self.state is ProgressState.PROBE:
@@ -106,8 +135,10 @@ class Progress:
             self.next_index = last_index + 1
             self.inflights.add(last_index, size)
 
-    def accepted(self, match_index: int) -> bool:
+    def accepted(self, match_index: int, first_index: int) -> bool:
         """The follower has everything up to `match_index`; False if that was known (a late or repeated reply).
+
+        `first_index`: where the leader's log begins; SNAPSHOT lasts until the follower's reaches to there.
 
         Neither index ever moves back here: replies may be reordered and duplicated.
         """
@@ -116,18 +147,21 @@ class Progress:
         advanced = match_index > self.match_index
         self.match_index = match_index
         self.next_index = max(self.next_index, match_index + 1)
-        if self.state is ProgressState.PROBE:
-            self.become_replicate()
-        else:
+        if self.state is ProgressState.REPLICATE:
             self.inflights.free_to(match_index)
+        elif self.state is ProgressState.PROBE or match_index >= first_index - 1:
+            self.become_replicate()
         return advanced
 
     def rejected(self, refused_index: int, hint_index: int) -> bool:
         """The follower refused a message with prev index `refused_index`; False if the reply is stale.
 
         In REPLICATE a refusal at or below `match_index` answers an old message; in PROBE only the refusal of the one
-        probe under way counts. `next_index` never falls to or below what is known to match.
+        probe under way counts; in SNAPSHOT nothing is under way. `next_index` never falls to or below what is known to
+        match.
         """
+        if self.state is ProgressState.SNAPSHOT:
+            return False
         if self.state is ProgressState.REPLICATE:
             if refused_index <= self.match_index:
                 return False

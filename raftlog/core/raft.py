@@ -21,7 +21,7 @@ from raftlog.core.log_time import LogTime
 from raftlog.core.members import Members
 from raftlog.core.read_queue import ReadQueue
 from raftlog.errors import InvariantViolationError
-from raftlog.messages import Message
+from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import NOBODY, HardState, NodeId, Role, SoftState
 
 
@@ -29,9 +29,9 @@ class Raft:
     """One member of one group."""
 
     __slots__ = (
-        "campaigns", "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "id", "leader_id", "log",
-        "log_time", "members", "messages", "messages_after_persist", "monotonic_ms", "reads", "replication_due", "rng",
-        "role", "term", "term_start_index", "transfer", "transfer_elapsed", "transferee", "vote", "vote_clocks",
+        "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "holds", "id", "install", "leader_id",
+        "log", "log_time", "members", "messages", "messages_after_persist", "monotonic_ms", "reads", "replication_due",
+        "rng", "role", "term", "term_start_index", "transfer", "transfer_elapsed", "transferee", "vote", "vote_clocks",
         "vote_withheld_since", "votes", "wall_ms",
     )  # fmt: skip
 
@@ -48,8 +48,8 @@ class Raft:
         """Never falls."""
         self.vote = hard_state.vote
         """Whom this node voted for in `term`. Set once per term; only a *higher* term clears it."""
-        self.campaigns = True
-        """False: the log is damaged or the state suspect; the vote is still given truthfully (fit.py)."""
+        self.holds: set[str] = set()
+        """Why it must not campaign; the vote is still given truthfully (fit.py)."""
         self.vote_withheld_since = vote_withheld_since
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.role = Role.FOLLOWER
@@ -58,6 +58,8 @@ class Raft:
         self.monotonic_ms = 0
         self.messages: list[Message] = []
         self.messages_after_persist: list[Message] = []
+        self.install: InstallSnapshot | None = None
+        """The newest offer that the log cannot do without, for the driver."""
         # elections
         self.votes: dict[NodeId, bool] = {}
         """Answers to the campaign under way."""
@@ -86,6 +88,11 @@ class Raft:
                 f"the log ends in term {log.tail.term}, the hard state is at term {self.term}: "
                 "a term is on disk before any of its entries"
             )
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader of its term."""
+        return self.role is Role.LEADER
 
     # -- output
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from raftlog.core import commit, election, fit, read_index, replication, status, step, transfer
+from raftlog import membership as memberships
+from raftlog.core import commit, election, fit, membership_change, read_index, replication, status, step, transfer
 from raftlog.core.config import RaftConfig
 from raftlog.core.log import LogReader, RaftLog
 from raftlog.core.members import Members
 from raftlog.core.raft import Raft
 from raftlog.errors import DamagedLogError, InvariantViolationError, NotLeaderError, ProposalDroppedError
 from raftlog.frame import make_entry
-from raftlog.messages import Message
-from raftlog.types import NOBODY, Entry, EntryId, HardState, LogTail, NodeId, ReadState, Role, SoftState
+from raftlog.membership import Membership
+from raftlog.messages import InstallSnapshot, Message
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, ReadState, Role, SoftState
 
 
 class Ready(NamedTuple):
@@ -31,7 +34,10 @@ class Ready(NamedTuple):
        `persisted` reported, never before it is committed.
     6. `read_states`: answer each read once the applied index has reached its index. When `soft_state` shows that
        leadership ended, reads without a state are never answered: fail them.
-    7. A disk that fails duty 2 ends the node: take no further Ready, send nothing more.
+    7. `members_changed`: `RawNode.membership` is another; connect to its members and let the others go.
+    8. `install`: the leader has trimmed what this node's log lacks. Fetch a checkpoint and the log from it on, from any
+       peer, and start from them; the offer comes again until then, and meanwhile everything goes on as usual.
+    9. A disk that fails duty 2 ends the node: take no further Ready, send nothing more.
 
     Steps 1 and 2 of one Ready may overlap; the next Ready may be taken while the disk still works on this one.
     """
@@ -45,6 +51,9 @@ class Ready(NamedTuple):
     messages_after_persist: list[Message]
     committed_entries: list[Entry]
     read_states: list[ReadState]
+    members_changed: bool
+    """Appended, truncated, or the first Ready."""
+    install: InstallSnapshot | None
 
 
 class RawNode:
@@ -58,25 +67,29 @@ class RawNode:
         *,
         hard_state: HardState,
         log: LogReader,
-        voters: tuple[NodeId, ...],
+        members: Sequence[Membership],
         applied_index: int,
         rng: random.Random,
         vote_withheld_since: int | None = None,
     ) -> None:
         """Starts as a follower. `applied_index`: what the state machine durably holds, -1 for nothing.
+        `members`: ascending by index, the newest that the state machine holds (else GENESIS), then all that the log
+        has above. The node need not be one of them: it then follows whoever leads, and never campaigns.
         `vote_withheld_since`: the hard state's term when it was found that the disk lost acknowledged entries (fit.py).
 
         Raises ValueError on a bad configuration, InvariantViolationError if disk and state machine contradict.
         """
         config.validate()
-        if config.node_id not in voters or len(set(voters)) != len(voters):
-            raise ValueError(f"voters are {voters}: give distinct ids that include the own one, {config.node_id}")
         raft_log = RaftLog(
             log, commit_index=hard_state.commit_index, applied_index=applied_index,
             cache_bytes_max=config.cache_bytes_max,
         )  # fmt: skip
-        members = Members(config.node_id, voters, config.inflight_messages_max, config.inflight_bytes_max)
-        self.raft = Raft(config, hard_state, raft_log, members, rng, vote_withheld_since)
+        table = Members(config.node_id, members, config.inflight_messages_max, config.inflight_bytes_max)
+        if table.current.index > raft_log.tail.index:
+            raise InvariantViolationError(
+                f"members changed at index {table.current.index}, the log on disk ends at {raft_log.tail.index}"
+            )
+        self.raft = Raft(config, hard_state, raft_log, table, rng, vote_withheld_since)
         self._hard = (hard_state.term, hard_state.vote)
         self._soft = self.raft.soft_state
         self._applying: deque[tuple[int, int]] = deque()
@@ -110,11 +123,32 @@ class RawNode:
         Raises NotLeaderError or ProposalDroppedError (transfer under way): nothing was proposed; FrameError if the
         payload is too long. The timestamp is raised to the last entry's.
         """
+        if entry_type == EntryType.MEMBERSHIP:
+            raise ValueError("members change by propose_membership, which checks that they may")
+        return self._append(entry_type, payload, timestamp_ms)
+
+    def propose_membership(self, new: Membership, timestamp_ms: int) -> Entry:
+        """Appends `new`, made from `membership` by a function of raftlog/membership.py; in force from now on.
+
+        Raises as `propose` does, and MembershipError: a change is under way, nothing of this term is committed yet, it
+        is more than one change, a learner is not ready to be promoted, or too few of the new voters answer.
+        """
+        self._check_may_propose()
+        membership_change.check(self.raft, new)
+        entry = self._append(EntryType.MEMBERSHIP, memberships.encode(new), timestamp_ms)
+        membership_change.on_proposed(self.raft, entry)
+        return entry
+
+    def _check_may_propose(self) -> None:
         raft = self.raft
         if raft.role is not Role.LEADER:
             raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")
         if raft.transferee != NOBODY:
             raise ProposalDroppedError(f"leadership is being transferred to node {raft.transferee}: retry in a moment")
+
+    def _append(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
+        self._check_may_propose()
+        raft = self.raft
         config = raft.config
         entry = make_entry(
             raft.log.tail, term=raft.term, entry_type=entry_type, payload=payload, timestamp_ms=timestamp_ms,
@@ -148,6 +182,17 @@ class RawNode:
                 f"{self.raft.log.tail.id} and was cut in term {self.raft.vote_withheld_since}, has caught up"
             )
         self.raft.vote_withheld_since = None
+
+    def hold_campaigns(self, reason: str, held: bool) -> None:
+        """Keeps this node from campaigning (True) or no longer (False), as far as `reason` goes: others may hold too.
+
+        It ends a campaign under way; a leader leads on. The leader hears of it, and hands over to nobody unfit.
+        """
+        fit.hold_campaigns(self.raft, reason, held)
+
+    def trimmed(self) -> None:
+        """The first index of the LogReader moved: up, as entries were trimmed, or down, as older ones came back."""
+        replication.trimmed(self.raft)
 
     def repaired(self) -> None:
         """A damaged range of the log can be read again: what waited for it goes on."""
@@ -186,6 +231,8 @@ class RawNode:
             or (raft.term, raft.vote) != self._hard
             or raft.soft_state != self._soft
             or raft.replication_due
+            or raft.members.changed
+            or raft.install is not None
             or read_index.is_due(raft)
         )
 
@@ -199,9 +246,11 @@ class RawNode:
         messages, raft.messages = raft.messages, []
         after_persist, raft.messages_after_persist = raft.messages_after_persist, []
         read_states, raft.reads.states = raft.reads.states, []
+        members_changed, raft.members.changed = raft.members.changed, False
+        install, raft.install = raft.install, None
         return Ready(
             self._take_hard_state(), self._take_soft_state(), raft.log.hand_to_disk(), messages, after_persist,
-            self._take_committed(), read_states,
+            self._take_committed(), read_states, members_changed, install,
         )  # fmt: skip
 
     def _take_hard_state(self) -> HardState | None:
@@ -266,12 +315,18 @@ class RawNode:
 
     @property
     def may_campaign(self) -> bool:
-        """False while the log is damaged, the state suspect, or the vote withheld: no campaign begins."""
+        """False for a learner and a removed member, while anything holds campaigns, or the vote is withheld."""
         return fit.may_campaign(self.raft)
 
-    @may_campaign.setter
-    def may_campaign(self, allowed: bool) -> None:
-        fit.set_campaigns(self.raft, allowed)
+    @property
+    def membership(self) -> Membership:
+        """The members in force: those of the newest MEMBERSHIP entry in the log, committed or not."""
+        return self.raft.members.current
+
+    @property
+    def committed_membership_index(self) -> int:
+        """Index of the newest MEMBERSHIP entry that is committed; 0: GENESIS."""
+        return self.raft.members.committed_index(self.raft.log.commit_index)
 
     @property
     def caught_up_with_leader(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
-from raftlog.errors import DamagedLogError
-from raftlog.messages import AppendEntries, Heartbeat
+from raftlog.errors import DamagedLogError, OutOfRangeError
+from raftlog.messages import AppendEntries, Heartbeat, InstallSnapshot
 from raftlog.types import EntryId, NodeId
 
 
@@ -27,13 +27,17 @@ def probe(raft: Raft, node: NodeId, progress: Progress) -> None:
     """Sends something for sure: entries if allowed, else an empty message that makes the follower tell its state.
 
     Called when a message may have been lost. In REPLICATE an empty message after the last entry sent is enough: the
-    follower accepts it if it has everything (only acks were lost) and refuses it otherwise.
+    follower accepts it if it has everything (only acks were lost) and refuses it otherwise. In SNAPSHOT the offer is
+    repeated.
     """
+    if progress.state is ProgressState.SNAPSHOT:
+        _offer(raft, node)
+        return
     if progress.state is ProgressState.PROBE:
         progress.probe_sent = False
     before = progress.next_index
     fill_window(raft, node, progress)
-    if progress.next_index == before and not (progress.state is ProgressState.PROBE and progress.probe_sent):
+    if progress.next_index == before and not (progress.state is not ProgressState.REPLICATE and progress.paused):
         _send(raft, node, progress, with_entries=False)
 
 
@@ -42,18 +46,36 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
     next_index = progress.next_index
     prev_term = log.term_at(next_index - 1)
     if prev_term is None:
-        # The entries this follower needs are trimmed: here InstallSnapshot starts (docs/divergence.md). Until it
-        # exists the follower stays in PROBE, and status shows its lag.
+        # "the leader must occasionally send snapshots to followers that lag behind ... when the leader has already
+        # discarded the next log entry that it needs to send to a follower" (Raft paper 7)
+        progress.become_snapshot()
+        _offer(raft, node)
         return False
     try:
         entries = tuple(log.read(next_index, log.tail.index + 1, raft.config.append_bytes_max)) if with_entries else ()
     except DamagedLogError:
         return False  # the follower waits, in whatever state it is, until the range is repaired or another leads
+    except OutOfRangeError:
+        trimmed(raft)  # the disk is ahead of what the core was told; the next heartbeat reply brings it here again
+        return False
     last_index = next_index - 1 + len(entries)
     raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
     progress.sent(last_index, entries[-1].end_position - entries[0].position if entries else 0)
     progress.sent_commit = max(progress.sent_commit, min(log.commit_index, last_index))
     return True
+
+
+def _offer(raft: Raft, node: NodeId) -> None:
+    log = raft.log
+    raft.send(InstallSnapshot(raft.id, node, raft.term, log.first_index, log.previous.id))
+
+
+def trimmed(raft: Raft) -> None:
+    """The log begins elsewhere. A follower whose entries came back need not install a snapshot."""
+    raft.log.trimmed()
+    for progress in raft.members.peers.values():
+        if progress.state is ProgressState.SNAPSHOT and raft.log.term_at(progress.next_index - 1) is not None:
+            progress.leave_snapshot()
 
 
 def broadcast_heartbeats(raft: Raft) -> None:

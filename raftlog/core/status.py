@@ -16,13 +16,17 @@ class PeerStatus(NamedTuple):
     match_index: int
     next_index: int
     state: str
-    """PROBE or REPLICATE."""
+    """PROBE, REPLICATE or SNAPSHOT."""
     recent_active: bool
     """Heard since the last check-quorum."""
     lag: int
     """Entries of the leader's log that are not known to be on the follower's disk."""
     inflight_messages: int
     inflight_bytes: int
+    fit: bool
+    """It says that it could lead: its log whole, its state sound, its segments present."""
+    caught_up: bool
+    """All that it lacks is on its way to it."""
 
 
 class Status(NamedTuple):
@@ -37,6 +41,9 @@ class Status(NamedTuple):
     transferee: NodeId
     """Target of the leadership transfer under way, 0 if there is none."""
     voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...]
+    membership_index: int
+    """Of the MEMBERSHIP entry in force, committed or not; 0: GENESIS."""
     first_index: int
     last_index: int
     persisted_index: int
@@ -53,7 +60,8 @@ def of(raft: Raft) -> Status:
     log = raft.log
     return Status(
         raft.id, raft.config.group_id, raft.role, raft.term, raft.vote, raft.leader_id, raft.transferee,
-        raft.members.voters, log.reader.first_index, log.tail.index, log.persisted_index, log.commit_index,
+        raft.members.voters, raft.members.learners, raft.members.current.index, log.first_index,
+        log.tail.index, log.persisted_index, log.commit_index,
         log.applied_index, log.cache.bytes, fit.may_vote(raft), fit.may_campaign(raft),
         _peers(raft) if raft.role is Role.LEADER else (),
     )  # fmt: skip
@@ -64,7 +72,7 @@ def _peers(raft: Raft) -> tuple[PeerStatus, ...]:
     return tuple(
         PeerStatus(
             node, peer.match_index, peer.next_index, peer.state.name, peer.recent_active, last - peer.match_index,
-            len(peer.inflights), peer.inflights.bytes,
+            len(peer.inflights), peer.inflights.bytes, peer.fit, peer.caught_up,
         )
         for node, peer in raft.members.peers.items()
     )  # fmt: skip

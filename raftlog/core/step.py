@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.core import append_entries, election, heartbeat, transfer
+from raftlog.core import append_entries, election, heartbeat, install_snapshot, transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import (
     AppendEntries,
     AppendEntriesReply,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     Message,
     RequestVote,
     RequestVoteReply,
@@ -27,6 +28,7 @@ _HANDLERS: dict[type, Callable[[Raft, Any], None]] = {
     Heartbeat: heartbeat.on_heartbeat,
     HeartbeatReply: heartbeat.on_heartbeat_reply,
     TimeoutNow: transfer.on_timeout_now,
+    InstallSnapshot: install_snapshot.on_install_snapshot,
 }
 
 
@@ -56,7 +58,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
             return True
     if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
         return True
-    leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow)
+    leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)
     return True
 
@@ -74,6 +76,8 @@ def _answer_lower_term(raft: Raft, message: Message) -> None:
         raft.send(AppendEntriesReply(raft.id, to_id, term, True, message.prev.index, raft.log.tail.id))
     elif isinstance(message, Heartbeat):
         raft.send(HeartbeatReply(raft.id, to_id, term, 0, raft.wall_ms))
+    elif isinstance(message, InstallSnapshot):
+        raft.send(AppendEntriesReply(raft.id, to_id, term, True, message.last.index, raft.log.tail.id))
 
 
 def tick(raft: Raft) -> None:

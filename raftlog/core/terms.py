@@ -32,6 +32,20 @@ class TermRanges:
             self._firsts.pop()
             self._terms.pop()
 
+    def forget_below(self, index: int) -> None:
+        """Forgets everything below `index`, which is in the log."""
+        gone = bisect_right(self._firsts, index) - 1
+        if gone >= 0:
+            del self._firsts[:gone], self._terms[:gone]
+            self._firsts[0] = max(self._firsts[0], index)
+
+    def prepend(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """The log begins earlier now: `ranges` up to where it began before."""
+        later = list(zip(self._firsts, self._terms, strict=True))
+        self._firsts, self._terms = [], []
+        for first, term in (*ranges, *later):
+            self.add(first, term)
+
     def at(self, index: int) -> int:
         """Term of `index`, which the caller knows to be in the log."""
         firsts = self._firsts

@@ -16,13 +16,18 @@ from raftlog.types import NOBODY, NodeId, Role
 def start(raft: Raft, target: NodeId) -> None:
     """Begins a transfer; a second call with another target replaces the first; the leader itself ends it.
 
-    Raises NotLeaderError, or ValueError if `target` is no voter.
+    Raises NotLeaderError, or ValueError if `target` is no voter, or says that it is not fit to lead.
     """
     if raft.role is not Role.LEADER:
         raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")
     if not raft.members.is_voter(target):
         raise ValueError(
             f"node {target} is no voter of group {raft.config.group_id}: choose from {raft.members.voters}"
+        )
+    if target != raft.id and not raft.members.peers[target].fit:
+        raise ValueError(
+            f"node {target} says that it is not fit to lead (its log has gaps or is being repaired, or it is drained): "
+            "choose another, or wait until it is"
         )
     if target == raft.transferee:
         return
@@ -36,7 +41,10 @@ def start(raft: Raft, target: NodeId) -> None:
 def hand_over_if_caught_up(raft: Raft) -> None:
     """Sends TimeoutNow once the target's disk holds the whole log; repeats are harmless (its term has moved on)."""
     target = raft.transferee
-    if target != NOBODY and raft.members.peers[target].match_index == raft.log.tail.index:
+    if target == NOBODY:
+        return
+    progress = raft.members.peers[target]
+    if progress.fit and progress.match_index == raft.log.tail.index:
         raft.send(TimeoutNow(raft.id, target, raft.term))
 
 

@@ -12,18 +12,13 @@ import msgpack
 
 from raftlog.errors import FrameError
 from raftlog.frame import FRAME_LENGTH_MAX, genesis_entry
-from raftlog.types import Entry, EntryType, NodeId
+from raftlog.types import Entry, EntryType, NodeId, Voter
+
+__all__ = ["FORMAT", "SEGMENT_SIZE_MAX", "SEGMENT_SIZE_MIN", "Genesis", "Voter", "decode", "encode"]
 
 FORMAT = 1
 SEGMENT_SIZE_MIN = 4096
 SEGMENT_SIZE_MAX = 2 * 1024**3
-
-
-class Voter(NamedTuple):
-    """A member: its id in the group, and the uuid minted once with its data directory."""
-
-    id: NodeId
-    uuid: UUID
 
 
 class Genesis(NamedTuple):

@@ -17,6 +17,7 @@ from raftlog.messages import (
     AppendEntriesReply,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     Message,
     RequestVote,
     RequestVoteReply,
@@ -51,8 +52,9 @@ messages = st.one_of(
     st.builds(AppendEntries, nodes, nodes, u63, ids, u63, entries()),
     st.builds(AppendEntriesReply, nodes, nodes, u63, st.booleans(), st.integers(-1, 2**63 - 1), ids),
     st.builds(Heartbeat, nodes, nodes, u63, u63, u63),
-    st.builds(HeartbeatReply, nodes, nodes, u63, u63, u63),
+    st.builds(HeartbeatReply, nodes, nodes, u63, u63, u63, st.booleans()),
     st.builds(TimeoutNow, nodes, nodes, u63),
+    st.builds(InstallSnapshot, nodes, nodes, u63, u63, ids),
 )
 
 

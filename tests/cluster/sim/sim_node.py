@@ -27,6 +27,7 @@ from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import ReplyPath, pack_host
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
+from raftlog.membership import of_genesis
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import Entry, NodeId
@@ -122,7 +123,7 @@ class SimNode:
                 heartbeat_ticks=self.config.raft.heartbeat_ticks, segment_size=genesis.segment_size,
             ),
             hard_state=self.directory.hard_state_store.load(), log=self.directory.log,
-            voters=tuple(voter.id for voter in genesis.voters), applied_index=self.state.applied.index,
+            members=[of_genesis(genesis)], applied_index=self.state.applied.index,
             rng=random.Random(self.rng.random()),
         )  # fmt: skip
         self.driver = RaftDriver(

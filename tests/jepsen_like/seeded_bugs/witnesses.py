@@ -168,9 +168,9 @@ def witness_C16b() -> None:
 
 def witness_C17() -> None:
     peer = progress()
-    peer.accepted(4)
+    peer.accepted(4, 0)
     peer.become_probe()
-    peer.accepted(2)
+    peer.accepted(2, 0)
     assert peer.match_index == 4
 
 

@@ -9,17 +9,24 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import DamagedLogError
 from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after
+from raftlog.membership import Membership, decode
 from raftlog.messages import Message
-from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail, NodeId
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail, NodeId, Voter
 
 GROUP = 1
 GENESIS = genesis_entry(b"genesis", timestamp_ms=1000, group_id=GROUP)
+
+
+def members_of(voters: Iterable[int]) -> Membership:
+    """The members that GENESIS names."""
+    return Membership(UUID(int=1), tuple(Voter(NodeId(node), UUID(int=node)) for node in voters))
 
 
 def chain(terms: Iterable[int]) -> list[Entry]:
@@ -58,8 +65,16 @@ class Disk:
         return 0
 
     @property
+    def previous(self) -> LogTail:
+        return self.tails[self.first_index - 1] if self.first_index else EMPTY_TAIL
+
+    @property
     def tail(self) -> LogTail:
         return self.tails[-1] if self.tails else EMPTY_TAIL
+
+    def members(self, first: Membership) -> list[Membership]:
+        """What a start finds: `first`, and whatever the log says."""
+        return [first, *(decode(entry) for entry in self.entries if entry.type == EntryType.MEMBERSHIP)]
 
     def term_ranges(self) -> list[tuple[int, int]]:
         return [(e.index, e.term) for at, e in enumerate(self.entries) if not at or self.entries[at - 1].term != e.term]
@@ -109,7 +124,8 @@ class Group:
         self.disks = disks
         self.seed = seed
         self.network: list[Message] = []
-        self.invariants = GroupInvariants(self.voters)
+        self.first_members = members_of(self.voters)
+        self.invariants = GroupInvariants()
         self.nodes: dict[NodeId, RawNode] = {}
         self.starts = 0
         for node in self.voters:
@@ -120,11 +136,12 @@ class Group:
         disk = self.disks[node]
         self.starts += 1
         self.nodes[node] = RawNode(
-            self.config_of(node), hard_state=disk.hard_state, log=disk, voters=self.voters,
+            self.config_of(node), hard_state=disk.hard_state, log=disk, members=disk.members(self.first_members),
             applied_index=disk.applied_index, rng=random.Random(self.seed * 1000 + self.starts),
             vote_withheld_since=disk.withheld,
         )  # fmt: skip
-        self.nodes[node].may_campaign = not disk.damaged
+        self.nodes[node].hold_campaigns("damage", bool(disk.damaged))
+        self.nodes[node].raft.members.changed = False  # stories begin after the first Ready
         self.observe(node)
 
     def lose_from(self, node: NodeId, index: int) -> None:
@@ -157,6 +174,7 @@ class Group:
     def observe(self, node: NodeId) -> None:
         check_state(self.nodes[node].raft)
         self.invariants.observe(self.nodes[node].raft, self.disks)
+        self.invariants.check_elections([raw.raft for raw in self.nodes.values()])
 
     def take_ready(self, node: NodeId) -> Ready:
         """Takes a Ready: messages to the network, writes to the disk's queue, applies at once."""
@@ -181,7 +199,7 @@ class Group:
             self.act(node, lambda raw: raw.persisted(ready.entries[-1].id))
         for message in ready.messages_after_persist:
             if message.to_id == node:
-                self.act(node, lambda raw, message=message: raw.step(message))
+                self.deliver(message)
             else:
                 self.network.append(message)
         return ready

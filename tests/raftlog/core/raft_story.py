@@ -268,7 +268,7 @@ class Story:
     def do_fit(self, node: str, campaigns: str = "") -> Iterator[str]:
         raw = self.group.nodes[NodeId(int(node))]
         if campaigns:
-            self.group.act(NodeId(int(node)), lambda raw: setattr(raw, "may_campaign", campaigns == "yes"))
+            self.group.act(NodeId(int(node)), lambda raw: raw.hold_campaigns("story", campaigns == "no"))
         what = [("votes", raw.may_vote), ("campaigns", raw.may_campaign), ("has caught up", raw.caught_up_with_leader)]
         return iter([f"{node} " + (", ".join(name for name, is_so in what if is_so) or "neither votes nor campaigns")])
 

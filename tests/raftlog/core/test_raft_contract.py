@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from raft_group import Disk, Group, chain
+from raft_group import Disk, Group, chain, members_of
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
@@ -44,8 +44,9 @@ def led_group(config: RaftConfig = CONFIG) -> Group:
 
 def follower(disk: Disk) -> RawNode:
     return RawNode(
-        CONFIG, hard_state=disk.hard_state, log=disk, voters=(ONE, TWO, THREE), applied_index=0, rng=random.Random(1)
-    )
+        CONFIG, hard_state=disk.hard_state, log=disk, members=[members_of((1, 2, 3))], applied_index=0,
+        rng=random.Random(1),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -64,10 +65,18 @@ def test_bad_settings_are_named(change: dict[str, int], name: str) -> None:
         replace(CONFIG, **change).validate()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("voters", [(), (2, 3), (1, 1, 2)])
-def test_bad_voters_are_refused(voters: tuple[NodeId, ...]) -> None:
-    with pytest.raises(ValueError, match="distinct ids that include the own one"):
-        RawNode(CONFIG, hard_state=HardState(0, NOBODY, 0), log=Disk(), voters=voters, applied_index=0,
+@pytest.mark.parametrize("indexes", [(), (0, 0), (0, 3, 2)])
+def test_members_out_of_order_are_refused(indexes: tuple[int, ...]) -> None:
+    members = [members_of((1, 2, 3))._replace(index=index) for index in indexes]
+    with pytest.raises(ValueError, match="give at least one, each at a higher index"):
+        RawNode(CONFIG, hard_state=HardState(0, NOBODY, 0), log=Disk(), members=members, applied_index=0,
+                rng=random.Random(1))  # fmt: skip
+
+
+def test_members_that_the_log_does_not_reach_stop_the_start() -> None:
+    members = [members_of((1, 2, 3)), members_of((1, 2))._replace(index=3)]
+    with pytest.raises(InvariantViolationError, match="members changed at index 3, the log on disk ends at 0"):
+        RawNode(CONFIG, hard_state=HardState(0, NOBODY, 0), log=Disk(), members=members, applied_index=0,
                 rng=random.Random(1))  # fmt: skip
 
 
@@ -183,7 +192,7 @@ def test_a_follower_below_the_trimmed_log_waits_for_a_snapshot() -> None:
         settle(group)
     # A leader that kept only the newest entries: what node 3 needs is gone, and nothing wrong is sent instead.
     trimmed = Trimmed(group.disks[ONE].entries, group.disks[ONE].hard_state, applied_index=6)
-    node = RawNode(CONFIG, hard_state=trimmed.hard_state, log=trimmed, voters=(ONE, TWO, THREE), applied_index=6,
+    node = RawNode(CONFIG, hard_state=trimmed.hard_state, log=trimmed, members=[members_of((1, 2, 3))], applied_index=6,
                    rng=random.Random(1))  # fmt: skip
     group.nodes[ONE], group.disks[ONE] = node, trimmed
     group.start(THREE)
@@ -193,7 +202,7 @@ def test_a_follower_below_the_trimmed_log_waits_for_a_snapshot() -> None:
         group.act(ONE, RawNode.tick)
     peers = {peer.node_id: peer for peer in node.status().peers}
     assert peers[TWO].lag == 0
-    assert (peers[THREE].state, peers[THREE].lag) == ("PROBE", 8)
+    assert (peers[THREE].state, peers[THREE].lag) == ("SNAPSHOT", 8)
     assert node.commit_index == 7
 
 

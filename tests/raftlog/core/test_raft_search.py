@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from raft_group import Disk, Group
@@ -199,7 +200,7 @@ class Search:
             disk.damaged = range(low, self.rng.randint(low, disk.tail.index) + 1)
             self.seen["damaged"] += 1
             if node in self.group.nodes:
-                self.group.act(node, lambda raw: setattr(raw, "may_campaign", False))
+                self.group.act(node, lambda raw: raw.hold_campaigns("damage", True))
 
     def repair(self) -> None:
         self._repair(self.rng.choice(self.group.voters))
@@ -207,7 +208,7 @@ class Search:
     def _repair(self, node: NodeId) -> None:
         self.group.disks[node].damaged = range(0)
         if node in self.group.nodes:
-            self.group.act(node, lambda raw: setattr(raw, "may_campaign", True))
+            self.group.act(node, lambda raw: raw.hold_campaigns("damage", False))
             self.group.act(node, RawNode.repaired)
 
     def release(self) -> None:
@@ -248,7 +249,8 @@ class Search:
         leader = self._leader()
         if leader is not None:
             target = self.rng.choice(self.group.voters)
-            self.group.act(leader, lambda raw: raw.transfer_leadership(target))
+            with suppress(ValueError):  # it said that it is not fit
+                self.group.act(leader, lambda raw: raw.transfer_leadership(target))
 
     def clock(self) -> None:
         if node := self._node():

@@ -1,0 +1,138 @@
+"""Changes of the members, one at a time (Ongaro's thesis, chapter 4). What is in force: members.py.
+
+A leader appends a MEMBERSHIP entry, which is in force from then on, there and wherever it is appended. Two rules keep
+any two majorities that can decide something in touch:
+
+- one change at a time: the next one waits until this one is committed (thesis 4.1);
+- not before an entry of the own term is committed. Without that, leaders of two terms can each have a change under way
+  that differs by one member from what is committed and by two from the other's, and both be elected (Ongaro, "bug in
+  single-server membership changes", raft-dev, July 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftlog import membership as memberships
+from raftlog.core import replication
+from raftlog.core.quorum import majority
+from raftlog.core.raft import Raft
+from raftlog.errors import FrameError, InvariantViolationError, MembershipError
+from raftlog.membership import Membership
+from raftlog.messages import TimeoutNow
+from raftlog.types import NOBODY, Entry, EntryType, NodeId
+
+# -- what the log says is in force
+
+
+def on_appended(raft: Raft, entries: Sequence[Entry]) -> None:
+    """`entries` are new in the log; the first took the place of what was there at its index and above.
+
+    Raises InvariantViolationError if one of them cannot be read: this node would count wrong majorities.
+    """
+    if not entries:
+        return
+    raft.members.truncate_from(entries[0].index)
+    for entry in entries:
+        if entry.type == EntryType.MEMBERSHIP:
+            _take_effect(raft, entry)
+
+
+def _take_effect(raft: Raft, entry: Entry) -> None:
+    try:
+        membership = memberships.decode(entry)
+    except FrameError as error:
+        raise InvariantViolationError(f"node {raft.id} does not know who the members are: {error}") from error
+    raft.members.append(membership, raft.log.commit_index)
+
+
+# -- leader
+
+
+def on_proposed(raft: Raft, entry: Entry) -> None:
+    """The leader appended the MEMBERSHIP `entry`: it sends the log to who is in force now, and to nobody else."""
+    _take_effect(raft, entry)
+    raft.members.meet_peers(entry.index)
+
+
+def check(raft: Raft, new: Membership) -> None:
+    """Whether the leader may propose `new` now. Raises MembershipError."""
+    members, log = raft.members, raft.log
+    current = members.current
+    if current.index > log.commit_index:
+        raise MembershipError(
+            f"a change is under way: {current.detail or current.reason!r} at index {current.index} is not committed "
+            "yet; wait until it is"
+        )
+    if log.commit_index < raft.term_start_index:
+        # "a leader must not append a new configuration entry until it has committed an entry from its current term"
+        raise MembershipError(
+            f"node {raft.id} has led for a moment only, nothing of term {raft.term} is committed yet: retry in a moment"
+        )
+    if not memberships.is_single_change(current, new):
+        raise MembershipError(
+            f"from voters {current.voter_ids} and learners {current.learner_ids} to {new.voter_ids} and "
+            f"{new.learner_ids} is not one member more, less, promoted or elsewhere: change one at a time"
+        )
+    for node in set(new.voter_ids) - set(current.voter_ids):
+        _check_promotion(raft, node)
+    if set(new.voter_ids) != set(current.voter_ids):
+        _check_live(raft, new)
+
+
+def _check_promotion(raft: Raft, node: NodeId) -> None:
+    progress = raft.members.peers.get(node)
+    if progress is None:
+        raise MembershipError(f"node {node} is no learner: add it as one, and promote it once it has caught up")
+    if not progress.caught_up:
+        lag = raft.log.tail.index - progress.match_index
+        raise MembershipError(
+            f"learner {node} has not caught up ({progress.state.name}, {lag} entries behind"
+            f"{'' if progress.is_live else ', not heard from'}): promote it once it has"
+        )
+    if not progress.fit:
+        raise MembershipError(
+            f"learner {node} says that it is not fit to lead (its log has gaps or is being repaired): promote it later"
+        )
+
+
+def _check_live(raft: Raft, new: Membership) -> None:
+    live, quorum = raft.members.live(new.voter_ids), majority(len(new.voters))
+    if len(live) < quorum:
+        missing = [node for node in new.voter_ids if node not in live]
+        raise MembershipError(
+            f"voters {new.voter_ids} need {quorum} that answer, and only {live or 'none'} do: bring back "
+            f"{' or '.join(f'node {node}' for node in missing)}, or remove it first"
+        )
+
+
+def step_down_if_removed(raft: Raft) -> None:
+    """A leader that is no voter any more leads until everyone else knows so, "does not count itself in majorities",
+    and steps down "once the Cnew entry is committed" (thesis 4.2.2).
+
+    It tells the others of the commit, and the one that has most to take over: nobody waits for a timeout.
+    """
+    members = raft.members
+    if members.is_own_voter or members.current.index > raft.log.commit_index:
+        return
+    replication.send_commit_notices(raft)
+    heirs = [(peer.match_index, node) for node, peer in members.peers.items() if members.is_voter(node) and peer.fit]
+    if heirs:
+        raft.send(TimeoutNow(raft.id, max(heirs)[1], raft.term))
+    raft.become_follower(raft.term, NOBODY)
+
+
+# -- who may campaign
+
+
+def may_stand(raft: Raft) -> bool:
+    """This node is a voter, or was one until a removal that is not known to be committed.
+
+    "A server that is not part of its own latest configuration should still start new elections, as it might still be
+    needed until the Cnew entry is committed" (thesis 4.2.2): it alone may hold that entry. It does not count itself.
+    """
+    members = raft.members
+    if members.is_own_voter:
+        return True
+    committed = members.committed_index(raft.log.commit_index)
+    return any(raft.id in each.voter_ids for each in members.history if each.index >= committed)
