@@ -6,18 +6,20 @@ One drain = one hard state write at most, then one append (one pwritev, one fdat
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from raftlog.errors import StorageError
-from raftlog.messages import Message
-from raftlog.types import Entry, EntryId, HardState, LogTail
+from raftlog.errors import OutOfSpaceError, StorageError
+from raftlog.messages import Message, RequestVote, RequestVoteReply
+from raftlog.types import Entry, EntryId, EntryType, HardState, LogTail
 
 logger = logging.getLogger(__name__)
 
 ZEROED_BELOW_BYTES_S = 4 << 20
 """Growth up to which the next file is zeroed ahead."""
+WARN_EVERY_S = 60.0
 
 
 class PersistJob(NamedTuple):
@@ -28,14 +30,20 @@ class PersistJob(NamedTuple):
     messages: Sequence[Message]
 
 
+RETRY = PersistJob(None, (), ())
+"""No work of its own: what was put aside for lack of space is tried again."""
+
+
 class Persisted(NamedTuple):
-    """What one drain made durable."""
+    """What one drain made durable; of what is put aside, `last`, `messages` and `jobs` come with a later one."""
 
     last: EntryId | None
     messages: list[Message]
     jobs: int
     bytes_written: int
     seconds: float
+    parked: str = ""
+    """Why jobs are put aside; "" if none are."""
 
 
 class Log(Protocol):
@@ -58,38 +66,87 @@ class HardStates(Protocol):
         """Returns when both slots are durable."""
 
 
-class AppendLane:
-    """Writes hard state and frames. Any storage error propagates: it is final for the node."""
+class _Work:
+    """All that gathered and is not on disk yet, in order."""
 
-    def __init__(self, log: Log, hard_states: HardStates, idle_mark_ms: int) -> None:
-        """`idle_mark_ms`: write the sync mark alone after this long without work."""
+    __slots__ = ("hard_state", "jobs", "last", "messages", "runs", "written")
+
+    def __init__(self) -> None:
+        self.hard_state: HardState | None = None
+        self.runs: deque[list[Entry]] = deque()
+        """Each ascends without a gap; the next one begins at or below its end: a conflict."""
+        self.messages: list[Message] = []
+        self.jobs = 0
+        self.written = 0
+        self.last: EntryId | None = None
+        """The last entry of a run that is done."""
+
+    def add(self, job: PersistJob) -> None:
+        self.jobs += 1
+        if job.hard_state is not None:
+            self.hard_state = job.hard_state
+        self.messages.extend(job.messages)
+        if job.entries:
+            if self.runs and self.runs[-1][-1].index + 1 == job.entries[0].index:
+                self.runs[-1].extend(job.entries)
+            else:
+                self.runs.append(list(job.entries))
+
+    def take_votes(self) -> list[Message]:
+        """What depends on term and vote alone, which are on disk: it need not wait for space."""
+        votes: list[Message] = [m for m in self.messages if isinstance(m, RequestVote | RequestVoteReply)]
+        if votes:
+            self.messages = [m for m in self.messages if not isinstance(m, RequestVote | RequestVoteReply)]
+        return votes
+
+
+class AppendLane:
+    """Writes hard state and frames. Lack of space puts work aside; any other storage error propagates: it is final."""
+
+    def __init__(
+        self, log: Log, hard_states: HardStates, idle_mark_ms: int, reserved: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`idle_mark_ms`: write the sync mark alone after this long without work. `reserved`: why messages may not be
+        written now although there is some space ("": they may)."""
         self._log = log
         self._hard_states = hard_states
+        self._reserved = reserved
+        self._work = _Work()
+        """Empty unless something is put aside. Invariant: nothing that came later is done before it."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """Persists the whole batch. Term and vote first: no frame of a term is on disk before the term is."""
+        """Persists the whole batch, and what was put aside before it."""
         start = perf_counter()
-        messages: list[Message] = []
-        runs: list[list[Entry]] = []
-        hard_state: HardState | None = None
+        work = self._work
         for job in batch:
-            if job.hard_state is not None:
-                hard_state = job.hard_state
-            messages.extend(job.messages)
-            if job.entries:
-                if runs and runs[-1][-1].index + 1 == job.entries[0].index:
-                    runs[-1].extend(job.entries)
-                else:
-                    runs.append(list(job.entries))
-        if hard_state is not None:
-            self._hard_states.save(hard_state)
-        written = 0
-        for run in runs:
+            if job is not RETRY:
+                work.add(job)
+        try:
+            self._persist(work)
+        except OutOfSpaceError as error:
+            votes = [] if work.hard_state is not None else work.take_votes()
+            return Persisted(None, votes, 0, 0, perf_counter() - start, str(error))
+        self._work = _Work()
+        return Persisted(work.last, work.messages, work.jobs, work.written, perf_counter() - start)
+
+    def _persist(self, work: _Work) -> None:
+        """Term and vote first: no frame of a term is on disk before the term is."""
+        if work.hard_state is not None:
+            self._hard_states.save(work.hard_state)
+            work.hard_state = None
+        while work.runs:
+            run = work.runs[0]
+            self._check_reserve(run)
             self._log.append(run)
-            written += run[-1].end_position - run[0].position
-        last = runs[-1][-1].id if runs else None
-        return Persisted(last, messages, len(batch), written, perf_counter() - start)
+            work.written += run[-1].end_position - run[0].position
+            work.last = run[-1].id
+            work.runs.popleft()
+
+    def _check_reserve(self, run: list[Entry]) -> None:
+        reserved = self._reserved()
+        if reserved and any(entry.type == EntryType.MESSAGES for entry in run):
+            raise OutOfSpaceError(f"{reserved}.")
 
     def idle(self) -> None:
         """Brings the sync mark up to date."""
@@ -105,15 +162,19 @@ class PrepareLane:
 
     idle_after_s: float | None = None
 
-    def __init__(self, log: PreparesNext, clock: Callable[[], float] = perf_counter) -> None:
-        """`clock`: seconds, for the speed of growth."""
+    def __init__(
+        self, log: PreparesNext, clock: Callable[[], float] = perf_counter, reserved: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`clock`: seconds, for the speed of growth; `reserved`: see AppendLane, also for files made ahead."""
         self._log = log
         self._clock = clock
+        self._reserved = reserved
+        self._failed_s = -WARN_EVERY_S
         self._seen = clock(), log.tail.end_position
 
     def drain(self, batch: Sequence[object]) -> None:
         """Prepares one file however often it was asked. Failing is no harm yet: the roll makes its file itself."""
-        if not self._log.needs_next():
+        if not self._log.needs_next() or self._reserved():
             return
         now, position = self._clock(), self._log.tail.end_position
         seconds, grown = now - self._seen[0], position - self._seen[1]
@@ -121,7 +182,9 @@ class PrepareLane:
         try:
             self._log.prepare_next(zeroed=grown <= seconds * ZEROED_BELOW_BYTES_S)
         except StorageError as error:
-            logger.warning("the next segment file could not be prepared: %s", error)
+            if now - self._failed_s >= WARN_EVERY_S:
+                self._failed_s = now
+                logger.warning("the next segment file could not be prepared: %s", error)
 
     def idle(self) -> None:
         """Nothing to do."""

@@ -105,3 +105,7 @@ class FailpointFileSystem:
     def free_bytes(self, path: Path) -> int:
         """See FileSystem."""
         return self._inner.free_bytes(path)
+
+    def total_bytes(self, path: Path) -> int:
+        """See FileSystem."""
+        return self._inner.total_bytes(path)

@@ -97,6 +97,8 @@ class Proposals:
         """Called when writes open: requests that waited for a leader may go on."""
         self.now_ms = clock.monotonic_ms()
         """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
+        self.refusing = ""
+        """Why no send may enter now (the disk is full); "" if they may."""
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
 
@@ -106,6 +108,11 @@ class Proposals:
     def open(self) -> bool:
         """True if this node leads and has applied its term's no-op: its counters are exact, writes may enter."""
         return self._open_term != 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits to be proposed, and nothing that was proposed is undecided."""
+        return not (self._pending or self._sends or self._calls)
 
     def slot(self, topic: str) -> TopicSlot | None:
         """The topic as the send path needs it; None if it does not exist or a change of it is under way."""
@@ -123,6 +130,10 @@ class Proposals:
     def changing(self, topic: str) -> bool:
         """True while a proposed change of the topic is not applied: its sends wait."""
         return topic in self._barriers
+
+    def refuse(self, why: str) -> None:
+        """See `refusing`."""
+        self.refusing = why
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""

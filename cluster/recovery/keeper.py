@@ -14,7 +14,7 @@ from cluster.alarms import Alarms
 from cluster.recovery.checkpoints import Checkpoints, mark_of
 from cluster.recovery.live_copy import CheckpointBusyError
 from cluster.recovery.tables import Tables
-from raftlog.errors import StorageError
+from raftlog.errors import OutOfSpaceError, StorageError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.run_file import Run, RunFile, RunState
@@ -27,6 +27,8 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 """Of log applied since the newest checkpoint: then there is another one."""
 CHECKPOINT_EVERY_MS = 60_000
 """Likewise, if anything was applied."""
+HELD_MS = 60_000
+"""So long a checkpoint is kept after a peer last read from it."""
 ALARM = "checkpoint_failed"
 
 
@@ -50,6 +52,7 @@ class StateKeeper:
         newest = next(iter(self.checkpoints.all()), None)
         self._newest = newest.manifest.mark if newest else AppliedMark(0, -1, 0, 0, 0)
         self._tried_ms = monotonic_ms()
+        self._held_until_ms: dict[str, int] = {}
         self.run = run._replace(checkpoint_index=self._newest.index)
         """What RUN says now; replaced as a whole, so any thread may look."""
         self.alarms: Alarms | None = None
@@ -110,7 +113,7 @@ class StateKeeper:
             return
         try:
             made = self.checkpoints.make(self._kv, self._tables.crcs, self._wall_ms())
-            self.checkpoints.prune()
+            self.checkpoints.prune(self._held())
         except KVCorruptError:
             raise
         except (CheckpointBusyError, StorageError, OSError) as error:
@@ -121,6 +124,16 @@ class StateKeeper:
         if self.alarms is not None:
             self.alarms.clear(ALARM)
         logger.info("checkpoint %s made, %d bytes", made.path.name, made.manifest.size)
+
+    def hold(self, name: str) -> None:
+        """A peer reads from this checkpoint: it is kept for HELD_MS. Any thread."""
+        self._held_until_ms[name] = self._monotonic_ms() + HELD_MS
+
+    def _held(self) -> list[str]:
+        now = self._monotonic_ms()
+        for name in [name for name, until_ms in self._held_until_ms.copy().items() if until_ms <= now]:
+            del self._held_until_ms[name]
+        return list(self._held_until_ms)
 
     def stop(self) -> None:
         """The last act of an orderly stop, after which nothing is applied."""
@@ -134,7 +147,10 @@ class StateKeeper:
 
     def _write(self, run: Run) -> None:
         self.run = run
-        self._run_file.write(run)
+        try:
+            self._run_file.write(run)
+        except OutOfSpaceError as error:
+            logger.warning("RUN is not up to date, so a restart would look at more: %s", error)
 
     def _alarm(self, text: str) -> None:
         if self.alarms is None:

@@ -198,6 +198,10 @@ class OverlayFileSystem:
         """See FileSystem."""
         return self._real.free_bytes(path)
 
+    def total_bytes(self, path: Path) -> int:
+        """See FileSystem."""
+        return self._real.total_bytes(path)
+
     def _below(self, path: Path) -> Path | None:
         """Where the bytes of a name lie, None if the name is gone or was made here."""
         for parent in (path, *path.parents):

@@ -193,6 +193,8 @@ class SendHandler:
         return self._proposals.find_inflight(producer_id, sequence) is not None
 
     def _check_limits(self, path: ReplyPath, size: int) -> None:
+        if self._proposals.refusing:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._proposals.refusing)
         limits = self._limits
         if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
             raise Refused(

@@ -93,6 +93,9 @@ class FileSystem(Protocol):
     def free_bytes(self, path: Path) -> int:
         """Space left for data on the file system of `path`."""
 
+    def total_bytes(self, path: Path) -> int:
+        """Space there would be if nothing were on it (what only root may use does not count)."""
+
 
 class OsFile:
     """A File over a descriptor."""
@@ -201,6 +204,10 @@ class OsFileSystem:
     def free_bytes(self, path: Path) -> int:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self, path: Path) -> int:
+        stat = os.statvfs(path)
+        return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
 
 
 def zero_fill(file: File, start: int, stop: int) -> None:

@@ -377,6 +377,9 @@ class MemoryFileSystem:
     def free_bytes(self, path: Path) -> int:
         return self.space_left
 
+    def total_bytes(self, path: Path) -> int:
+        return 1 << 40
+
     def _inode(self, path: Path) -> _Inode:
         inode = self._names.files.get(path)
         if inode is None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError
+from raftlog.errors import CorruptLogError, out_of_space
 from raftlog.storage import layout
 from raftlog.storage.fs import File, FileSystem, storage_error
 
@@ -127,13 +127,22 @@ class RunFile:
         """What the run before left; None if unknown, which counts as an unclean stop."""
 
     def write(self, run: Run) -> None:
-        """Returns when `run` is on disk; a crash meanwhile leaves what was there before. Raises StorageError."""
-        self._seq += 1
+        """Returns when `run` is on disk; a crash meanwhile leaves what was there before.
+
+        Raises StorageError, OutOfSpaceError if there is no room for it now.
+        """
+        seq = self._seq + 1
+        again = False
         try:
-            self._file.pwritev([encode_slot(run, self._seq, self._group_id)], SLOT_OFFSETS[self._seq % 2])
+            try:
+                self._file.pwritev([encode_slot(run, seq, self._group_id)], SLOT_OFFSETS[seq % 2])
+            except OSError as error:
+                again = out_of_space(error)
+                raise
+            self._seq = seq  # not before: the next try must not go to the slot that is still whole
             self._file.fdatasync()
         except OSError as error:
-            raise storage_error(self._fs, "writing", self._file.path, error) from error
+            raise storage_error(self._fs, "writing", self._file.path, error, again=again) from error
 
     def close(self) -> None:
         """Closes; writes nothing."""

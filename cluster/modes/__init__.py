@@ -1,0 +1,1 @@
+"""When a send is answered: acknowledgement levels, what was answered early, and reads from followers."""

@@ -1,0 +1,26 @@
+"""Figures of disk space, of early answers and of reads from followers; names and meanings in docs/metrics.md."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class ModeMetrics:
+    """Fed once per look at the disk, per entry or per pull. Event loop only."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        self._disk_used = gauge("rocketmq_disk_ratio", "Share of the data directory's file system that is used, 0 to 1")
+        self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
+        self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log is not written for lack of space")
+
+    def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
+        """As of the last look."""
+        self._disk_used.set(used)
+        self._disk_refusing.set(refusing)
+        self._log_waits.set(parked)
