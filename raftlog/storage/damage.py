@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from raftlog.errors import DamagedLogError
+from raftlog.types import EMPTY_TAIL, LogTail
 
 
 class DamagedRange(NamedTuple):
@@ -57,13 +58,26 @@ def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
     )  # fmt: skip
 
 
+def above(damaged: DamagedRange, previous: LogTail) -> DamagedRange | None:
+    """The part of the range in a log that begins after `previous`; None if there is none."""
+    if damaged.end_position <= previous.end_position:
+        return None
+    if damaged.first_position >= previous.end_position:
+        return damaged
+    return damaged._replace(
+        first_position=previous.end_position, first_index=previous.index + 1, before=previous.header_crc
+    )
+
+
 class DamageMap:
     """The damaged ranges of one log, disjoint and ascending. Safe for any thread; a sound log costs one attribute."""
 
-    __slots__ = ("_changed", "_lock", "ranges")
+    __slots__ = ("_changed", "_floor", "_lock", "ranges")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._floor = EMPTY_TAIL
+        """The tail before the log's first entry: damage below it is nobody's."""
         self.ranges: tuple[DamagedRange, ...] = ()
         """All of them, ascending. Replaced as a whole, so that readers need no lock."""
         self._changed: list[Callable[[], None]] = []
@@ -85,10 +99,15 @@ class DamageMap:
         self._changed.append(call)
 
     def add(self, damaged: DamagedRange) -> DamagedRange:
-        """Records it, joined with those it overlaps or touches; returns the range that now covers it."""
+        """Records it, joined with those it overlaps or touches; returns the range that now covers it.
+
+        What lies below the log's first entry, because that was trimmed meanwhile, is not recorded.
+        """
         with self._lock:
             kept = []
-            found = damaged
+            found = above(damaged, self._floor)
+            if found is None:
+                return damaged
             for known in self.ranges:
                 if known.end_position < found.first_position or found.end_position < known.first_position:
                     kept.append(known)
@@ -119,6 +138,15 @@ class DamageMap:
                 for known in before
                 if known.first_position < position
             )
+        if before != self.ranges:
+            self._tell()
+
+    def begin_at(self, previous: LogTail) -> None:
+        """The log begins after `previous` from now on: what is damaged below is forgotten."""
+        with self._lock:
+            before, self._floor = self.ranges, previous
+            clipped = (above(known, previous) for known in before)
+            self.ranges = tuple(known for known in clipped if known is not None)
         if before != self.ranges:
             self._tell()
 

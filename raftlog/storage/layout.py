@@ -6,10 +6,12 @@
     DATA/hard_state     term and vote, two slots
     DATA/RUN            how the last run ended, how far it had synced what it derived (run_file.py)
     DATA/VOTE_WITHHELD  while there, the node neither votes nor campaigns (vote_withheld.py)
-    DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop
+    DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
     DATA/state/         RocksDB, owned by the state machine
     DATA/checkpoints/   hard-linked RocksDB checkpoints
     DATA/trash/         what was set aside; nothing is deleted on the way up
+    DATA/install/       a log under construction that shall replace log/ (log_build.py), and an older segment file
+    DATA/INSTALL        while there, the next opening puts install/log in the place of log/ (install.py)
 
 Temporary files end in .tmp and never hold frames.
 """
@@ -32,8 +34,11 @@ LOG = "log"
 STATE = "state"
 CHECKPOINTS = "checkpoints"
 TRASH = "trash"
+INSTALL_DIR = "install"
+INSTALL = "INSTALL"
 
 CLEAN = "CLEAN"
+FIRST = "FIRST"
 NEXT_SEGMENT = "next.tmp"
 """Zero-filled ahead in the background. Never holds frames: frames are written only under the final name."""
 ROLL_SEGMENT = "roll.tmp"

@@ -9,14 +9,14 @@ from raftlog.errors import DamagedLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, zero_fill
-from raftlog.storage.repairable_log import RepairableLog
+from raftlog.storage.log_trim import TrimmableLog
 from raftlog.storage.sealed_index import load_index
 from raftlog.storage.segment import MARK_OFFSETS, Segment, encode_mark, mark_of, newest_seq
 from raftlog.storage.trash import Aside, set_aside
 from raftlog.types import Entry, LogTail
 
 
-class CuttableLog(RepairableLog):
+class CuttableLog(TrimmableLog):
     """See the module. Everything here belongs to the appending thread."""
 
     __slots__ = ("_directory", "_group_bytes", "_mark_seq", "_marked_end")
@@ -45,8 +45,9 @@ class CuttableLog(RepairableLog):
         """Writes, unsynced, the mark that everything up to `tail` is on disk."""
         file = self._segments[-1].file
         assert file is not None
-        self._mark_seq += 1
-        file.pwritev([encode_mark(mark_of(tail, self._mark_seq))], MARK_OFFSETS[self._mark_seq % 2])
+        seq = self._mark_seq + 1
+        file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
+        self._mark_seq = seq  # not before: a write tried again must not go to the slot that is still whole
         self._marked_end = tail.end_position
 
     def _resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -149,7 +150,7 @@ class CuttableLog(RepairableLog):
         for damaged in loaded.damaged:
             self.damage.add(damaged)
         before.index = loaded.places
-        before.terms = before.index.terms
+        before.tell(before.index)
         before.file = self._fs.open(before.path)
         # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
         self._mark_seq = newest_seq(before.file)

@@ -78,6 +78,11 @@ class LogReader:
         return self._segments[0].base
 
     @property
+    def previous(self) -> LogTail:
+        """The tail just before the oldest entry that is here: `EMPTY_TAIL` before GENESIS."""
+        return self._segments[0].header.previous
+
+    @property
     def tail(self) -> LogTail:
         """The last entry that is written and synced."""
         return self._tail
@@ -91,6 +96,12 @@ class LogReader:
                 if first <= last and (not ranges or ranges[-1][1] != term):
                     ranges.append((first, term))
         return ranges
+
+    def membership_indexes(self) -> list[int]:
+        """Where MEMBERSHIP entries are, as far as the indexes tell, ascending; held in memory, no scan. An index from
+        before members could change while the group runs tells of none: there each is the first of its term."""
+        last = self._tail.index
+        return [number for segment in self._segments for number in tuple(segment.members) if number <= last]
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
         """Entries [low, high), both CRCs checked; stops before `bytes_max` frame bytes, but gives at least one, and
@@ -195,7 +206,7 @@ class LogReader:
         except OSError as error:
             failed = self._failed_read(segment, error)
             raise (self._damaged_at(position, size) or failed if unreadable(error) else failed) from error
-        if len(data) != size:
+        if len(data) != size:  # of a file that was trimmed meanwhile, whatever was still there was right
             raise self._damaged_at(position, size) or CorruptLogError(
                 f"{segment.path} ended before position {position + size}, but its frames can be read now"
             )
@@ -208,8 +219,14 @@ class LogReader:
         return storage_error(self._fs, "reading", segment.path, error)
 
     def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
+        """Raises OutOfRangeError if the position was trimmed meanwhile."""
+        if position < self.first_position:
+            raise self._below(position)
         damaged = self.report_damage(position, size)
         return damaged.error(position) if damaged else None
+
+    def _below(self, position: int) -> OutOfRangeError:
+        return OutOfRangeError(f"position {position} was trimmed: the log begins at position {self.first_position}")
 
     def read_raw(self, position: int, size_max: int) -> bytes:
         """Whole frames from the one that begins at `position`, every CRC checked: at least one, then as many of the
@@ -269,9 +286,9 @@ class LogReader:
 
     def find_damage(self, low: int, high: int) -> DamagedRange | None:
         """Reads entries [low, high) one by one up to the first damaged range, known or new, which it records."""
-        low = max(low, self.first_index)
         while low < high:
             with self._cutting:
+                low = max(low, self.first_index)
                 if low > self._tail.index:
                     break
                 extent = self._extent(low)
@@ -301,8 +318,11 @@ class LogReader:
         return first_damage(extent, file, low, high)
 
     def _index_at(self, position: int) -> int:
-        segment = self._segments[bisect_right(self._segments, position, key=_base_position) - 1]
-        return self._places(segment).next_below(position)
+        segments = self._segments
+        number = bisect_right(segments, position, key=_base_position) - 1
+        if number < 0:
+            raise self._below(position)
+        return self._places(segments[number]).next_below(position)
 
     def _open_sealed(self, segment: Segment) -> File:
         return self._fs.open(segment.path)
@@ -310,6 +330,8 @@ class LogReader:
     def _load_sealed(self, segment: Segment) -> SegmentIndex:
         segments = self._segments
         if segment not in segments[:-1]:
+            if segment.base < segments[0].base:
+                raise self._below(segment.base)
             raise FrameError(f"{segment.path.name} is no sealed segment any more")
         following = segments[segments.index(segment) + 1]
         loaded = load_index(self._fs, segment, following.header.previous, self._group_id)
@@ -322,7 +344,11 @@ class LogReader:
         return segment.index or self._load(segment)
 
     def _segment_of(self, index: int) -> Segment:
-        return self._segments[bisect_right(self._segments, index, key=_base_index) - 1]
+        segments = self._segments
+        number = bisect_right(segments, index, key=_base_index) - 1
+        if number < 0:
+            raise OutOfRangeError(f"entry {index} was trimmed: the log begins with entry {self.first_index}")
+        return segments[number]
 
 
 def _base_index(segment: Segment) -> int:

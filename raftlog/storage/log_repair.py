@@ -149,7 +149,7 @@ class RangeRepair:
             self._begin_part(rolls)
         part = self.parts[-1]
         part.file.pwritev([frame], LOCAL_HEADER_SIZE + header.position - part.places.base)
-        part.places.add(header.position, header.term)
+        part.places.add(header.position, header.term, header.type)
         base = header.position if rolls else self.tail.segment_base
         self.tail = LogTail(
             header.term, header.index, header.position + header.frame_length, header.header_crc, base,

@@ -1,7 +1,12 @@
-"""Who the members are when a directory is opened: the newest MEMBERSHIP entry, else GENESIS."""
+"""Who the members are when a directory is opened: what the state has applied, else GENESIS, and every MEMBERSHIP entry
+of the log above that. The newest one is in force, committed or not (Ongaro's thesis, 4.1); the one before it is again
+if the newest is truncated."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from raftlog import membership as memberships
@@ -14,21 +19,30 @@ from raftlog.types import EntryType
 
 
 def newest_above(log: LogReader, index: int) -> Membership | None:
-    """The newest MEMBERSHIP entry above `index`; None if there is none.
+    """The newest MEMBERSHIP entry above `index`; None if there is none. See `all_above`."""
+    return next(_above(log, index), None)
 
-    One is the first entry of its term, so only those are looked at; a damaged one is passed over, and IDENTITY tells
-    that it was there. Raises StorageError if the log cannot be read.
+
+def all_above(log: LogReader, index: int) -> list[Membership]:
+    """Every MEMBERSHIP entry above `index`, ascending.
+
+    A damaged one is passed over, and IDENTITY tells that it was there if it began another cluster. Raises StorageError
+    if the log cannot be read.
     """
-    for first, _ in reversed(log.term_ranges()):
-        if first <= index:
+    return [*_above(log, index)][::-1]
+
+
+def _above(log: LogReader, index: int) -> Iterator[Membership]:
+    numbers = {*log.membership_indexes(), *(first for first, _ in log.term_ranges())}
+    for number in sorted(numbers, reverse=True):
+        if number <= index:
             break
         try:
-            (entry,) = log.read_entries(first, first + 1, 1)
+            (entry,) = log.read_entries(number, number + 1, 1)
         except DamagedLogError:
             continue
         if entry.type == EntryType.MEMBERSHIP:
-            return memberships.decode(entry)
-    return None
+            yield memberships.decode(entry)
 
 
 def members_at_opening(
@@ -38,25 +52,38 @@ def members_at_opening(
     log: LogReader,
     applied: Membership | None,
     applied_index: int,
-) -> Membership:
-    """The members of the group. `applied`: the newest MEMBERSHIP that the state has applied, up to `applied_index`.
+) -> list[Membership]:
+    """The members of the group, as RawNode takes them: ascending, the last one in force. `applied`: the newest
+    MEMBERSHIP that the state has applied, up to `applied_index`.
 
-    Raises IdentityError if they are of another cluster than IDENTITY, or this node is none of them.
+    This node need not be one of them: it may not know yet that it joined, or it left; then it neither votes for itself
+    nor campaigns. Raises IdentityError if they are of another cluster than IDENTITY, or know this node's id as another
+    node's.
     """
-    members = newest_above(log, applied_index) or applied or memberships.of_genesis(genesis)
-    if members.cluster_uuid != identity.cluster_uuid:
+    base = applied or memberships.of_genesis(genesis)
+    found = [base, *all_above(log, applied_index)]
+    newest = found[-1]
+    known = dict(chain(newest.removed, newest.voters, newest.learners)).get(identity.node_id)
+    if newest.cluster_uuid != identity.cluster_uuid and not _joins(identity, log, newest, known is not None):
         raise IdentityError(
-            f"{directory}: the log goes on as cluster {members.cluster_uuid} from index {members.index}, IDENTITY says "
+            f"{directory}: the log goes on as cluster {newest.cluster_uuid} from index {newest.index}, IDENTITY says "
             f"{identity.cluster_uuid}.\n"
             "An unsafe-recover or a restore was interrupted, or the directory is a mixture of two nodes.\n"
             f"Finish it: raftmq unsafe-recover {directory} --plan; or restore the backup again into an empty directory."
         )
-    known = members.node_uuids.get(identity.node_id)
-    if known != identity.node_uuid:
+    if known not in (None, identity.node_uuid):
         raise IdentityError(
-            f"{directory}: node {identity.node_id} with uuid {identity.node_uuid} is no member of its cluster"
-            + (f", which knows node {identity.node_id} as {known}" if known else "")
-            + ".\nThe directory was copied from elsewhere, or its IDENTITY was.\n"
+            f"{directory}: node {identity.node_id} with uuid {identity.node_uuid} is no member of its cluster, which "
+            f"knows node {identity.node_id} as {known}.\n"
+            "The directory was copied from elsewhere, or its IDENTITY was.\n"
             "Put back the IDENTITY that belongs to this directory, or replace the node."
         )
-    return members
+    return found
+
+
+def _joins(identity: Identity, log: LogReader, newest: Membership, known: bool) -> bool:
+    """Whether a joining node has not yet received the entry with which its cluster went on from an older one."""
+    ancestors = [ancestor.cluster_uuid for ancestor in identity.origin]
+    last = [ancestor.last_index for ancestor in identity.origin]
+    at = bisect_left(last, log.tail.index)  # the first ancestor whose log reaches at least as far as this one
+    return not known and at < len(ancestors) and newest.cluster_uuid == ancestors[at]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from raftlog.errors import CorruptLogError, IdentityError
 from raftlog.storage import identity as identities
@@ -12,6 +13,7 @@ from raftlog.storage.fs import File, FileSystem, storage_error
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.identity import Expected, Identity
+from raftlog.storage.install import Installed, finish_install
 from raftlog.storage.segmented_log import SegmentedLog
 
 
@@ -23,6 +25,8 @@ class NodeDir(NamedTuple):
     identity: Identity
     hard_state_store: HardStateStore
     log: SegmentedLog
+    installed: Installed | None = None
+    """What this opening did about a log that was fetched to replace the one here (install.py)."""
 
     def close(self, clean: bool) -> None:
         """Closes the log, then the hard state, then lets the lock go. `clean` after an orderly stop only."""
@@ -42,6 +46,36 @@ def create_node_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Gen
         raise IdentityError(f"node {identity.node_id} with uuid {identity.node_uuid} is not a voter in GENESIS")
     if (identity.cluster_uuid, identity.group_id) != (genesis.cluster_uuid, genesis.group_id):
         raise IdentityError(f"identity and GENESIS are of different clusters or groups: {identity} and {genesis}")
+    _create(fs, path, identity, genesis)
+
+
+def create_joining_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) -> None:
+    """Makes the directory of a node that joins a cluster which runs: it knows what the cluster began with, and none of
+    its log. It is no member before a MEMBERSHIP entry says so. IDENTITY comes last.
+
+    `identity.origin` is that of the other nodes. Raises IdentityError if there is something already, if `identity` and
+    `genesis` are of different clusters, or if the id was a voter's from the beginning.
+    """
+    began = _began(identity)
+    if (began, identity.group_id) != (genesis.cluster_uuid, genesis.group_id):
+        raise IdentityError(f"identity and GENESIS are of different clusters or groups: {identity} and {genesis}")
+    known = dict(genesis.voters).get(identity.node_id)
+    if known is not None:
+        raise IdentityError(
+            f"node {identity.node_id} is a voter of this cluster since it began, as {known}.\n"
+            "An id is never given to another directory: messages of the one would be taken for the other's.\n"
+            "Join with an id that was never used: raftmq node add; to take the place of a dead node: raftmq node "
+            f"replace {identity.node_id}"
+        )
+    _create(fs, path, identity, genesis)
+
+
+def _began(identity: Identity) -> UUID:
+    """The cluster of GENESIS."""
+    return identity.origin[0].cluster_uuid if identity.origin else identity.cluster_uuid
+
+
+def _create(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) -> None:
     try:
         fs.mkdir(path)
         lock = layout.lock_directory(fs, path)
@@ -86,9 +120,10 @@ def open_node_dir(
         identity = identities.load(fs, path)
         identities.check(identity, expected or Expected(), path)
         hard_state_store = HardStateStore.open(hard_state_fs or fs, path / layout.HARD_STATE, identity.group_id)
+        installed = finish_install(fs, path, identity.group_id, hard_state_store, now_ms)
         committed_index = hard_state_store.load().commit_index
         log = SegmentedLog.open(fs, path, group_id=identity.group_id, now_ms=now_ms, committed_index=committed_index)
-        began = identity.origin[0].cluster_uuid if identity.origin else identity.cluster_uuid
+        began = _began(identity)
         if log.genesis.cluster_uuid != began:
             raise IdentityError(
                 f"{path}: the log belongs to cluster {log.genesis.cluster_uuid}, IDENTITY to {began}.\n"
@@ -102,7 +137,7 @@ def open_node_dir(
                 "disk before its entries, so this hard_state is an older one and may have forgotten a vote. Put back "
                 "the one that belongs to this log, or replace the node."
             )
-        return NodeDir(path, lock, identity, hard_state_store, log)
+        return NodeDir(path, lock, identity, hard_state_store, log, installed)
     except BaseException as error:
         if lock is not None:
             lock.close()

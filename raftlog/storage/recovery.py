@@ -85,7 +85,7 @@ class Recovery:
         loaded = load_index(run.fs, active, tail, run.group_id)
         run.damaged += loaded.damaged
         active.index = loaded.places
-        active.terms = active.index.terms
+        active.tell(active.index)
         seq = newest_seq(active.file) + 1
         active.file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
         active.file.fdatasync()

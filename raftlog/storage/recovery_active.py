@@ -83,7 +83,7 @@ def _clean_tail(run: RecoveryRun, active: Segment, file: File, mark: SyncMark, k
         run.note("unclean stop", f"orderly stop, but {error}: the active segment is scanned")
         return None
     active.index = index
-    active.terms = index.terms
+    active.tell(index)
     run.scanned_from = tail.end_position
     run.note("clean stop", "the last stop was orderly: the newest sync mark covers the whole log")
     return tail
@@ -98,7 +98,7 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
     scan, index = scan_segment(file, active, check_payloads=True, mark_end=mark.end_position, begin=point)
     run.bytes_scanned += scan.bytes_read
     active.index = index
-    active.terms = index.terms
+    active.tell(index)
     for damaged in scan.rotten:
         run.found_damage("damage below the mark", damaged)
     if scan.tail.end_position < mark.end_position:
@@ -214,7 +214,7 @@ def _without_mark(run: RecoveryRun, active: Segment, file: File) -> LogTail:
     run.bytes_scanned += scan.bytes_read
     run.scanned_from = active.base
     active.index = index
-    active.terms = index.terms
+    active.tell(index)
     why = (
         f"both sync marks of {active.path.name} are damaged: how far the log was durable is not known; the frames can "
         f"be read up to position {scan.tail.end_position}, index {scan.tail.index}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError, FrameError, LogGoneError, out_of_space
 from raftlog.frame import HEADER_SIZE, FrameHeader
-from raftlog.storage import layout
+from raftlog.storage import layout, log_first
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.damage_finder import whole_file
 from raftlog.storage.fs import File, read_file, unreadable, write_file
@@ -24,7 +24,7 @@ from raftlog.storage.segment import (
     encode_header,
     header_is_damaged,
 )
-from raftlog.storage.segment_index import HEAD_READ, SegmentIndex, decode_head, decode_index, encode_index
+from raftlog.storage.segment_index import HEAD_READ, IndexHead, SegmentIndex, decode_head, decode_index, encode_index
 from raftlog.storage.trash import Aside
 from raftlog.types import EMPTY_TAIL, LogTail
 
@@ -51,14 +51,15 @@ def open_files(run: RecoveryRun) -> tuple[list[Segment], bytes]:
             f"{run.log} holds no segment file: the log of this node is gone, and with it what it acknowledged.\n"
             "Restore it from a backup, or replace the node."
         )
+    floor, bases = _trimmed(run, bases)
     segments: list[Segment] = []
     page = b""
     for base in bases:
         found = _read(run, base)
         before = segments[-1] if segments else None
-        header = found.header or _heal_header(run, before, found, active=base == bases[-1])
-        if before is None and header.base_position > 0:
-            segments.append(_missing(run, None, EMPTY_TAIL, header))
+        header = found.header or _heal_header(run, before, found, floor, active=base == bases[-1])
+        if before is None and floor is not None and header.base_position > floor.end_position:
+            segments.append(_missing(run, None, floor, header))
         elif before is not None and header.previous.segment_base != before.base:
             segments.append(_missing(run, before, _end_of(run, before), header))
         segment = Segment(found.path, header)
@@ -94,8 +95,10 @@ def _read(run: RecoveryRun, base: int) -> Found:
 # A damaged local header: it says nothing that its neighbours do not say.
 
 
-def _heal_header(run: RecoveryRun, before: Segment | None, found: Found, *, active: bool) -> SegmentHeader:
-    previous, exact = _previous_of(run, before, found)
+def _heal_header(
+    run: RecoveryRun, before: Segment | None, found: Found, floor: LogTail | None, *, active: bool
+) -> SegmentHeader:
+    previous, exact = _previous_of(run, before, found, floor)
     header = encode_header(previous, run.group_id)
     row = "local header of the active segment" if active else "local header of a sealed segment"
     if not exact:  # term and time of the frame before it are lost with that frame: known again once it is repaired
@@ -116,12 +119,12 @@ def _heal_header(run: RecoveryRun, before: Segment | None, found: Found, *, acti
     return decode_header(header, found.path, run.group_id)
 
 
-def _previous_of(run: RecoveryRun, before: Segment | None, found: Found) -> tuple[LogTail, bool]:
+def _previous_of(run: RecoveryRun, before: Segment | None, found: Found, floor: LogTail | None) -> tuple[LogTail, bool]:
     """The tail before the file's first frame, and whether its term and time are exact or the highest they can be."""
     first = _first_frame(run, found)
     if found.base == 0:
         return EMPTY_TAIL, True
-    tail = _end_of(run, before) if before is not None else None
+    tail = _end_of(run, before) if before is not None else floor
     if tail is not None and tail.end_position == found.base:
         if first is None or (first.parent, first.index) == (tail.header_crc, tail.index + 1):
             return tail, True
@@ -132,6 +135,43 @@ def _previous_of(run: RecoveryRun, before: Segment | None, found: Found) -> tupl
         f"the local header of {found.path} is damaged, and neither its first frame nor the end of the file before it "
         "tells what it was. Restore this file from a backup, or replace the node."
     )
+
+
+# Where the log begins
+
+
+def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[int]]:
+    """What FIRST says (None: it is damaged), and the bases of the files that count; what a trim left is removed.
+
+    Files below FIRST count as far as they join without a gap: a trim that was not finished, or a file that was put in
+    front just then. What lies below a gap was given up before the files of the gap were.
+    """
+    floor = log_first.load(run.fs, run.log, run.group_id)
+    if floor is None:
+        run.note("FIRST damaged", "log/FIRST is damaged: the log begins with its first file")
+        return None, bases
+    if floor.end_position > 0:
+        run.note("trimmed", f"the log was trimmed up to position {floor.end_position}, index {floor.index + 1}")
+    kept = [base for base in bases if base >= floor.end_position]
+    if not kept or kept[0] != floor.end_position:  # its own first file is lost: nothing is removed beside that
+        return floor, bases
+    expected = floor.segment_base
+    below = [base for base in bases if base < floor.end_position]
+    while below and below[-1] == expected and (header := _read(run, below[-1]).header) is not None:
+        expected = header.previous.segment_base
+        kept.insert(0, below.pop())
+    if below:
+        _remove_leftovers(run, below)
+    return floor, kept
+
+
+def _remove_leftovers(run: RecoveryRun, bases: list[int]) -> None:
+    for base in bases:
+        for name in (layout.segment_name(base), layout.index_name(base)):
+            if run.fs.exists(run.log / name):
+                run.fs.unlink(run.log / name)
+    run.fs.fsync_dir(run.log)
+    run.note("leftovers of a trim", f"{len(bases)} trimmed files that a crash left were removed")
 
 
 def _first_frame(run: RecoveryRun, found: Found) -> FrameHeader | None:
@@ -165,7 +205,7 @@ def _missing(run: RecoveryRun, before: Segment | None, tail: LogTail, after: Seg
         index = SegmentIndex(segment.base, segment.header.base_index)
         fill(index, damaged, tail.term)
         check_terms(run, damaged, index.term(end.index), end.term)
-    segment.terms = index.terms
+    segment.tell(index)
     run.found_damage("missing first segment" if before is None else "missing middle segment", damaged)
     return segment
 
@@ -216,13 +256,13 @@ def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
     if any(known.first_position == segment.base and known.end_position == end.end_position for known in run.damaged):
         return  # missing
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)
-    if (terms := _terms_in_sidecar(run, path, segment, end)) is not None:
-        segment.terms = terms
+    if (head := _head_of_sidecar(run, path, segment, end)) is not None:
+        segment.tell(head)
         return
     loaded = rebuild_index(run.fs, segment, end, run.group_id)
     run.bytes_scanned += loaded.bytes_read
     run.note("sidecar", f"index of sealed {segment.path.name} was missing or stale: rebuilt from its frames")
-    segment.terms = loaded.places.terms
+    segment.tell(loaded.places)
     for damaged in loaded.damaged:
         after = loaded.places.term(damaged.last_index + 1) if damaged.last_index < end.index else end.term
         check_terms(run, damaged, loaded.places.term(damaged.last_index), after)
@@ -237,7 +277,7 @@ def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
         run.reasons.append(f"no space to keep the index of {segment.path.name}: rebuilt again next time")
 
 
-def _terms_in_sidecar(run: RecoveryRun, path: Path, segment: Segment, end: LogTail) -> list[tuple[int, int]] | None:
+def _head_of_sidecar(run: RecoveryRun, path: Path, segment: Segment, end: LogTail) -> IndexHead | None:
     if not run.fs.exists(path):
         return None
     file = run.fs.open(path)
@@ -252,4 +292,4 @@ def _terms_in_sidecar(run: RecoveryRun, path: Path, segment: Segment, end: LogTa
         return None
     finally:
         file.close()
-    return head.terms if same_end(head.tail, end) and head.base == segment.base else None
+    return head if same_end(head.tail, end) and head.base == segment.base else None

@@ -126,9 +126,25 @@ ROWS = (
         "both neighbours name the frames at the edges", campaigns="after the repair",
     ),
     Row(
-        "missing first segment", "the log begins above 0",
-        "the same, from 0",
-        "the same; what the cluster is, DATA/GENESIS tells", campaigns="after the repair",
+        "missing first segment", "the log begins above `FIRST`, without one above 0",
+        "the same, from there",
+        "`FIRST` names the frame before, as the end of a file before it would; what the cluster is, DATA/GENESIS tells",
+        campaigns="after the repair",
+    ),
+    Row(
+        "trimmed", "the log begins where `FIRST` says, or lower",
+        "used as it is",
+        "what is missing below was trimmed everywhere: `FIRST` is on disk before a trimmed file is unlinked",
+    ),
+    Row(
+        "leftovers of a trim", "files below `FIRST`, and a gap between them and the log",
+        "removed; files without a gap count, and are trimmed again",
+        "trimmed files are unlinked oldest first, after `FIRST` is on disk: what lies below a gap was given up too",
+    ),
+    Row(
+        "FIRST damaged", "`FIRST` cannot be read",
+        "the log begins with its first file; the next trim writes it again",
+        "a lost first file shows in the state, which knows up to where the log was trimmed; nothing is removed",
     ),
     Row(
         "missing last segment", "CLEAN or RUN tells of an entry above the end of the log",
@@ -139,6 +155,34 @@ ROWS = (
         "no segment file", "log/ is empty, whatever rows RocksDB still has",
         "refused (LogGoneError): restore it, or `raftmq rebuild --plan`",
         "rows without their log prove nothing", "-", "-",
+    ),
+    # A log that was fetched to replace the one here
+    Row(
+        "INSTALL", "`INSTALL`, and install/log is whole",
+        "log/ is moved to trash/, install/log becomes log/, `INSTALL` is removed; after a crash from where it was",
+        "the new log ends with a committed entry that the old one does not hold, so nothing in the old one "
+        "above it can ever be committed, and the checkpoint covers what is below",
+        campaigns="after the older segments are back",
+    ),
+    Row(
+        "INSTALL, and the log went on", "`INSTALL`, and log/ holds the last entry of install/log",
+        "log/ stays, `INSTALL` and install/ are removed",
+        "a leader brought it forward after the decision: what it acknowledged since is kept",
+    ),
+    Row(
+        "INSTALL, and the log does not open", "`INSTALL`, and log/ would be refused",
+        "VOTE_WITHHELD is written, then as with `INSTALL`",
+        "what it had acknowledged above the new log is not known", "no", "no",
+    ),
+    Row(
+        "INSTALL damaged", "`INSTALL` cannot be read",
+        "log/ stays; if it was moved already, install/log becomes log/",
+        "a build that is removed is made again; once log/ was moved the decision had been read",
+    ),
+    Row(
+        "install/ without INSTALL", "a log under construction",
+        "left; built upon, or overwritten, by whoever fetches the next one",
+        "it counts from `INSTALL` on",
     ),
     # Refusals
     Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import insort
 from itertools import pairwise
 from pathlib import Path
 
@@ -131,7 +132,7 @@ class RepairableLog(LogReader):
             return
         whole = part.whole and end == last
         index = part.places if whole else rebuild_index(self._fs, segment, last, self._group_id).places
-        segment.terms = index.terms
+        segment.tell(index)
         write_file(self._fs, path, b"".join(encode_index(index, last, self._group_id)))
 
 
@@ -147,3 +148,6 @@ def adopt(index: SegmentIndex, part: SegmentIndex) -> None:
         terms += [(after, index.term(after))] + [run for run in runs if run[0] > after]
     kept = [run for number, run in enumerate(terms) if not number or terms[number - 1][1] != run[1]]
     index.terms[: len(runs)] = kept  # an append may have added a run behind them meanwhile
+    for number in part.members:
+        if number not in index.members:
+            insort(index.members, number)

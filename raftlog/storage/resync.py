@@ -44,7 +44,7 @@ def find_chain(file: File, segment: Segment, low: LogTail, goal: LogTail) -> Cha
         if walked:
             places = SegmentIndex(walked[0].position, walked[0].index)
             for header in walked:
-                places.add(header.position, header.term)
+                places.add(header.position, header.term, header.type)
             return Chain(walked[0], places, walked[-1].timestamp_ms, window.bytes_read + searched)
         failed.add(position)
     return None
@@ -122,6 +122,7 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
         return Rejoined(hole, False, low.timestamp_ms, goal.end_position - low.end_position)
     for number, offset in enumerate(chain.places.offsets, chain.places.base_index):
         index.add(chain.places.base + offset, chain.places.term(number))
+    index.members += chain.places.members
     return Rejoined(hole, True, chain.timestamp_ms, chain.bytes_read)
 
 

@@ -113,7 +113,7 @@ def scan_segment(
             _refuse_newer(raw, tail, segment.path)
             damage = str(error)
             break
-        index.add(frame.position, frame.term)
+        index.add(frame.position, frame.term, frame.type)
         tail = tail_of(frame, header.base_position)
     return Scan(tail, damage, at_mark, window.bytes_read, rotten), index
 

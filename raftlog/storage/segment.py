@@ -25,7 +25,7 @@ from google_crc32c import value as crc32c
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage.fs import File
-from raftlog.storage.segment_index import SegmentIndex
+from raftlog.storage.segment_index import IndexHead, SegmentIndex
 from raftlog.types import LogTail
 
 LOCAL_HEADER_SIZE = 4096
@@ -138,7 +138,7 @@ class Segment:
     Invariant: frames are dense from `header.base_position`; a sealed segment ends where the next one begins.
     """
 
-    __slots__ = ("file", "header", "index", "path", "terms")
+    __slots__ = ("file", "header", "index", "members", "path", "terms")
 
     def __init__(self, path: Path, header: SegmentHeader) -> None:
         self.path = path
@@ -149,6 +149,12 @@ class Segment:
         """In memory in the active segment; None in sealed ones, whose sidecar is loaded on demand."""
         self.terms: list[tuple[int, int]] = []
         """(first index, term) of each run of one term in this file; the active index's own list while active."""
+        self.members: list[int] = []
+        """Indexes of the MEMBERSHIP entries in this file; likewise."""
+
+    def tell(self, index: SegmentIndex | IndexHead) -> None:
+        """Takes over what is told about the entries without looking at them."""
+        self.terms, self.members = index.terms, index.members
 
     @property
     def base(self) -> int:

@@ -2,11 +2,13 @@
 
 In memory: four bytes per entry. Sidecar (big-endian, docs/disk-format.md)::
 
-     0 magic u32 "RMQX" | 4 head_crc u32 of bytes 8..(87 + 16 * term_count) | 8 format u16 | 10 reserved u16
+     0 magic u32 "RMQX" | 4 head_crc u32 of bytes 8.. up to the offsets | 8 format u16 | 10 reserved u16
     12 group_id u32 | 16 base_position u64 | 24 base_index u64
     32 end_position u64 | 40 last_term u64 | 48 last_index u64 | 56 last_timestamp_ms u64
-    64 last_header_crc u32 | 68 term_count u32 | 72 entry_count u32 | 76 offsets_crc u32 | 80 reserved u64
+    64 last_header_crc u32 | 68 term_count u32 | 72 entry_count u32 | 76 offsets_crc u32
+    80 member_count u32 | 84 reserved u32
     88 term_count times: first_index u64, term u64
+       member_count times: index u64 of a MEMBERSHIP entry
        entry_count times: offset u32 of the entry's frame from base_position
 
 A sidecar is a cache: it counts only if its end equals what the next segment (or CLEAN) says about it, else the one
@@ -24,14 +26,15 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from raftlog.errors import FrameError
-from raftlog.types import LogTail
+from raftlog.types import EntryType, LogTail
 
 FORMAT = 1
 _MAGIC = 0x524D5158
-_HEAD = struct.Struct(">IIHHIQQQQQQIIIIQ")
-_HEAD_REST = struct.Struct(">HHIQQQQQQIIIIQ")
+_HEAD = struct.Struct(">IIHHIQQQQQQIIIIII")
+_HEAD_REST = struct.Struct(">HHIQQQQQQIIIIII")
 _PREFIX = struct.Struct(">II")
 _TERM = struct.Struct(">QQ")
+_MEMBER = struct.Struct(">Q")
 HEAD_READ = 4096
 """Bytes that nearly always hold the head and all term ranges."""
 
@@ -39,7 +42,7 @@ HEAD_READ = 4096
 class SegmentIndex:
     """Frame offsets and term ranges of one segment. One thread adds; others may read below the published tail."""
 
-    __slots__ = ("base", "base_index", "offsets", "terms")
+    __slots__ = ("base", "base_index", "members", "offsets", "terms")
 
     def __init__(self, base: int, base_index: int) -> None:
         self.base = base
@@ -48,9 +51,13 @@ class SegmentIndex:
         """Invariant: offsets[i] is where entry base_index + i begins, counted from `base`; strictly ascending."""
         self.terms: list[tuple[int, int]] = []
         """(first index, term) of each run of entries with one term; both ascending."""
+        self.members: list[int] = []
+        """Indexes of MEMBERSHIP entries, ascending; of all that are known."""
 
-    def add(self, position: int, term: int) -> None:
+    def add(self, position: int, term: int, entry_type: int = -1) -> None:
         """Appends the next entry."""
+        if entry_type == EntryType.MEMBERSHIP:
+            self.members.append(self.base_index + len(self.offsets))
         if not self.terms or self.terms[-1][1] != term:
             self.terms.append((self.base_index + len(self.offsets), term))
         self.offsets.append(position - self.base)
@@ -68,6 +75,8 @@ class SegmentIndex:
         del self.offsets[index - self.base_index :]
         while self.terms and self.terms[-1][0] >= index:
             self.terms.pop()
+        while self.members and self.members[-1] >= index:
+            self.members.pop()
 
     def next_below(self, position: int) -> int:
         """The largest index whose frame begins at or below `position`."""
@@ -82,6 +91,7 @@ class IndexHead(NamedTuple):
     base_index: int
     tail: LogTail
     terms: list[tuple[int, int]]
+    members: list[int]
     entry_count: int
     offsets_crc: int
     offsets_at: int
@@ -91,28 +101,32 @@ def encode_index(index: SegmentIndex, tail: LogTail, group_id: int) -> list[byte
     """The sidecar's bytes, in parts."""
     offsets = _big_endian(index.offsets).tobytes()
     terms = b"".join([_TERM.pack(*pair) for pair in index.terms])
+    members = b"".join([_MEMBER.pack(number) for number in index.members])
     fixed = _HEAD_REST.pack(
         FORMAT, 0, group_id, index.base, index.base_index, tail.end_position, tail.term, tail.index, tail.timestamp_ms,
-        tail.header_crc, len(index.terms), len(index.offsets), crc32c(offsets), 0,
+        tail.header_crc, len(index.terms), len(index.offsets), crc32c(offsets),
+        len(index.members), 0,
     )  # fmt: skip
-    rest = fixed + terms
+    rest = fixed + terms + members
     return [_PREFIX.pack(_MAGIC, crc32c(rest)) + rest, offsets]
 
 
 def decode_head(data: bytes, group_id: int) -> IndexHead:
-    """Reads head and term ranges. Raises FrameError if damaged, cut, newer or of another group."""
+    """Reads all but the offsets. Raises FrameError if damaged, cut, newer or of another group."""
     if len(data) < _HEAD.size:
         raise FrameError("index sidecar is cut")
     (
         magic, crc, fmt, _, group, base, base_index, end, term, last, timestamp_ms, header_crc, term_count, count,
-        offsets_crc, _,
+        offsets_crc, member_count, _,
     ) = _HEAD.unpack_from(data)  # fmt: skip
-    stop = _HEAD.size + term_count * _TERM.size
+    terms_end = _HEAD.size + term_count * _TERM.size
+    stop = terms_end + member_count * _MEMBER.size
     if magic != _MAGIC or fmt != FORMAT or group != group_id or len(data) < stop or crc != crc32c(data[8:stop]):
         raise FrameError("index sidecar head is damaged or of another format")
-    terms = list(_TERM.iter_unpack(data[_HEAD.size : stop]))
+    terms = list(_TERM.iter_unpack(data[_HEAD.size : terms_end]))
+    members = [number for (number,) in _MEMBER.iter_unpack(data[terms_end:stop])]
     tail = LogTail(term, last, end, header_crc, base, timestamp_ms)
-    return IndexHead(group, base, base_index, tail, terms, count, offsets_crc, stop)
+    return IndexHead(group, base, base_index, tail, terms, members, count, offsets_crc, stop)
 
 
 def decode_index(data: bytes, group_id: int) -> tuple[IndexHead, SegmentIndex]:
@@ -124,7 +138,7 @@ def decode_index(data: bytes, group_id: int) -> tuple[IndexHead, SegmentIndex]:
     index = SegmentIndex(head.base, head.base_index)
     index.offsets.frombytes(raw)
     index.offsets = _big_endian(index.offsets)
-    index.terms = head.terms
+    index.terms, index.members = head.terms, head.members
     return head, index
 
 

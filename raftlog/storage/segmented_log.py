@@ -150,7 +150,7 @@ class SegmentedLog(CuttableLog):
                 at = entry.position
             buffers.append(entry.header)
             buffers.append(entry.payload)
-            index.add(entry.position, entry.term)
+            index.add(entry.position, entry.term, entry.type)
         file = active.file
         assert file is not None
         file.pwritev(buffers, LOCAL_HEADER_SIZE + at - active.header.base_position)
@@ -242,7 +242,7 @@ class SegmentedLog(CuttableLog):
         segment = Segment(path, decode_header(page, path, self._group_id))
         segment.file = file
         segment.index = SegmentIndex(segment.base, segment.header.base_index)
-        segment.terms = segment.index.terms
+        segment.tell(segment.index)
         return segment
 
     def _write_sidecar(self, segment: Segment, tail: LogTail, *, durable: bool) -> None:
@@ -321,6 +321,7 @@ class SegmentedLog(CuttableLog):
             places = SegmentIndex(index.base, index.base_index)
             places.offsets = index.offsets[:count]
             places.terms = [run for run in tuple(index.terms) if run[0] <= tail.index]
+            places.members = [number for number in tuple(index.members) if number <= tail.index]
             return active_index.Point(tail, places)
 
     def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:

@@ -44,7 +44,7 @@ def test_every_node_of_the_new_cluster_is_the_backup_and_one_entry(backup: Path,
         (entry,) = log.read_entries(told.index + 1, told.index + 2, 1)
         assert (entry.type, entry.term, entry.timestamp_ms) == (EntryType.MEMBERSHIP, told.term + 1, NOW_MS)
         assert entry.parent == told.header_crc
-        members = members_at_opening(data, opened.identity, log.genesis, log, state.membership, state.applied.index)
+        *_, members = members_at_opening(data, opened.identity, log.genesis, log, state.membership, state.applied.index)
         assert (members.cluster_uuid, members.reason) == (made.cluster_uuid, RESTORE)
         assert [int(voter) for voter in members.voter_ids] == [1, 2, 3]
         assert [(str(each.cluster_uuid), each.last_index) for each in opened.identity.origin] == [

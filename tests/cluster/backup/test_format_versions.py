@@ -27,13 +27,24 @@ from raftlog import frame, membership
 from raftlog.errors import InvariantViolationError, RaftLogError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
 from raftlog.membership import Membership
-from raftlog.storage import genesis, hard_state, identity, run_file, segment, segment_index, vote_withheld
+from raftlog.storage import (
+    genesis,
+    hard_state,
+    identity,
+    install_file,
+    log_first,
+    run_file,
+    segment,
+    segment_index,
+    vote_withheld,
+)
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
+from raftlog.storage.install_file import Install
 from raftlog.storage.run_file import Run, RunState
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.storage.vote_withheld import VoteWithheld
-from raftlog.types import EMPTY_TAIL, NOBODY, EntryType, HardState, LogTail, NodeId
+from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, LogTail, NodeId
 from statemachine import keys, payload, sums
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
@@ -78,6 +89,15 @@ def newer_run(_: Path) -> Any:
 
 def newer_vote_withheld(_: Path) -> Any:
     return vote_withheld.decode(bumped(vote_withheld.encode(VoteWithheld("why", 1, 1), GROUP)), GROUP)
+
+
+def newer_install(_: Path) -> Any:
+    known = install_file.encode(Install("5-4-90ab12cd", 1, 512, EntryId(4, 5), 1024, 7), GROUP)
+    return install_file.decode(bumped(known), GROUP)
+
+
+def newer_first(_: Path) -> Any:
+    return log_first.decode(bumped(log_first.encode(TAIL, GROUP)), GROUP)
 
 
 def newer_segment(_: Path) -> Any:
@@ -163,6 +183,8 @@ KINDS = {
     "hard state": Kept(hard_state.FORMAT, newer_hard_state),
     "RUN": Kept(run_file.FORMAT, newer_run),
     "VOTE_WITHHELD": Kept(vote_withheld.FORMAT, newer_vote_withheld),
+    "INSTALL": Kept(install_file.FORMAT, newer_install),
+    "FIRST": Kept(log_first.FORMAT, newer_first),
     "segment file": Kept(segment.FORMAT, newer_segment),
     "index sidecar": Kept(segment_index.FORMAT, newer_sidecar, "of another format"),
     "frame": Kept(frame.VERSION, newer_frame),

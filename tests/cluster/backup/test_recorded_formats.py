@@ -29,7 +29,7 @@ def test_format_1_opens(name: str, tmp_path: Path, unpack: Callable[[Path], dict
     assert str(opened.identity.cluster_uuid) == told["cluster_uuid"]
     members = members_at_opening(
         tmp_path, opened.identity, log.genesis, log, state.membership, state.applied.index
-    )  # fmt: skip
+    )[-1]  # fmt: skip
     assert [int(voter) for voter in members.voter_ids] == [1]
 
     state.apply(log.read_entries(state.applied.index + 1, log.tail.index + 1, 1 << 30))

@@ -25,7 +25,7 @@ NOW_MS = 1_800_000_000_000
 def members_of(data: Path) -> Membership:
     opened = open_node_dir(OsFileSystem(), data)
     try:
-        return members_at_opening(data, opened.identity, opened.log.genesis, opened.log, None, -1)
+        return members_at_opening(data, opened.identity, opened.log.genesis, opened.log, None, -1)[-1]
     finally:
         opened.close(clean=True)
 

@@ -11,15 +11,16 @@ from raftlog.errors import CorruptLogError, FrameError, IdentityError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry, tail_after
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage import identity as identities
-from raftlog.storage import run_file, vote_withheld
+from raftlog.storage import install_file, log_first, run_file, vote_withheld
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.hard_state import decode_slot, encode_slot
 from raftlog.storage.identity import Identity
+from raftlog.storage.install_file import Install
 from raftlog.storage.run_file import Run, RunState
 from raftlog.storage.segment import decode_header, decode_mark, encode_header, encode_mark, mark_of, newest_mark
 from raftlog.storage.segment_index import SegmentIndex, decode_index, encode_index
 from raftlog.storage.vote_withheld import VoteWithheld
-from raftlog.types import EMPTY_TAIL, EntryType, HardState, LogTail, NodeId
+from raftlog.types import EMPTY_TAIL, EntryId, EntryType, HardState, LogTail, NodeId
 
 CLUSTER = UUID("00112233-4455-6677-8899-aabbccddeeff")
 NODE = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
@@ -55,6 +56,21 @@ VECTORS = {
         "cafebabe000000110000000000000000"
     ),
     "sync mark": ("524d514dd9e71c3d000000000000000c0000001122334455000000000000002a0000000000000005cafebabe00000000"),
+    "first": (
+        "524d5146b487ed0400010000000000090000001122334455000000000000002a00000000000000050000018bcfe5687b"
+        "cafebabe000000110000000000000000"
+    ),
+    "install": (
+        "524d514e831a882e000100000000000988aa636865636b706f696e74bf30303030303030303030303030303030303034"
+        "322d332d3930616231326364ab66697273745f696e64657828ae66697273745f706f736974696f6ecf00000011000000"
+        "00a47465726d05a5696e64657829ac656e645f706f736974696f6ecf0000001122334455aa6865616465725f63726307"
+        "aa646563696465645f6d73cf0000018bcfe56800"
+    ),
+    "index sidecar of members": (
+        "524d51583fc87b0c00010000000000090000001100000000000000000000002800000011223344550000000000000005"
+        "00000000000000290000018bcfe5687bcafebabe00000002000000032e75498a00000001000000000000000000000028"
+        "000000000000000400000000000000290000000000000005000000000000002a0000000000000064000000aa"
+    ),
     "index sidecar": (
         "524d5158dc453f3900010000000000090000001100000000000000000000002800000011223344550000000000000005"
         "00000000000000290000018bcfe5687bcafebabe00000002000000022a74b6f700000000000000000000000000000028"
@@ -80,6 +96,11 @@ VECTORS = {
 }
 
 
+INSTALL = Install(
+    "00000000000000000042-3-90ab12cd", 40, TAIL.segment_base, EntryId(5, 41), TAIL.end_position, 7, 1_700_000_000_000
+)
+
+
 def genesis() -> Genesis:
     return Genesis(CLUSTER, 9, 64 * 1024 * 1024, 1_700_000_000_000, (Voter(NodeId(1), NODE), Voter(NodeId(2), CLUSTER)))
 
@@ -88,6 +109,12 @@ def index() -> SegmentIndex:
     built = SegmentIndex(TAIL.segment_base, 40)
     built.add(TAIL.segment_base, 4)
     built.add(TAIL.segment_base + 100, 5)
+    return built
+
+
+def members_index() -> SegmentIndex:
+    built = index()
+    built.add(TAIL.segment_base + 170, 5, EntryType.MEMBERSHIP)
     return built
 
 
@@ -109,6 +136,9 @@ def build() -> dict[str, bytes]:
         "genesis payload": genesis_format.encode(genesis()),
         "segment header": encode_header(TAIL, 9)[:64],
         "sync mark": encode_mark(mark_of(TAIL, 12)),
+        "first": log_first.encode(TAIL, 9),
+        "install": install_file.encode(INSTALL, 9),
+        "index sidecar of members": b"".join(encode_index(members_index(), TAIL, 9)),
         "index sidecar": b"".join(encode_index(index(), TAIL, 9)),
         "hard state slot": encode_slot(3, HardState(5, NodeId(2), 40), 9),
         "run slot": run_file.encode_slot(RUN, 3, 9)[:112],
@@ -133,6 +163,10 @@ def test_vectors_decode() -> None:
     assert genesis_format.decode(genesis().entry()._replace(payload=raw["genesis payload"])) == genesis()
     assert decode_header(raw["segment header"], Path("f"), 9).previous == TAIL
     assert decode_mark(raw["sync mark"]) == mark_of(TAIL, 12)
+    assert log_first.decode(raw["first"], 9) == TAIL
+    assert install_file.decode(raw["install"], 9) == INSTALL
+    _, decoded = decode_index(raw["index sidecar of members"], 9)
+    assert (decoded.members, decoded.position(42)) == ([42], TAIL.segment_base + 170)
     head, decoded = decode_index(raw["index sidecar"], 9)
     assert head.tail == TAIL
     assert (decoded.offsets, decoded.terms) == (index().offsets, [(40, 4), (41, 5)])

@@ -16,7 +16,7 @@ from raftlog.membership import Membership
 from raftlog.storage import identity as identities
 from raftlog.storage.genesis import Voter
 from raftlog.storage.identity import Ancestor, Identity
-from raftlog.storage.members import members_at_opening, newest_above
+from raftlog.storage.members import all_above, members_at_opening, newest_above
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, NodeId
 
@@ -68,9 +68,9 @@ def test_members_are_distinct_and_one_votes(voters: tuple[Voter, ...]) -> None:
         memberships.encode(MEMBERS._replace(voters=voters))
 
 
-def append_members(log: SegmentedLog, members: Membership) -> Entry:
+def append_members(log: SegmentedLog, members: Membership, term: int = 0) -> Entry:
     entry = make_entry(
-        log.tail, term=log.tail.term + 1, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(members),
+        log.tail, term=term or log.tail.term + 1, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(members),
         timestamp_ms=0, group_id=log.genesis.group_id, segment_size=log.segment_size,
     )  # fmt: skip
     log.append([entry])
@@ -91,23 +91,77 @@ def test_the_newest_membership_above_the_applied_index_counts(new_log: Any, fram
     assert newest_above(log, log.tail.index) is None
 
 
-def test_who_the_members_are(new_log: Any, genesis: Any) -> None:
+def test_who_the_members_are(new_log: Any, genesis: Any, frames: Any) -> None:
     _, log = new_log()
     old = Identity(genesis.cluster_uuid, genesis.group_id, NodeId(1), NODE, 0)
     new = old._replace(cluster_uuid=NEXT, origin=(Ancestor(genesis.cluster_uuid, 0),))
     path = Path("/data")
 
-    def members(identity: Identity, applied: Membership | None = None, index: int = -1) -> Membership:
+    def members(identity: Identity, applied: Membership | None = None, index: int = -1) -> list[Membership]:
         return members_at_opening(path, identity, genesis, log, applied, index)
 
-    assert members(old) == memberships.of_genesis(genesis)
-    assert members(new, MEMBERS, 0) == MEMBERS
+    base = memberships.of_genesis(genesis)
+    assert members(old) == [base]
+    assert members(new, MEMBERS, 0) == [MEMBERS]
     entry = append_members(log, MEMBERS)
-    assert members(new) == MEMBERS._replace(index=entry.index)
-    assert members(new, MEMBERS._replace(index=entry.index), entry.index) == MEMBERS._replace(index=entry.index)
+    log.append(frames(log.tail, [700] * 30, term=log.tail.term))
+    first = MEMBERS._replace(index=entry.index)
+    assert members(new) == [base, first]
+    assert members(new, first, entry.index) == [first]
+    later = append_members(log, MEMBERS._replace(detail="of the same term"), term=log.tail.term)
+    second = MEMBERS._replace(detail="of the same term", index=later.index)
+    assert members(new) == [base, first, second]
+    assert members(new, first, entry.index) == [first, second]
     with pytest.raises(IdentityError, match=r"(?s)goes on as cluster ffeeddcc.*was interrupted.*raftmq"):
         members(old)
     with pytest.raises(IdentityError, match="is no member of its cluster, which knows node 1"):
         members(new._replace(node_uuid=CLUSTER))
-    with pytest.raises(IdentityError, match="is no member of its cluster"):
-        members(new._replace(node_id=NodeId(7)))
+    assert members(new._replace(node_id=NodeId(7)))[-1] == second, "a node that is no member runs passively"
+
+
+def test_the_id_of_a_node_that_left_is_not_another_nodes(new_log: Any, genesis: Any) -> None:
+    _, log = new_log()
+    append_members(log, MEMBERS._replace(cluster_uuid=genesis.cluster_uuid, removed=(Voter(NodeId(9), NODE),)))
+    left = Identity(genesis.cluster_uuid, genesis.group_id, NodeId(9), NODE, 0)
+    path = Path("/data")
+    assert members_at_opening(path, left, genesis, log, None, -1)[-1].removed == (Voter(NodeId(9), NODE),)
+    with pytest.raises(IdentityError, match="which knows node 9 as"):
+        members_at_opening(path, left._replace(node_uuid=CLUSTER), genesis, log, None, -1)
+
+
+def test_a_joining_node_receives_the_cluster_it_is_of_later(new_log: Any, genesis: Any, frames: Any) -> None:
+    """Of a cluster that was restored, a joining node has only GENESIS at first, which is of the one before."""
+    _, log = new_log()
+    path = Path("/data")
+    joins = Identity(NEXT, genesis.group_id, NodeId(4), CLUSTER, 0, (Ancestor(genesis.cluster_uuid, 3),))
+    for number in range(4):
+        assert members_at_opening(path, joins, genesis, log, None, -1) == [memberships.of_genesis(genesis)], number
+        member = joins._replace(node_id=NodeId(1), node_uuid=genesis.voters[0].uuid)
+        with pytest.raises(IdentityError, match="was interrupted"):  # a member of the old one had to write the entry
+            members_at_opening(path, member, genesis, log, None, -1)
+        log.append(frames(log.tail, [10]))
+    with pytest.raises(IdentityError, match="was interrupted"):  # entry 4 should have been it
+        members_at_opening(path, joins, genesis, log, None, -1)
+
+
+def test_indexes_know_the_membership_entries_of_every_segment(new_log: Any, frames: Any) -> None:
+    """Through rolls, conflicts, orderly and other stops, and without the sidecars."""
+    fs, log = new_log()
+    indexes = []
+    for number in range(6):
+        indexes.append(append_members(log, MEMBERS._replace(detail=str(number)), term=1).index)
+        log.append(frames(log.tail, [900] * number))
+    assert log.membership_indexes() == indexes
+    cut = indexes.pop()
+    log.append(frames(log._tail_at(cut - 1), [10], term=2))
+    assert log.membership_indexes() == indexes
+    for clean in (False, True, False):
+        log.close(clean)
+        for name in fs.listdir(path := Path("/data/log")):
+            if name.endswith(".idx") and not clean:
+                fs.unlink(path / name)
+        fs.restart()
+        log = SegmentedLog.open(fs, Path("/data"), group_id=log.genesis.group_id)
+        assert log.membership_indexes() == indexes
+        assert [one.detail for one in all_above(log, -1)] == ["0", "1", "2", "3", "4"]
+        assert newest_above(log, indexes[-1]) is None

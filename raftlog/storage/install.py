@@ -1,0 +1,143 @@
+"""Putting a log that was built aside (log_build.py) in the place of the one that nobody can continue any more.
+
+DATA/INSTALL is the decision; what follows is done by the next opening, before anything is read, and again by the one
+after a crash: the old log goes to trash/, install/log becomes log/, INSTALL is removed last. Which of these steps were
+done is told by what is there::
+
+    log/    install/log   what is done
+    there   there         the old log is looked at: may it still be given up?
+    gone    there         it was set aside already: install/log becomes log/
+    there   gone          all is in place: INSTALL is removed
+
+The old log may be given up if it does not hold the last entry of the new one, which is committed: then nothing in it
+above that entry can ever be, and nothing below is missed. If a leader brought it forward after the decision, it holds
+that entry, perhaps with more that was acknowledged, and stays: the build is removed instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import CorruptLogError, DamagedLogError
+from raftlog.storage import install_file, layout, vote_withheld
+from raftlog.storage.fs import FileSystem, read_file, unreadable
+from raftlog.storage.hard_state import HardStateStore
+from raftlog.storage.install_file import Install
+from raftlog.storage.log_build import discard
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.trash import Aside, set_aside
+from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.types import NOBODY, HardState
+
+
+class Installed(NamedTuple):
+    """What an opening did about DATA/INSTALL."""
+
+    done: bool
+    """The log is the new one; else the old one stayed."""
+    why: str
+    """For people."""
+    checkpoint: str = ""
+    """Name of the checkpoint that belongs to the new log; "" if that is not known any more."""
+    set_aside: str = ""
+    """Name in trash/ of the old log; "" if an earlier opening moved it."""
+
+
+def finish_install(
+    fs: FileSystem, directory: Path, group_id: int, hard_state: HardStateStore, now_ms: int = 0
+) -> Installed | None:
+    """Finishes or gives up what INSTALL decided; None if there is none. The directory is locked.
+
+    `hard_state` is raised to the term of the new log. Raises CorruptLogError on a newer format, StorageError, OSError.
+    """
+    path = directory / layout.INSTALL
+    if not fs.exists(path):
+        return None
+    log, built = directory / layout.LOG, directory / layout.INSTALL_DIR / layout.LOG
+    install = _load(fs, path, group_id)
+    aside, why = "", "finished what an earlier start began"
+    if fs.exists(built):
+        if fs.exists(log):
+            stays = _why_it_stays(fs, directory, group_id, install, hard_state, now_ms)
+            if install is None or stays:
+                return _give_up(fs, directory, stays)
+            why = _why(install)
+            _raise_term(hard_state, install.last.term)
+            aside = set_aside(fs, log, directory / layout.TRASH, Aside(why, now_ms)).name
+        fs.rename(built, log)
+        fs.fsync_dir(built.parent)
+        fs.fsync_dir(directory)
+    elif not fs.exists(log):
+        return None  # both are gone: opening the log says so
+    discard(fs, directory)
+    fs.unlink(path)
+    fs.fsync_dir(directory)
+    return Installed(True, why, install.checkpoint if install else "", aside)
+
+
+def _load(fs: FileSystem, path: Path, group_id: int) -> Install | None:
+    """None if it cannot be read: then what was begun is finished, and nothing is begun."""
+    try:
+        return install_file.decode(read_file(fs, path), group_id)
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        return None
+
+
+def _why(install: Install) -> str:
+    return (
+        f"replaced by a log from a peer, entries {install.first_index}..{install.last.index}: what this one needed "
+        "next is trimmed there"
+    )
+
+
+def _why_it_stays(
+    fs: FileSystem, directory: Path, group_id: int, install: Install | None, hard_state: HardStateStore, now_ms: int
+) -> str:
+    """Why the old log is not given up, "" if it is. Where it cannot be opened the vote is withheld first: what it held
+    above the new log, and whether that was acknowledged, cannot be known."""
+    if install is None:
+        return "INSTALL is damaged: the log stays, and a new one is fetched if it is needed"
+    committed = hard_state.load().commit_index
+    try:
+        log = SegmentedLog.open(fs, directory, group_id=group_id, now_ms=now_ms, committed_index=committed)
+    except CorruptLogError as error:
+        why = f"the log was replaced by one from a peer, and could not be opened any more: {error}"
+        withheld = VoteWithheld(why, install.last.index, install.last.term, now_ms)
+        vote_withheld.withhold(fs, directory, withheld, group_id)
+        return ""
+    stays = holds(log, install)
+    log.close(clean=True)
+    return stays
+
+
+def holds(log: LogReader, install: Install) -> str:
+    """Whether the log holds the last entry of the install, in words; "" if not."""
+    index = install.last.index
+    if index < log.first_index:
+        return f"the log was brought forward meanwhile: it begins above entry {index}, with {log.first_index}"
+    if index > log.tail.index:
+        return ""
+    try:
+        (entry,) = log.read_entries(index, index + 1, 1)
+        same = entry.header_crc == install.header_crc
+    except DamagedLogError:  # one term has one entry at an index
+        same = [term for first, term in log.term_ranges() if first <= index][-1] == install.last.term
+    return f"the log was brought forward meanwhile, by a leader: it holds entry {index}" if same else ""
+
+
+def _give_up(fs: FileSystem, directory: Path, why: str) -> Installed:
+    fs.unlink(directory / layout.INSTALL)
+    fs.fsync_dir(directory)
+    discard(fs, directory)
+    return Installed(False, why)
+
+
+def _raise_term(hard_state: HardStateStore, term: int) -> None:
+    """A term is on disk before its entries."""
+    saved = hard_state.load()
+    if term > saved.term:
+        hard_state.save(HardState(term, NOBODY, saved.commit_index))

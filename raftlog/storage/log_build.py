@@ -1,0 +1,286 @@
+"""Building log files beside the log, from the frames of a peer: a whole log in DATA/install, or one older segment file.
+
+A log under construction *is* a log (segmented_log.py over DATA/install, with FIRST and a copy of GENESIS): every crash
+is recovered as there, and what `append_raw` took is durable when it returns. It counts for nothing before `commit`
+(install.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raftlog.errors import CorruptLogError, FrameError
+from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
+from raftlog.storage import install_file, layout, log_first
+from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file
+from raftlog.storage.genesis_copy import read_copy
+from raftlog.storage.install_file import Install
+from raftlog.storage.scan import scan_segment
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header, encode_header
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
+
+
+class FrameStream:
+    """Cuts a stream of bytes into entries, each checked by both CRCs, and against the one before it."""
+
+    __slots__ = ("_group_id", "_rest", "tail")
+
+    def __init__(self, group_id: int, tail: LogTail) -> None:
+        self._group_id = group_id
+        self._rest = b""
+        self.tail = tail
+        """After the last whole frame."""
+
+    @property
+    def next_position(self) -> int:
+        """Log position of the next byte."""
+        return self.tail.end_position + len(self._rest)
+
+    def feed(self, data: bytes) -> list[Entry]:
+        """The entries that are whole now. Raises FrameError at the first that is damaged or does not follow; what came
+        with it is dropped, and the stream goes on from `next_position`."""
+        data, self._rest = self._rest + data, b""
+        entries: list[Entry] = []
+        tail, at = self.tail, 0
+        while len(data) - at >= HEADER_SIZE:
+            header = FrameHeader(data[at : at + HEADER_SIZE], self._group_id)
+            stop = at + header.frame_length
+            if header.position != tail.end_position:
+                raise FrameError(f"a frame of position {header.position} came, {tail.end_position} is next")
+            if stop > len(data):
+                break
+            entry = header.entry(data[at + HEADER_SIZE : stop])
+            check_follows(tail, entry)
+            entries.append(entry)
+            tail, at = tail_after(tail, entry), stop
+        self.tail, self._rest = tail, data[at:]
+        return entries
+
+
+class LogBuild:
+    """A log under construction. One thread."""
+
+    def __init__(self, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail, log: SegmentedLog | None):
+        """Use `begin` or `resume`."""
+        self._fs = fs
+        self._data_dir = data_dir
+        self._directory = data_dir / layout.INSTALL_DIR
+        self._group_id = group_id
+        self._log = log
+        self.previous = previous
+        """The tail before its first entry."""
+        self._stream = FrameStream(group_id, log.tail if log else previous)
+
+    @classmethod
+    def begin(cls, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail) -> LogBuild:
+        """Begins anew, with the segment file whose first frame follows `previous`; removes what another one left.
+
+        Raises StorageError, FrameError if DATA/GENESIS cannot be read.
+        """
+        directory = data_dir / layout.INSTALL_DIR
+        try:
+            genesis = read_copy(fs, data_dir, group_id)
+            if fs.exists(directory):
+                fs.remove_tree(directory)
+                fs.fsync_dir(data_dir)
+            fs.mkdir(directory / layout.LOG)
+            write_file(fs, directory / layout.GENESIS, genesis.header + genesis.payload)
+            log_first.save(fs, directory / layout.LOG, previous, group_id)
+        except OSError as error:
+            raise storage_error(fs, "beginning a log in", directory, error) from error
+        return cls(fs, data_dir, group_id, previous, None)
+
+    @classmethod
+    def resume(cls, fs: FileSystem, data_dir: Path, group_id: int) -> LogBuild | None:
+        """Goes on with what a stop or a crash left; None if there is nothing, or nothing that can be built upon.
+
+        Raises StorageError.
+        """
+        directory = data_dir / layout.INSTALL_DIR
+        log = directory / layout.LOG
+        try:
+            if not fs.exists(log) or not fs.exists(log / layout.FIRST):
+                return None
+            previous = log_first.load(fs, log, group_id)
+            if previous is None:
+                return None
+            if not layout.segment_bases(fs.listdir(log)):
+                read_copy(fs, directory, group_id)
+                return cls(fs, data_dir, group_id, previous, None)
+            opened = SegmentedLog.open(fs, directory, group_id=group_id)
+        except (CorruptLogError, FrameError):
+            return None
+        except OSError as error:
+            raise storage_error(fs, "resuming", directory, error) from error
+        if opened.damage.ranges or opened.report.vote_withheld is not None or opened.previous != previous:
+            opened.close(clean=False)
+            return None
+        return cls(fs, data_dir, group_id, previous, opened)
+
+    @property
+    def tail(self) -> LogTail:
+        """After the last entry that is durable; `previous` while there is none."""
+        return self._log.tail if self._log else self.previous
+
+    @property
+    def next_position(self) -> int:
+        """Log position of the byte that `append_raw` wants next."""
+        return self._stream.next_position
+
+    def append_raw(self, data: bytes) -> None:
+        """Takes the next bytes of the log, frames cut anywhere; returns when the whole ones are durable.
+
+        Raises FrameError if they are not the frames that follow: nothing of `data` is kept, `next_position` tells where
+        to go on, perhaps with another peer. Raises StorageError, after which only `resume` helps.
+        """
+        entries = self._stream.feed(data)
+        if not entries:
+            return
+        if self._log is None:
+            self._log, entries = self._create(entries[0]), entries[1:]
+        self._log.append(entries)
+
+    def _create(self, first: Entry) -> SegmentedLog:
+        """Makes the first segment file, durably, with its first frame in it."""
+        if not first.flags & FLAG_ROLL:
+            self._stream = FrameStream(self._group_id, self.previous)
+            raise FrameError(f"entry {first.index} does not begin a segment file")
+        log = self._directory / layout.LOG
+        temporary = log / layout.ROLL_SEGMENT
+        try:
+            file = self._fs.open(temporary, create=True)
+            file.truncate(0)
+            file.pwritev([encode_header(self.previous, self._group_id), first.header, first.payload], 0)
+            file.fdatasync()
+            file.close()
+            self._fs.rename(temporary, log / layout.segment_name(first.position))
+            self._fs.fsync_dir(log)
+        except OSError as error:
+            raise storage_error(self._fs, "building", log, error) from error
+        return SegmentedLog.open(self._fs, self._directory, group_id=self._group_id)
+
+    def commit(self, checkpoint: str, index: int, header_crc: int, now_ms: int = 0) -> None:
+        """Closes the build and decides: the next opening of the directory puts it in the place of the log.
+
+        `checkpoint`: name of the checkpoint whose last applied entry is `index` with `header_crc`; the build must hold
+        exactly that entry, and none above it, because only up to there all of it is known to be committed.
+        Raises FrameError if it does not, StorageError.
+        """
+        log = self._log
+        if log is None or (log.tail.index, log.tail.header_crc) != (index, header_crc):
+            found = self.tail
+            raise FrameError(
+                f"the log built for checkpoint {checkpoint} ends with entry {found.index} ({found.header_crc:08x}), "
+                f"the checkpoint was made at entry {index} ({header_crc:08x})"
+            )
+        self.close()
+        last = EntryId(log.tail.term, log.tail.index)
+        end = log.tail.end_position
+        install = Install(checkpoint, log.first_index, log.first_position, last, end, header_crc, now_ms)
+        try:
+            write_file(self._fs, self._data_dir / layout.INSTALL, install_file.encode(install, self._group_id))
+        except OSError as error:
+            raise storage_error(self._fs, "deciding to install", self._directory, error) from error
+
+    def close(self) -> None:
+        """Lets go of the files; `resume` goes on. Raises StorageError."""
+        if self._log is not None:
+            self._log.close(clean=True)
+
+    def discard(self) -> None:
+        """Removes everything built. Raises StorageError."""
+        if self._log is not None:
+            self._log.close(clean=False)
+        discard(self._fs, self._data_dir)
+
+
+def discard(fs: FileSystem, data_dir: Path) -> None:
+    """Removes DATA/install. Raises StorageError."""
+    try:
+        if fs.exists(data_dir / layout.INSTALL_DIR):
+            fs.remove_tree(data_dir / layout.INSTALL_DIR)
+            fs.fsync_dir(data_dir)
+    except OSError as error:
+        raise storage_error(fs, "removing", data_dir / layout.INSTALL_DIR, error) from error
+
+
+class SegmentBuild:
+    """One sealed segment file under construction, for `SegmentedLog.prepend`. One thread; nothing is synced before
+    `finish`."""
+
+    def __init__(self, fs: FileSystem, path: Path, group_id: int, previous: LogTail) -> None:
+        """Begins anew. `previous`: the tail before the file's first frame (LogReader.segment_at at the giver tells).
+
+        Raises StorageError.
+        """
+        try:
+            fs.mkdir(path.parent)
+            file = fs.open(path, create=True)
+            file.truncate(0)
+            file.pwritev([encode_header(previous, group_id)], 0)
+        except OSError as error:
+            raise storage_error(fs, "beginning", path, error) from error
+        self._begin(fs, file, previous, FrameStream(group_id, previous))
+
+    def _begin(self, fs: FileSystem, file: File, previous: LogTail, stream: FrameStream) -> None:
+        self._fs = fs
+        self._file = file
+        self._stream = stream
+        self.previous = previous
+        """The tail before its first entry."""
+
+    @classmethod
+    def resume(cls, fs: FileSystem, path: Path, group_id: int) -> SegmentBuild | None:
+        """Goes on with the file at `path`; None if there is none with a local header. Raises StorageError."""
+        try:
+            if not fs.exists(path):
+                return None
+            file = fs.open(path)
+            header = decode_header(file.pread(LOCAL_HEADER_SIZE, 0), path, group_id)
+            scan, _ = scan_segment(file, Segment(path, header), check_payloads=True)
+            end = LOCAL_HEADER_SIZE + scan.tail.end_position - header.base_position
+            file.truncate(end)
+            for at in range(0, end, len(ZERO_CHUNK)):  # what was read may be in memory only, and never get to the disk
+                file.pwritev([file.pread(min(len(ZERO_CHUNK), end - at), at)], at)
+        except CorruptLogError:
+            return None
+        except OSError as error:
+            raise storage_error(fs, "resuming", path, error) from error
+        build = cls.__new__(cls)
+        build._begin(fs, file, header.previous, FrameStream(group_id, scan.tail))
+        return build
+
+    @property
+    def tail(self) -> LogTail:
+        """After the last whole frame."""
+        return self._stream.tail
+
+    @property
+    def next_position(self) -> int:
+        """Log position of the byte that `append_raw` wants next."""
+        return self._stream.next_position
+
+    def append_raw(self, data: bytes) -> None:
+        """Takes the next bytes, frames cut anywhere. Raises FrameError (see LogBuild.append_raw) and StorageError."""
+        entries = self._stream.feed(data)
+        base = self.previous.end_position
+        for entry in entries:
+            if bool(entry.flags & FLAG_ROLL) != (entry.position == base):
+                raise FrameError(f"entry {entry.index} begins another segment file than the one at {base}")
+        if not entries:
+            return
+        parts = [part for entry in entries for part in (entry.header, entry.payload)]
+        try:
+            self._file.pwritev(parts, LOCAL_HEADER_SIZE + entries[0].position - base)
+        except OSError as error:
+            raise storage_error(self._fs, "building", self._file.path, error) from error
+
+    def finish(self) -> Path:
+        """Syncs and closes the file; returns where it is. Raises StorageError: then begin anew."""
+        try:
+            self._file.fdatasync()
+            self._file.close()
+        except OSError as error:
+            raise storage_error(self._fs, "building", self._file.path, error) from error
+        return self._file.path
