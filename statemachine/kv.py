@@ -29,6 +29,10 @@ class KVError(StorageError):
     """The store cannot be opened, read or written; the message names the path and says what to do."""
 
 
+class KVFullError(KVError):
+    """There is no space. What was written before is intact, and can be read; the database must be opened again."""
+
+
 class KVCorruptError(KVError):
     """What is stored fails its checksums, or a file of the store is gone: never served, to be restored."""
 

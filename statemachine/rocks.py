@@ -27,7 +27,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from statemachine.kv import FAMILIES, Batch, KVCorruptError, KVError, ignore_corruption
+from statemachine.kv import FAMILIES, Batch, KVCorruptError, KVError, KVFullError, ignore_corruption
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES = 8 * MIB
@@ -53,13 +53,15 @@ class RocksKV:
         try:
             self._db = Rdict(path, _db_options(cache), column_families=families)
         except Exception as error:
-            kind = KVCorruptError if is_damage(error) else KVError
+            kind = KVCorruptError if is_damage(error) else KVFullError if _is_full(error) else KVError
             raise kind(_cannot_open(path, error)) from error
         self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
+        self._full = False
+        """A write found no space: RocksDB takes no more until it is opened again, whatever space there is by then."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """See `KV.get`."""
@@ -145,10 +147,15 @@ class RocksKV:
         for scan in list(self._scans):
             scan.close()
         self._handles = {}
-        for view in self._views.values():
-            view.close()
+        failed: Exception | None = None
+        for view in (*self._views.values(), self._db):
+            try:
+                view.close()
+            except Exception as error:  # noqa: BLE001 - as above; what is left must be closed all the same
+                failed = failed or error
         self._views = {}
-        self._db.close()
+        if failed is not None and not self._full:  # else it repeats what a write said already
+            raise failed
 
     def _encode(self, batch: Batch) -> WriteBatch:
         rocks = WriteBatch(raw_mode=True)
@@ -169,7 +176,8 @@ class RocksKV:
     def _failed(self, doing: str, error: Exception) -> NoReturn:
         text = f"{doing} the state database at {self.path} failed: {error}"
         if not is_damage(error):
-            raise KVError(text) from error
+            self._full = self._full or _is_full(error)
+            raise (KVFullError if self._full else KVError)(text) from error
         damage = KVCorruptError(text)
         self.on_corruption(damage)
         raise damage from error
@@ -237,6 +245,10 @@ def is_damage(error: Exception) -> bool:
     """Whether RocksDB means that stored bytes are wrong or a file of it is missing, not that a call failed."""
     text = str(error)
     return "Corruption" in text or "No such file or directory" in text
+
+
+def _is_full(error: Exception) -> bool:
+    return any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
 
 
 def _db_options(cache: Cache) -> Options:
