@@ -36,6 +36,8 @@ DERIVED_NAME_LENGTH_MAX = 255
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 DEDUP_MODES = ("off", "retry", "strict")
+RETENTION = "retention.ms"
+RETENTION_DIGITS_MAX = 15
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sys_flag", "attributes"})
@@ -58,6 +60,12 @@ class TopicConfig:
     def dedup(self) -> str:
         """off, retry or strict (docs/adr on dedup)."""
         return self.attributes.get("dedup", "retry")
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long its messages are kept, milliseconds of log time (0: for ever); None if as long as all others."""
+        text = self.attributes.get(RETENTION, "")
+        return int(text) if _is_retention(text) else None
 
     @property
     def queues(self) -> int:
@@ -83,11 +91,20 @@ def check_topic_name(name: Any) -> str:
     return str(name)
 
 
+def _is_retention(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= RETENTION_DIGITS_MAX
+
+
 def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig:
     """`base` with the fields of `config`, checked. Raises InvalidCommandError naming the field."""
     attributes = checked_str_map(config.get("attributes", base.attributes), "attributes")
     if attributes.get("dedup", "retry") not in DEDUP_MODES:
         raise InvalidCommandError(f"attribute dedup must be one of {', '.join(DEDUP_MODES)}")
+    kept = attributes.get(RETENTION, "0")
+    if not _is_retention(kept):
+        raise InvalidCommandError(
+            f"attribute {RETENTION} must be a whole number of milliseconds, 0 for ever, not {kept!r}"
+        )
     return replace(
         base,
         read_queues=checked_int(config.get("read_queues", base.read_queues), "read_queues", 1, QUEUES_MAX),

@@ -1,0 +1,112 @@
+"""What consumer groups have not consumed yet, and what of it retention is about to take or takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cluster.config import RetentionSection
+from cluster.retention.policy import Floor
+from statemachine.broker_state import BrokerState
+from statemachine.trim import QueueMin, highest
+
+WARN_SHARE = 0.8
+"""Of its time (or of `bytes_max`): a message that has used up so much of it and is not consumed is an alarm."""
+
+
+class Behind(NamedTuple):
+    """A queue of which a group has not consumed everything that is kept."""
+
+    group: str
+    topic: str
+    topic_id: int
+    queue_id: int
+    offset: int
+    """The first that is not consumed."""
+    end: int
+    position: int
+    """Of that message."""
+    store_ms: int
+
+
+def behind(state: BrokerState) -> list[Behind]:
+    """Every such queue of every group that has committed an offset: a seek each. Any thread."""
+    found = []
+    for group in state.groups:
+        for topic_id, queue_id, committed in state.offsets_of_group(group):
+            topic, end = state.topics_by_id.get(topic_id), state.max_offset(topic_id, queue_id)
+            offset = max(committed, state.min_offset(topic_id, queue_id))
+            if topic is None or offset >= end:
+                continue
+            items = state.fetch(topic_id, queue_id, offset, 1)
+            if items:
+                item = items[0]
+                found.append(
+                    Behind(group, topic.name, topic_id, queue_id, offset, end, item.position, item.store_time_ms)
+                )
+    return found
+
+
+def floor(rows: list[Behind]) -> Floor | None:
+    """Where the oldest message begins that some group has not consumed."""
+    oldest = min(rows, key=lambda row: row.position, default=None)
+    if oldest is None:
+        return None
+    why = f"group {oldest.group} has not consumed {oldest.topic} queue {oldest.queue_id} offset {oldest.offset}"
+    return Floor(oldest.position, why)
+
+
+def within(queues: list[QueueMin], rows: list[Behind]) -> list[QueueMin]:
+    """`queues` as far as every group has consumed them; those that would not move are left out by whoever applies."""
+    unread: dict[tuple[int, int], int] = {}
+    for row in rows:
+        queue = row.topic_id, row.queue_id
+        unread[queue] = min(row.offset, unread.get(queue, row.offset))
+    return [(topic, queue, min(offset, unread.get((topic, queue), offset))) for topic, queue, offset in queues]
+
+
+def lost(
+    state: BrokerState, rows: list[Behind], position: int, queues: Sequence[QueueMin] = ()
+) -> dict[tuple[str, str], int]:
+    """(group, topic) -> how many messages it has not consumed, of those below `position` of the log and below the
+    offsets of `queues`."""
+    named = highest(queues)
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        end = _first_at(state, row, position) if row.position < position else row.offset
+        end = max(end, named.get((row.topic_id, row.queue_id), 0))
+        if end > row.offset:
+            counts[row.group, row.topic] = counts.get((row.group, row.topic), 0) + end - row.offset
+    return counts
+
+
+def _first_at(state: BrokerState, row: Behind, position: int) -> int:
+    def lies_at(offset: int) -> int:
+        items = state.fetch(row.topic_id, row.queue_id, offset, 1)
+        return items[0].position if items else -1  # trimmed meanwhile
+
+    return row.offset + bisect_left(range(row.offset, row.end), position, key=lies_at)
+
+
+def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: int) -> str:
+    """The text of the alarm before messages go that were not consumed; "" if there is no cause for it."""
+    soon = [row for row in rows if _goes_soon(row, rules, now_ms, log_end)]
+    if not soon:
+        return ""
+    worst = min(soon, key=lambda row: row.position)
+    count = sum(row.end - row.offset for row in rows if (row.group, row.topic) == (worst.group, worst.topic))
+    others = len({(row.group, row.topic) for row in soon}) - 1
+    more = f" (and {others} more)" if others else ""
+    return (
+        f"group {worst.group} is {count} messages of topic {worst.topic} behind, and retention will soon remove the "
+        f"oldest of them unread{more}: consume faster, or raise retention.hours or retention.bytes_max, or set "
+        f"retention.protect_unconsumed. See: raftmq group describe {worst.group}"
+    )
+
+
+def _goes_soon(row: Behind, rules: RetentionSection, now_ms: int, log_end: int) -> bool:
+    if rules.protect_unconsumed:
+        return False
+    by_age = rules.keep_ms and now_ms - row.store_ms >= rules.keep_ms * WARN_SHARE
+    return bool(by_age or (rules.bytes_max and log_end - row.position >= rules.bytes_max * WARN_SHARE))

@@ -1,0 +1,187 @@
+"""What retention does beside the event loop: it looks at disk, checkpoints and rows, and it removes files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.config import RetentionSection
+from cluster.recovery.checkpoints import Checkpoint, Checkpoints
+from cluster.retention import consumers, topic_ages
+from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
+from raftlog.errors import OutOfRangeError, StorageError
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.segmented_log import SegmentedLog
+from statemachine.broker_state import BrokerState
+from statemachine.trim import QueueMin
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT = "the older checkpoint of the leader"
+"""The floor under which a new leader's state can be made again from what is on disk."""
+
+
+class Ask(NamedTuple):
+    """Look at everything, and decide if this node leads."""
+
+    leads: bool
+    now_ms: int
+    """Log time."""
+    hour: int
+    freed_bytes: int
+    """Of files that are given up already and still there."""
+    asked: bool
+    consumers: bool
+    """Look for groups that are about to lose messages."""
+
+
+class Remove(NamedTuple):
+    """Remove these files, which the log has let go."""
+
+    paths: tuple[Path, ...]
+
+
+class Found(NamedTuple):
+    """The answer to Ask."""
+
+    disk: DiskFact
+    checkpoint: int
+    """Position up to which this node's own files may go: what is below is not needed to make its state again."""
+    checkpoint_index: int
+    """Applied index of the newest checkpoint; -1 if there is none."""
+    decision: Decision | None
+    """None on a node that does not lead."""
+    queues: list[QueueMin]
+    unread: dict[tuple[str, str], int]
+    """(group, topic) -> messages that go without having been consumed."""
+    warning: str | None
+    """The alarm's text, "" for none; None if it was not looked at."""
+
+
+class Removed(NamedTuple):
+    """The answer to Remove."""
+
+    paths: tuple[Path, ...]
+    error: str
+    """Why they are still there; "" if they are gone."""
+
+
+class RetentionLane:
+    """A lane. Reads rows and files of a node that goes on meanwhile; raising stops the node."""
+
+    idle_after_s: float | None = None
+
+    def __init__(
+        self, fs: FileSystem, directory: Path, log: SegmentedLog, state: BrokerState, checkpoints: Checkpoints,
+        rules: RetentionSection,
+    ) -> None:  # fmt: skip
+        """`directory` is DATA."""
+        self._fs = fs
+        self._directory = directory
+        self._log = log
+        self._state = state
+        self._checkpoints = checkpoints
+        self._rules = rules
+        self._verified = ""
+        """The newest checkpoint, if it was read and found sound."""
+
+    def drain(self, batch: Sequence[Ask | Remove]) -> list[Found | Removed]:
+        """Does one after the other."""
+        return [self._look(job) if isinstance(job, Ask) else self._remove(job) for job in batch]
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _remove(self, job: Remove) -> Removed:
+        try:
+            self._log.remove_files(list(job.paths))
+        except (OSError, StorageError) as error:
+            return Removed(job.paths, str(error))
+        return Removed(job.paths, "")
+
+    def _disk(self, freed_bytes: int) -> DiskFact:
+        try:
+            total = self._fs.total_bytes(self._directory)
+            return DiskFact(total, total - self._fs.free_bytes(self._directory), freed_bytes)
+        except OSError as error:
+            logger.warning("how full the disk of %s is cannot be told: %s", self._directory, error)
+            return UNKNOWN_DISK
+
+    def _checkpoint(self, disk: DiskFact) -> tuple[int, int]:
+        """(position that is not needed below, applied index of the newest). The older of two counts, as the newest may
+        turn out damaged; on a disk that is nearly full the newest does, once every byte of it was read."""
+        try:
+            found = self._checkpoints.all()
+            if not found:
+                return 0, -1
+            newest = found[0].manifest.mark
+            if len(found) > 1 and not disk.percent() > self._rules.disk_force_clean_percent:
+                return found[1].manifest.mark.end_position, newest.index
+            if disk.percent() > self._rules.disk_force_clean_percent and self._sound(found[0]):
+                return newest.end_position, newest.index
+            return (found[1].manifest.mark.end_position if len(found) > 1 else 0), newest.index
+        except OSError as error:
+            logger.warning(
+                "the checkpoints of %s cannot be read, so no file of the log goes: %s", self._directory, error
+            )
+            return 0, -1
+
+    def _sound(self, checkpoint: Checkpoint) -> bool:
+        name = checkpoint.manifest.name
+        if self._verified != name and next(self._checkpoints.problems(checkpoint), None) is None:
+            self._verified = name
+        return self._verified == name
+
+    # --- what is to go -----------------------------------------------------------------------------------------------
+
+    def _look(self, job: Ask) -> Found:
+        disk = self._disk(job.freed_bytes)
+        position, newest = self._checkpoint(disk)
+        if not job.leads:
+            return Found(disk, position, newest, None, [], {}, None)
+        state, rules = self._state, self._rules
+        floors = [Floor(position, CHECKPOINT)]
+        pinned = state.lowest_pinned_position()
+        if pinned is not None:
+            floors.append(Floor(pinned, "messages that wait for their time or their transaction"))
+        facts = Facts(
+            now_ms=job.now_ms, hour=job.hour, end=state.applied_mark.end_position,
+            segments=sealed_segments(self._log, state.trim_position, rules.delete_batch_files + 1), disk=disk,
+            floors=floors, asked=job.asked, kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
+        )  # fmt: skip
+        queues = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms)
+        return self._with_consumers(job, facts, queues, Found(disk, position, newest, None, queues, {}, None))
+
+    def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Found) -> Found:
+        """Only where it matters who has consumed what: it is a seek for each queue of each group."""
+        state, rules = self._state, self._rules
+        decision = decide(facts, rules)
+        goes = decision.count > 0 or bool(queues)
+        rows = consumers.behind(state) if goes or job.consumers else []
+        if rules.protect_unconsumed and goes and (lowest := consumers.floor(rows)) is not None:
+            decision = decide(facts._replace(floors=[*facts.floors, lowest]), rules)
+            queues = consumers.within(queues, rows)
+        unread = consumers.lost(state, rows, decision.position, queues) if decision.count or queues else {}
+        warning = consumers.warning(rows, rules, job.now_ms, facts.end) if goes or job.consumers else None
+        return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
+
+
+def sealed_segments(log: LogReader, position: int, count_max: int) -> list[SegmentFact]:
+    """The first sealed segments from `position` on, or from where the log begins."""
+    found: list[SegmentFact] = []
+    at = max(position, log.first_position)
+    try:
+        span = log.segment_at(at)
+        while span.sealed and len(found) < count_max:
+            following = log.segment_at(span.end_position)
+            last = following.previous
+            found.append(SegmentFact(span.previous.end_position, span.end_position, last.index + 1, last.timestamp_ms))
+            span = following
+    except OutOfRangeError:
+        pass  # trimmed or cut meanwhile: what was found is right
+    return found

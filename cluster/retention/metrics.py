@@ -1,0 +1,52 @@
+"""Figures of retention, in the node's registry (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class RetentionMetrics:
+    """Fed when something happens, and at each look."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._trims = Counter(
+            "raftmq_trims", "TRIM entries applied, by what gave cause", ["reason"], registry=registry
+        )  # fmt: skip
+        self._position = Gauge("raftmq_trim_position", "Where the log begins, in bytes", registry=registry)
+        self._bytes = Gauge("raftmq_log_bytes", "Log that this node has, in bytes", registry=registry)
+        self._left = Gauge(
+            "raftmq_trimmed_files_left", "Segment files below the TRIM that this node still has", registry=registry
+        )
+        self._left_bytes = Gauge("raftmq_trimmed_bytes_left", "The same in bytes", registry=registry)
+        self._removed = Counter("raftmq_segments_removed", "Segment files removed by retention", registry=registry)
+        self._unread = Counter(
+            "raftmq_trimmed_unconsumed", "Messages given up that some consumer group had not consumed (leader)",
+            registry=registry,
+        )  # fmt: skip
+        self._disk = Gauge(
+            "raftmq_retention_disk_used_percent",
+            "How full the disk is, files that are given up not counted", registry=registry,
+        )  # fmt: skip
+
+    def trimmed(self, reason: str) -> None:
+        """A TRIM was applied."""
+        self._trims.labels(reason).inc()
+
+    def log(self, position: int, size_bytes: int, files_left: int, bytes_left: int) -> None:
+        """The log now."""
+        self._position.set(position)
+        self._bytes.set(size_bytes)
+        self._left.set(files_left)
+        self._left_bytes.set(bytes_left)
+
+    def removed(self, files: int) -> None:
+        """So many files are gone."""
+        self._removed.inc(files)
+
+    def unread(self, messages: int) -> None:
+        """So many messages went without having been consumed."""
+        self._unread.inc(messages)
+
+    def disk(self, percent: float) -> None:
+        """How full it is."""
+        self._disk.set(percent)

@@ -1,0 +1,271 @@
+"""Retention of one node.
+
+Every `every_ms` a lane looks at disk, checkpoints and rows (lane.py). If the node leads it proposes a TRIM, which every
+node applies at the same entry: from then on nobody sees what is below. Then each node lets the files go for itself, one
+every `delete_gap_ms`: those below the TRIM, below its own older checkpoint and every lease, never the newest two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from cluster.alarms import Alarms
+from cluster.clock import Clock
+from cluster.config import RetentionSection
+from cluster.environment import RunnerFactory
+from cluster.lanes import LaneRunner
+from cluster.recovery.keeper import StateKeeper
+from cluster.retention.lane import CHECKPOINT, Ask, Found, Remove, Removed, RetentionLane
+from cluster.retention.leases import Leases
+from cluster.retention.metrics import RetentionMetrics
+from cluster.retention.policy import Decision
+from cluster.retention.views import LeaseView, RetentionView
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, EntryId, EntryType, Role
+from statemachine.broker_state import BrokerState
+from statemachine.trim import Trim, decode, encode
+
+logger = logging.getLogger(__name__)
+
+AGAIN_MS = 120_000
+"""A file that could not be removed is tried again after this long (RocketMQ: destroyMapedFileIntervalForcibly)."""
+CONSUMERS_EVERY_MS = 60_000
+"""So often groups are looked for that are about to lose messages."""
+UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
+
+
+class Retention:
+    """See the module. Event loop only, but for its lane."""
+
+    def __init__(
+        self, rules: RetentionSection, raw: RawNode, state: BrokerState, log: SegmentedLog, keeper: StateKeeper, *,
+        fs: FileSystem, directory: Path, clock: Clock, leases: Leases, alarms: Alarms, metrics: RetentionMetrics,
+        writes_open: Callable[[], bool], wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`directory` is DATA; `wake` has the driver look at the core."""
+        self.leases = leases
+        self._rules = rules
+        self._raw = raw
+        self._state = state
+        self._log = log
+        self._keeper = keeper
+        self._clock = clock
+        self._alarms = alarms
+        self._metrics = metrics
+        self._writes_open = writes_open
+        self._wake = wake
+        self._lane = RetentionLane(fs, directory, log, state, keeper.checkpoints, rules)
+        self._looking = False
+        self._due_ms = 0
+        self._consumers_due_ms = 0
+        self._asked: list[asyncio.Future[Decision | None]] = []
+        self._answering: list[asyncio.Future[Decision | None]] = []
+        self._proposed = EntryId(0, -1)
+        self._more = False
+        self._found: Found | None = None
+        self._files: deque[Path] = deque()
+        """Let go by the log, to be removed."""
+        self._file_due_ms = 0
+        self._removing = False
+        self._blocked = ""
+
+    def start(self, runner: RunnerFactory, fail: Callable[[BaseException], None]) -> None:
+        """Begins; the first look is after `every_ms`."""
+        self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
+        self._runner: LaneRunner[Ask | Remove] = runner(
+            "retention", self._lane, asyncio.get_running_loop(), self._on_done, fail
+        )
+
+    async def close(self) -> None:
+        """Ends with what the lane is doing; files that are left go after the next start."""
+        for waiter in (*self._asked, *self._answering):
+            waiter.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self._runner.close)
+
+    # --- by the clock ------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap."""
+        if self._files and not self._removing and now_ms >= self._file_due_ms:
+            self._removing = True
+            self._runner.submit(Remove((self._files[0],)))
+        if not self._looking and (now_ms >= self._due_ms or (self._settled() and (self._asked or self._more))):
+            self._look(now_ms)
+
+    def _settled(self) -> bool:
+        """The TRIM that this node proposed is applied, or is of a term that is over."""
+        return self._raw.applied_index >= self._proposed.index or self._raw.term != self._proposed.term
+
+    def _leads(self) -> bool:
+        return self._raw.role is Role.LEADER and self._writes_open()
+
+    def _look(self, now_ms: int) -> None:
+        self._looking, self._more = True, False
+        self._due_ms = now_ms + self._rules.every_ms
+        consumers = now_ms >= self._consumers_due_ms
+        if consumers:
+            self._consumers_due_ms = now_ms + CONSUMERS_EVERY_MS
+        self._answering, self._asked = self._asked, []
+        hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour  # noqa: DTZ006 - the operator's day
+        leads = self._leads() and self._settled()
+        now = self._raw.log_time_ms() if leads else 0
+        self._runner.submit(Ask(leads, now, hour, self._freed_bytes(), bool(self._answering), consumers))
+
+    def _freed_bytes(self) -> int:
+        """Of log that is given up and still on this node's disk."""
+        return max(0, self._state.trim_position - self._log.first_position) + len(self._files) * self._log.segment_size
+
+    def _on_done(self, done: list[Found | Removed]) -> None:
+        for one in done:
+            if isinstance(one, Removed):
+                self._on_removed(one)
+            else:
+                self._looking = False
+                self._on_found(one)
+
+    def _on_found(self, found: Found) -> None:
+        self._found = found
+        self._metrics.disk(found.disk.percent())
+        if found.warning is not None:
+            self._alarm(UNREAD, found.warning)
+        if found.decision is not None:
+            self._trim(found, found.decision)
+        elif self._alarms.raised(UNREAD) and not self._leads():
+            self._alarms.clear(UNREAD)  # the leader's business
+        for waiter in self._answering:
+            if not waiter.done():
+                waiter.set_result(found.decision)
+        self._answering = []
+        self._let_go(found)
+        self.note()
+
+    def _alarm(self, key: str, text: str) -> None:
+        if text:
+            self._alarms.raise_alarm(key, text)
+        else:
+            self._alarms.clear(key)
+
+    # --- the leader --------------------------------------------------------------------------------------------------
+
+    def _trim(self, found: Found, decision: Decision) -> None:
+        if decision.held == CHECKPOINT:
+            self._want_checkpoint(found)
+        if not (decision.count or found.queues) or not self._leads():
+            return
+        state = self._state
+        position, first_index = state.trim_position, state.trim_index
+        if decision.count and decision.position > position:
+            position, first_index = decision.position, decision.first_index
+        reason = decision.reason or "age of topics"
+        payload = encode(Trim(position, first_index, reason, tuple(found.queues)))
+        try:
+            entry = self._raw.propose(EntryType.TRIM, payload, self._raw.log_time_ms())
+        except (NotLeaderError, ProposalDroppedError) as error:
+            logger.info("the log is not trimmed now: %s", error)
+            return
+        self._proposed, self._more = entry.id, decision.more
+        self._wake()
+        logger.info(
+            "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
+            position, first_index, reason, decision.count, len(found.queues),
+        )  # fmt: skip
+        for (group, topic), count in sorted(found.unread.items()):
+            logger.warning("group %s had not consumed %d of the messages of topic %s that go", group, count, topic)
+        self._metrics.unread(sum(found.unread.values()))
+
+    def _want_checkpoint(self, found: Found) -> None:
+        """Only where another one would be newer."""
+        if self._state.applied.index > found.checkpoint_index:
+            self._keeper.wanted = True
+
+    def run(self) -> asyncio.Future[Decision | None]:
+        """A person asks: looks at once, whatever the hour; None if this node does not lead (any more)."""
+        waiter: asyncio.Future[Decision | None] = asyncio.get_running_loop().create_future()
+        self._asked.append(waiter)
+        return waiter
+
+    # --- every node --------------------------------------------------------------------------------------------------
+
+    def on_applied(self, entries: Iterable[Entry]) -> None:
+        """Has files go soon after a TRIM was applied."""
+        for entry in entries:
+            if entry.type == EntryType.TRIM:
+                trim = decode(entry.payload)
+                self._metrics.trimmed(trim.reason)
+                logger.info("TRIM at index %d: the log begins at position %d (%s)",
+                            entry.index, self._state.trim_position, trim.reason)  # fmt: skip
+                self._due_ms = self._clock.monotonic_ms()
+
+    def _let_go(self, found: Found) -> None:
+        """Has the log forget the files that nobody needs."""
+        limits = [(self._state.trim_position, ""), (found.checkpoint, "the older checkpoint")]
+        limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]
+        position, self._blocked = min(limits)
+        if self._blocked == "the older checkpoint" and self._left()[0]:
+            self._want_checkpoint(found)
+        gone = self._log.trim(position)
+        if gone:
+            self._raw.trimmed()
+            self._files.extend(path for path in gone if path not in self._files)
+            self._wake()
+
+    def _left(self) -> tuple[int, int]:
+        """(files, bytes) of the log below the TRIM that the log still has, or that wait for their removal."""
+        count, size, at = len(self._files), 0, self._log.first_position
+        end = self._state.trim_position
+        try:
+            while at < end and (span := self._log.segment_at(at)).sealed and span.end_position <= end:
+                count, size, at = count + 1, size + span.end_position - at, span.end_position
+        except OutOfRangeError:
+            pass  # a log of which a conflict has just cut the end
+        return count, size + len(self._files) * self._log.segment_size
+
+    def _on_removed(self, removed: Removed) -> None:
+        self._removing = False
+        self._file_due_ms = self._clock.monotonic_ms() + (AGAIN_MS if removed.error else self._rules.delete_gap_ms)
+        if removed.error:
+            self._alarms.raise_alarm(
+                FILES, f"{removed.paths[0].name} of the trimmed log cannot be removed, and is tried again every "
+                f"{AGAIN_MS // 1000} s: {removed.error}"
+            )  # fmt: skip
+            return
+        for path in removed.paths:
+            self._files.remove(path)
+        self._metrics.removed(len(removed.paths))
+        if not self._files:
+            self._alarms.clear(FILES)
+        self.note()
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Brings the gauges up to date."""
+        files, size = self._left()
+        self._metrics.log(
+            self._state.trim_position, self._log.tail.end_position - self._log.first_position, files, size
+        )
+
+    def view(self, node: int) -> RetentionView:
+        """Where the log begins, what holds it there, which files are left."""
+        state, log, rules, mark = self._state, self._log, self._rules, self._state.trim_mark
+        files, size = self._left()
+        decision = self._found.decision if self._found else None
+        return RetentionView(
+            node=node, leader=self._raw.leader_id or None, trim_position=mark.position, trim_index=mark.first_index,
+            trimmed_at_index=mark.index if mark.index >= 0 else None,
+            trimmed_ms=mark.timestamp_ms if mark.index >= 0 else None, first_position=log.first_position,
+            first_index=log.first_index, end_position=log.tail.end_position, applied_index=state.applied.index,
+            files_left=files, bytes_left=size, files_held_by=self._blocked if files > len(self._files) else "",
+            log_held_by=decision.held if decision and self._leads() else "",
+            disk_used_percent=round(self._found.disk.percent(), 1) if self._found else None, keep_ms=rules.keep_ms,
+            bytes_max=rules.bytes_max, delete_when=rules.delete_when, protect_unconsumed=rules.protect_unconsumed,
+            leases=[LeaseView(holder=one.holder, position=one.position) for one in self.leases.all()],
+        )  # fmt: skip

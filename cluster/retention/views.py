@@ -1,0 +1,65 @@
+"""What a node tells of its retention: structs of the HTTP API under /v1/retention."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who reads the log from `position` on: its files stay for them."""
+
+    holder: str
+    position: int
+
+
+class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/retention`: where the log begins for everybody, and which files this node has."""
+
+    schema: Literal[1] = 1
+    consistency: Literal["local"] = "local"
+    node: int
+    leader: int | None
+    applied_index: int
+    trim_position: int
+    """Nothing below is served, on any node."""
+    trim_index: int
+    """Index of the entry there."""
+    trimmed_at_index: int | None
+    """The TRIM that said so; null if the log was never trimmed."""
+    trimmed_ms: int | None
+    """Its log time."""
+    first_position: int
+    """Where this node's files begin."""
+    first_index: int
+    end_position: int
+    files_left: int
+    """Segment files below `trim_position` that this node has not removed yet."""
+    bytes_left: int
+    files_held_by: str
+    """Why they are still there; "" if they are about to go."""
+    log_held_by: str
+    """On the leader: what stands in the way of giving up more; "" if there is no reason for more."""
+    disk_used_percent: float | None
+    """Null before the first look."""
+    keep_ms: int
+    """0: for ever."""
+    bytes_max: int
+    """0: no limit."""
+    delete_when: str
+    protect_unconsumed: bool
+    leases: list[LeaseView]
+
+
+class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/retention/run`: what the leader decided when it looked just now."""
+
+    node: int
+    segments: int
+    """So many go now; more follow by themselves if one TRIM does not take them all."""
+    position: int
+    """Where the log begins then."""
+    reason: str
+    held_by: str
+    """What stands in the way of more."""
