@@ -23,6 +23,7 @@ from prometheus_client import (
 
 from cluster.recovery.metrics import RecoveryMetrics
 from cluster.repair.metrics import RepairMetrics
+from cluster.retention.metrics import RetentionMetrics
 from cluster.services import Outcome
 from raftlog.types import NodeId, Role
 
@@ -48,6 +49,7 @@ class NodeMetrics:
         self._define_lanes()
         self._define_clients()
         self.repair: Final = RepairMetrics(self.registry)
+        self.retention: Final = RetentionMetrics(self.registry)
         self.recovery: Final = RecoveryMetrics(self.registry)
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}

@@ -48,6 +48,8 @@ from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import RemotingConnection, pack_host
 from cluster.repair.service import Repairs
+from cluster.retention.leases import Leases
+from cluster.retention.service import Retention
 from cluster.services import ProposeResult
 from raftlog.core.raw_node import RawNode
 from raftlog.types import Entry, NodeId
@@ -79,6 +81,7 @@ class Node:
         self.finished: asyncio.Future[None] | None = None
         self._clock = self.environment.clock
         self.alarms = Alarms(self._clock.wall_ms)
+        self.leases = Leases(self._clock.monotonic_ms)
         self.started_ms = self._clock.monotonic_ms()
         self.parts = Parts(config, self.failpoints, self.environment)
         self.state: BrokerState = self.parts.state
@@ -125,6 +128,11 @@ class Node:
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
         append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms)
+        self.retention = Retention(
+            config.retention, raw, self.state, log, parts.keeper, fs=self.environment.fs,
+            directory=parts.directory.path, clock=self._clock, leases=self.leases, alarms=self.alarms,
+            metrics=self.metrics.retention, writes_open=self.writes_open, wake=self.driver.wake,
+        )  # fmt: skip
         runner, fail = self.environment.runner, self.driver.fail
         self._append: LaneRunner[PersistJob] = runner("append", append_lane, loop, self._on_persisted, fail)
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(self.state)
@@ -141,6 +149,7 @@ class Node:
         )
         self.driver.attach(transport, self, self._append, self._apply)
         self.repairs.start(runner, fail)
+        self.retention.start(runner, fail)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
         for listener in config.listeners:
             self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
@@ -212,6 +221,7 @@ class Node:
         await self.scrubber.close()
         await self.consistency.close()
         await self.repairs.close()
+        await self.retention.close()
         await self.transport.close()
         self.failpoints.clear()
         loop = asyncio.get_running_loop()
@@ -236,6 +246,7 @@ class Node:
         self.parts.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
         self.consistency.on_applied(applied.entries)
+        self.retention.on_applied(applied.entries)
         grown = applied.run.grown
         if grown:
             for callback in self._on_applied:
@@ -280,6 +291,7 @@ class Node:
             self.consistency.tick,
             self.scrubber.tick,
             DiskLag(self.raw, self.transfer).tick,
+            self.retention.tick,
             Every(FLUSH_EVERY_MS, self._flush_state).tick,
             expiry.tick,
         )  # fmt: skip
