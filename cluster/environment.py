@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,10 +15,12 @@ from uuid import UUID
 from cluster.apply_runner import ApplyRunner
 from cluster.clock import Clock, SystemClock
 from cluster.lanes import Lane, LaneRunner, ThreadLaneRunner
+from cluster.recovery.checkpoints import Rows
 from cluster.recovery.keeper import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from statemachine.kv import KV
 from statemachine.rocks import RocksKV
+from statemachine.rocks_reader import CheckpointReader
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -28,6 +31,11 @@ def boot_id() -> bytes:
         return UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):
         return bytes(16)
+
+
+def open_rows(path: Path) -> AbstractContextManager[Rows]:
+    """The rows of a checkpoint, of which no bit may be wrong."""
+    return CheckpointReader(path, strict=True)
 
 
 class RunnerFactory(Protocol):
@@ -51,6 +59,8 @@ class Environment:
     fs: FileSystem = field(default_factory=OsFileSystem)
     open_kv: Callable[[str], KV] = RocksKV
     """Opens the database at a path."""
+    open_rows: Callable[[Path], AbstractContextManager[Rows]] = open_rows
+    """Opens a checkpoint for reading and changes nothing of it."""
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory = ApplyRunner

@@ -21,6 +21,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from cluster.install.metrics import InstallMetrics
 from cluster.recovery.metrics import RecoveryMetrics
 from cluster.repair.metrics import RepairMetrics
 from cluster.retention.metrics import RetentionMetrics
@@ -51,6 +52,7 @@ class NodeMetrics:
         self.repair: Final = RepairMetrics(self.registry)
         self.retention: Final = RetentionMetrics(self.registry)
         self.recovery: Final = RecoveryMetrics(self.registry)
+        self.install: Final = InstallMetrics(self.registry)
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
 

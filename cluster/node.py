@@ -28,16 +28,15 @@ from cluster.consistency.suspect import give_up
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
+from cluster.install.wiring import Installs
 from cluster.lanes import Lane, LaneRunner
 from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.node_parts import Parts
-from cluster.peer.fetch import STATE
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
-from cluster.recovery.state_source import state_source
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
@@ -50,6 +49,7 @@ from cluster.remoting.server import RemotingConnection, pack_host
 from cluster.repair.service import Repairs
 from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
+from cluster.retention.leases import Leases
 from cluster.services import ProposeResult
 from raftlog.core.raw_node import RawNode
 from raftlog.types import Entry, NodeId
@@ -79,6 +79,8 @@ class Node:
         self.metrics = NodeMetrics()
         self.failure: BaseException | None = None
         self.finished: asyncio.Future[None] | None = None
+        self.restarting = ""
+        """Why the process is to open this node again once it has closed; "" if it is not."""
         self._clock = self.environment.clock
         self.alarms = Alarms(self._clock.wall_ms)
         self.leases = Leases(self._clock.monotonic_ms)
@@ -88,6 +90,7 @@ class Node:
         identity = self.parts.directory.identity
         self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms)
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
+        self.leases = Leases(self._clock.monotonic_ms)
         self._servers: list[asyncio.Server] = []
         self._admin: Any = None
         self._closing = False
@@ -115,7 +118,11 @@ class Node:
             bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,
             wake=self.driver.wake, transfer=self.transfer,
         )  # fmt: skip
-        self.repairs.server.sources[STATE] = state_source(self.environment.fs, parts.keeper)
+        self.installs = Installs(
+            raw, parts, self.environment, self.repairs, self.leases, loop, alarms=self.alarms,
+            metrics=self.metrics.install, wake=self.driver.wake, restart=self.restart,
+        )  # fmt: skip
+        self.driver.on_install = self.installs.offered
         self.consistency = Consistency(
             raw, self.state, self.repairs, self.alarms, digest_every_ms=config.consistency.digest_every_ms,
             wake=self.driver.wake, mark_suspect=self._mark_suspect,
@@ -149,6 +156,7 @@ class Node:
         )
         self.driver.attach(transport, self, self._append, self._apply)
         self.repairs.start(runner, fail)
+        self.installs.start()
         self.retention.start(runner, fail)
         await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
         for listener in config.listeners:
@@ -220,6 +228,7 @@ class Node:
             connection.abort()
         await self.scrubber.close()
         await self.consistency.close()
+        await self.installs.close()
         await self.repairs.close()
         await self.retention.close()
         await self.transport.close()
@@ -229,10 +238,20 @@ class Node:
             await loop.run_in_executor(None, lane.close)
         await loop.run_in_executor(None, self.parts.close, self.failure is None)
 
-    def _on_failure(self, error: BaseException) -> None:
-        self.failure = error
+    def stop(self) -> None:
+        """Has the node's process close it."""
         if self.finished is not None and not self.finished.done():
             self.finished.set_result(None)
+
+    def restart(self, why: str) -> None:
+        """Has the process close it and open it again."""
+        if self.finished is not None and not self.finished.done():
+            self.restarting = why
+            self.stop()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self.failure = error
+        self.stop()
 
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 

@@ -23,30 +23,19 @@ async def run(config: Config) -> int:
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.environment import Environment
     from cluster.node import Node
-    from cluster.recovery.opening import StateLostError
-    from cluster.recovery.peer_state import restore_from_peers
+    from cluster.node_life import NodeLife
 
-    try:
-        node = Node(config)
-    except StateLostError as lost:
-        await restore_from_peers(config, Environment(), lost)
-        node = Node(config)
-    await node.start()
-    gc.collect()
-    gc.freeze()  # what start-up made stays: no collection looks at it again
-    finished = node.finished
-    assert finished is not None
+    def started(_: Node) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, life.stop)
+        gc.unfreeze()  # the node before, if this one was opened again
+        gc.collect()
+        gc.freeze()  # what start-up made stays: no collection looks at it again
 
-    def stop() -> None:
-        if not finished.done():
-            finished.set_result(None)
-
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
-    await finished
-    await node.close()
-    return 1 if node.failure else 0
+    life = NodeLife(config, Environment(), started)
+    node = await life.run()
+    return 1 if node is not None and node.failure else 0
 
 
 def main(arguments: list[str] | None = None) -> int:

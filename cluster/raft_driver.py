@@ -20,7 +20,7 @@ from cluster.clock import Clock
 from cluster.lanes import LaneRunner
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import NotLeaderError
-from raftlog.messages import Message
+from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import Entry, NodeId, Role
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class RaftDriver:
         self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
         self._read_context = 0
         self.turns = 0
+        self.on_install: Callable[[InstallSnapshot], object] = lambda offer: None
+        """Called with each offer of a snapshot: the leader has trimmed what this log lacks (cluster/install)."""
 
     def attach(
         self,
@@ -242,6 +244,8 @@ class RaftDriver:
             else:
                 self._fail_reads()
             self._proposer.on_role(self.raw)
+        if ready.install is not None:
+            self.on_install(ready.install)
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
         """A leader applies at once: clients wait. Elsewhere entries gather for APPLY_GATHER_MS, because handing one

@@ -8,7 +8,7 @@ only after the CRC of every file of it was compared; the older one may be sound 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 NEXT, FETCHED, REMOVED = "next.tmp", "fetched.tmp", "removed.tmp"
 """Being made, being fetched, being removed: not whole, whatever is in them."""
+INSTALLING = "install.tmp"
+"""Being fetched while the node runs (cluster/install), perhaps through several starts; nothing here removes it."""
 KEPT = 2
 _TRIES = 3
 
@@ -138,9 +140,11 @@ class Checkpoints:
         self._fs.fsync_dir(self.path)
         return Checkpoint(target, manifest)
 
-    def prune(self) -> None:
-        """Removes all but the newest KEPT and leftovers; what it removes are names, the state keeps its own."""
-        for name in (*self.names()[KEPT:], NEXT, FETCHED, REMOVED):
+    def prune(self, held: Collection[str] = ()) -> None:
+        """Removes all but the newest KEPT, those in `held`, and leftovers; what it removes are names, the state keeps
+        its own."""
+        old = [name for name in self.names()[KEPT:] if name not in held]
+        for name in (*old, NEXT, FETCHED, REMOVED):
             self._drop(self.path / name)
 
     def _drop(self, path: Path) -> None:

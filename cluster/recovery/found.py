@@ -59,6 +59,12 @@ class Found(Enum):
         Done.RESTORE,
         "every file of the checkpoint has the CRC of the day it was made, and its last entry is one of this log",
     )
+    INSTALLED = (
+        "a snapshot has replaced the log, which begins above what the state has applied",
+        Done.RESTORE,
+        "the checkpoint was fetched with the log: every file has the CRC of its manifest, its rows add up to its sums, "
+        "and its last entry is one of this log",
+    )
     OLDER_THAN_LOG = (
         "the state ends before the oldest entry that the log still has",
         Done.RESTORE,
@@ -128,6 +134,8 @@ class Facts(NamedTuple):
     damaged: bool = False
     """It does not open, or cannot be read. The next two are unknown then, and if it does not exist."""
     mark: AppliedMark = NOTHING_APPLIED
+    installed: bool = False
+    """This opening put a snapshot's log in the place of the one that was here."""
     of_this_log: bool | None = None
     """The log has the state's last entry at its index; None if the log cannot tell (trimmed, damaged, none applied)."""
 
@@ -145,7 +153,7 @@ def classify(facts: Facts) -> Found:
     if not facts.exists:
         return Found.NEW if facts.log_last <= 0 and facts.synced <= 0 else Found.MISSING
     if applied + 1 < facts.log_first:
-        return Found.OLDER_THAN_LOG
+        return Found.INSTALLED if facts.installed else Found.OLDER_THAN_LOG
     if facts.of_this_log is False:
         return Found.OTHER_LOG
     if applied < min(facts.synced, facts.log_last):

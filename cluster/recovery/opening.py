@@ -114,8 +114,9 @@ class StateOpening:
         *,
         open_kv: Callable[[str], KV],
         now_ms: int,
+        installed: bool = False,
     ) -> None:
-        """`run`: what RUN told of the run before."""
+        """`run`: what RUN told of the run before. `installed`: a snapshot's log has just replaced the one before."""
         self._fs = fs
         self._directory = directory
         self._group_id = group_id
@@ -123,6 +124,7 @@ class StateOpening:
         self._synced = run.synced_index if run else -1
         self._open_kv = open_kv
         self._now_ms = now_ms
+        self._installed = installed
         self._state = directory / layout.STATE
         self._checkpoints = Checkpoints(fs, directory, group_id)
         self._suspicion = aside.suspicion_of(fs, directory)
@@ -190,6 +192,7 @@ class StateOpening:
                 exists=self._existed,
                 damaged=bool(damage),
                 mark=mark,
+                installed=self._installed,
                 of_this_log=self._is_of_log(mark),
             )
         )

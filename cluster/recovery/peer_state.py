@@ -2,7 +2,8 @@
 
 What comes is believed only after the manifest's CRCs fit every file, the rows add up to the manifest's sums, and the
 last applied entry is one of this node's own log. If that log ends before, or parts from the peer's, it is first brought
-forward (log_forward.py). state_source.py serves.
+forward (log_forward.py). If no peer has what lies between any more, a snapshot takes the place of the log as well
+(cluster/install). state_source.py serves.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from google_crc32c import extend
+from prometheus_client import CollectorRegistry
 
 from cluster.config import Config
-from cluster.environment import Environment
-from cluster.peer.fetch import PAYLOAD_MAX, STATE, FetchClient, Fetched, FetchError, Status, early_client
+from cluster.environment import Environment, open_rows
+from cluster.install.asking import ask, at_once
+from cluster.install.checkpoint_copy import CheckpointCopy, OpenRows
+from cluster.install.metrics import InstallMetrics
+from cluster.install.progress import Progress
+from cluster.install.snapshot import Snapshot, SnapshotTake, Where
+from cluster.peer.fetch import STATE, FetchClient, FetchError, early_client
 from cluster.peer.transport import Membership, PeerTransport
 from cluster.recovery import aside
-from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import FETCHED, Checkpoint, Checkpoints
 from cluster.recovery.log_forward import LogForward
-from cluster.recovery.manifest import CheckpointFile, Manifest
 from cluster.recovery.opening import StateLostError, is_of_log
 from raftlog import membership as memberships
 from raftlog.errors import FrameError, OutOfRangeError, StorageError
@@ -32,20 +36,15 @@ from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.storage.run_file import load_run
 from raftlog.types import NodeId
-from statemachine import sums
 from statemachine.broker_state import AppliedMark
-from statemachine.kv import KV, KVError
-from statemachine.rocks_reader import CheckpointReader
+from statemachine.kv import KVError
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5000
 """For one answer."""
-PROVE_MS = 120_000
-"""For a manifest: the peer reads all of the checkpoint first."""
 ROUNDS = 2
 """Peers are asked again after all that they offered was refused: they may have found out why, and made another."""
-BUSY_TRIES, BUSY_PAUSE_S = 150, 0.2
 
 
 class Offer(NamedTuple):
@@ -60,9 +59,12 @@ class Offer(NamedTuple):
 class StateFetch:
     """Asks peers for a checkpoint, and adopts it as one of this node's own. Nothing else may use the directory."""
 
-    def __init__(self, fs: FileSystem, directory: NodeDir, committed_index: int = -1) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: NodeDir, committed_index: int = -1, open_rows: OpenRows = open_rows
+    ) -> None:
         """`committed_index`: what this node knows to be committed, beside what its hard state says."""
         self._fs = fs
+        self._open_rows = open_rows
         self._directory = directory
         self._group_id = directory.identity.group_id
         self._log = directory.log
@@ -102,7 +104,7 @@ class StateFetch:
 
     async def _list(self, client: FetchClient, peer: NodeId) -> list[Offer]:
         try:
-            fields = (await self._asked(client, peer, ["list"])).fields
+            fields = (await ask(client, peer, STATE, ["list"], TIMEOUT_MS)).fields
             offers = []
             for name, index, term, header_crc in fields:
                 if int(index) + 1 < self._log.first_index:
@@ -117,17 +119,6 @@ class StateFetch:
             return offers
         return []
 
-    async def _asked(self, client: FetchClient, peer: NodeId, arguments: list[Any]) -> Fetched:
-        """Asks again while the peer makes a checkpoint first."""
-        for _ in range(BUSY_TRIES):
-            try:
-                return await client.fetch(peer, STATE, arguments, TIMEOUT_MS)
-            except FetchError as error:
-                if error.status is not Status.BUSY:
-                    raise
-            await asyncio.sleep(BUSY_PAUSE_S)
-        return await client.fetch(peer, STATE, arguments, TIMEOUT_MS)
-
     def _fits(self, mark: AppliedMark) -> bool:
         if not self._log.first_index - 1 <= mark.index <= self._log.tail.index:
             return False
@@ -138,18 +129,12 @@ class StateFetch:
     async def _take(self, client: FetchClient, offer: Offer) -> Checkpoint:
         """The log is brought forward when all files are here and sound: by then the peer may have removed its own."""
         peer, name = offer.peer, offer.name
-        answer = await client.fetch(peer, STATE, ["manifest", name], PROVE_MS)
-        manifest = manifests.decode(answer.payload, self._group_id, Path(name))
-        if manifest is None or manifest.name != name or manifest.mark.index + 1 < self._log.first_index:
-            raise ValueError(f"the manifest of {name} is damaged")
         folder = self._checkpoints.path / FETCHED
-        if self._fs.exists(folder):
-            self._fs.remove_tree(folder)
-        self._fs.mkdir(folder)
-        for file in manifest.files:
-            await self._copy(client, peer, name, file, folder)
-        self._fs.fsync_dir(folder)
-        check_rows(folder, manifest)
+        copy = CheckpointCopy(self._fs, self._open_rows, folder, self._group_id, client, at_once)
+        manifest = await copy.manifest(peer, name)
+        if manifest.mark.index + 1 < self._log.first_index:
+            raise ValueError(f"checkpoint {name} is older than this node's log")
+        await copy.run(peer, manifest)
         logger.warning("checkpoint %s fetched from node %d, %d bytes", name, peer, manifest.size)
         note = f"checkpoint {name} was fetched from node {peer}"
         if not self._fits(manifest.mark):
@@ -163,34 +148,6 @@ class StateFetch:
         text = f", and with it entries {done.first}..{done.last} of the log, which ended at {done.ended}"
         cut = f"; what this node had from {done.first} on was never committed" if done.ended >= done.first else ""
         return text + cut
-
-    async def _copy(self, client: FetchClient, peer: NodeId, name: str, file: CheckpointFile, folder: Path) -> None:
-        if "/" in file.name or file.name in ("", ".", "..", manifests.FILE):
-            raise ValueError(f"{name} names a file {file.name!r}")
-        target = self._fs.open(folder / file.name, create=True)
-        at = crc = 0
-        while at < file.size:
-            part = await client.fetch(peer, STATE, ["file", name, file.name, at, PAYLOAD_MAX], TIMEOUT_MS)
-            if not part.payload:
-                break
-            target.pwritev([part.payload], at)
-            crc = extend(crc, part.payload)
-            at += len(part.payload)
-        target.fdatasync()
-        target.close()
-        if (at, crc) != (file.size, file.crc32c):
-            raise ValueError(f"{name}/{file.name} does not have the size and CRC that the manifest tells")
-
-
-def check_rows(folder: Path, manifest: Manifest) -> None:
-    """Reads every row of a checkpoint. Raises KVError, ValueError unless they are those of the manifest."""
-    with CheckpointReader(folder, strict=True) as reader:
-        if reader.mark != manifest.mark:
-            raise ValueError(f"its rows end at entry {reader.mark.index}, its manifest at {manifest.mark.index}")
-        counted = sums.count(cast("KV", reader))  # `scan` is all that it asks for
-        wrong = [family for family, told in manifest.sums.items() if counted.get(family) != told]
-    if wrong:
-        raise ValueError(f"its rows of {', '.join(wrong)} do not add up to its sums")
 
 
 async def restore_from_peers(config: Config, environment: Environment, lost: StateLostError) -> None:
@@ -206,17 +163,32 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
         addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers if peer.id in members.members}
         transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port))
         run = load_run(fs, directory.path, directory.identity.group_id)
-        fetch = StateFetch(fs, directory, run.synced_index if run else -1)
+        peers = [node for node in addresses if node != config.node_id]
+        fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.open_rows)
         async with early_client(transport) as client:
-            taken = await fetch.run(client, [node for node in addresses if node != config.node_id])
+            taken = await fetch.run(client, peers)
+            snapshot = None if taken else await _snapshot(environment, directory, client, peers)
         said = "; ".join(fetch.refusals) or "there is none"
-        asked = note_answer(fs, directory.path, taken, said)
+        asked = snapshot is None and note_answer(fs, directory.path, taken, said)
     except StorageError as error:
         raise StateLostError(f"{lost}\n{error}") from error
     finally:
         directory.close(clean=True)  # whatever was appended is on disk
-    if taken is None and not asked:
+    if taken is None and snapshot is None and not asked:
         raise StateLostError(f"{lost}\nNo peer could help: {said}.")
+
+
+async def _snapshot(
+    environment: Environment, directory: NodeDir, client: FetchClient, peers: Sequence[NodeId]
+) -> Snapshot | None:
+    """A checkpoint above the end of this log, with the log that leads to it; it is put on record for the opening."""
+    where = Where(environment.fs, directory.path, directory.identity.group_id, environment.open_rows)
+    progress = Progress(InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time)
+    least = directory.log.tail.index + 1
+    snapshot = await SnapshotTake(where, client, at_once, progress, at_least=lambda: least).run(peers)
+    if snapshot is not None:
+        snapshot.commit(where, environment.clock.wall_ms())
+    return snapshot
 
 
 def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said: str) -> bool:

@@ -50,6 +50,8 @@ class RecoveryAccount:
         self._from = opened.state.applied.index
         self._target = log.tail.index
         self.replaying = self._target > self._from
+        self.state_set_aside = opened.set_aside
+        """Where the state lies that this start replaced, "" if it did not."""
 
     def applied(self, index: int) -> None:
         """Everything up to `index` is applied."""

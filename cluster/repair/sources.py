@@ -16,16 +16,21 @@ class RawLog(Protocol):
         """Whole frames from `position` on, every CRC checked."""
 
 
-def log_source(log: RawLog, commit_index: Callable[[], int]) -> Source:
+def log_source(
+    log: RawLog, commit_index: Callable[[], int],
+    hold_log: Callable[[int], object] = lambda position: None,
+) -> Source:  # fmt: skip
     """`log` [position, skip, size]: frames from the one that begins at `position`, less the first `skip` bytes.
 
     Fields: [this node's commit index]. The payload may end within a frame: one can be longer than a reply.
+    `hold_log(position)`: a peer goes on reading there for a while.
     """
 
     def read(arguments: list[Any]) -> Fetched:
         position, skip, size = arguments
         if not all(type(number) is int and number >= 0 for number in arguments):
             raise ValueError(f"position, skip and size are numbers, not {arguments!r:.60}")
+        hold_log(position)
         try:
             frames = log.read_raw(position, min(size, PAYLOAD_MAX))
         except (OutOfRangeError, DamagedLogError) as error:

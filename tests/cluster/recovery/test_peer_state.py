@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from cluster.install import asking
 from cluster.peer.fetch import LOG, STATE, Fetched, FetchError, Refused, Status
-from cluster.recovery import aside, peer_state
+from cluster.recovery import aside
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import Checkpoints
 from cluster.recovery.opening import StateLostError
@@ -26,7 +27,7 @@ Place = Any
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_state, "BUSY_PAUSE_S", 0)
+    monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
 
 
 class Keeper:
@@ -36,6 +37,10 @@ class Keeper:
         self.checkpoints = checkpoints
         self.frozen = False
         self.wanted = False
+        self.held: list[str] = []
+
+    def hold(self, name: str) -> None:
+        self.held.append(name)
 
 
 class Peers:
@@ -215,7 +220,8 @@ def test_what_is_not_sound_is_refused(pair: tuple[Place, Any], wrong: str, tmp_p
     "arguments",
     [
         [],
-        ["list", 1],
+        ["list", "1"],
+        ["list", 1, 2],
         ["manifest", "../../etc"],
         ["file", "x", "CURRENT", 0, 10],
         ["file", None, "CURRENT", 0, 10],

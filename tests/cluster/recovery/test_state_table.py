@@ -44,6 +44,8 @@ def mark(index: int) -> AppliedMark:
         (Facts(0, 0, exists=False, synced=0), Found.NEW),
         (Facts(0, 0, exists=False), Found.NEW),
         (Facts(50, 90, mark=mark(48)), Found.OLDER_THAN_LOG),
+        (Facts(50, 90, mark=mark(48), installed=True), Found.INSTALLED),
+        (Facts(50, 90, mark=mark(49), installed=True), Found.BEHIND),
         (Facts(50, 90, mark=mark(49)), Found.BEHIND),
         (Facts(0, 9, mark=mark(5), of_this_log=False), Found.OTHER_LOG),
         (Facts(0, 9, mark=mark(5), synced=6, of_this_log=True), Found.LOST_ROWS),

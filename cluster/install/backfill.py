@@ -1,0 +1,163 @@
+"""The segments that a snapshot left out: fetched from the newest to the oldest, down to where every node's log begins.
+
+A node that lacks them would answer wrongly if it led: a consumer may ask for any message above the group's trim
+position (docs/adr/0003 is the rule). So it does not campaign before it has them; it follows, votes and acknowledges
+like any other. A segment is taken only if its frames are chained from the tail that its header names to the first frame
+that is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from cluster.alarms import Alarms
+from cluster.install.asking import Fetches, in_executor
+from cluster.install.frames import fill
+from cluster.install.metrics import InstallMetrics
+from cluster.install.progress import Progress
+from cluster.install.segment_source import ask_place
+from cluster.peer.fetch import FetchError
+from raftlog.errors import FrameError, RaftLogError
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.log_build import SegmentBuild, discard
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import LogTail, NodeId
+
+logger = logging.getLogger(__name__)
+
+HOLD = "backfill"
+STAGED = "backfill.tmp"
+ALARM = "backfill_failing"
+ALARM_AFTER = 3
+"""Rounds in vain over all peers."""
+RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
+"""Pause after a round over all peers in vain; doubled each time."""
+
+
+class Core(Protocol):
+    """The part of RawNode that is used."""
+
+    def hold_campaigns(self, reason: str, held: bool) -> None:
+        """No campaign begins while anybody holds."""
+
+    def trimmed(self) -> None:
+        """The log begins elsewhere."""
+
+
+class Backfill:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self, raw: Core, log: SegmentedLog, fs: FileSystem, path: Path, client: Fetches,
+        loop: asyncio.AbstractEventLoop, *, trim_position: Callable[[], int], peers: Callable[[], list[NodeId]],
+        alarms: Alarms, metrics: InstallMetrics, progress: Progress, wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`path`: DATA. `trim_position()`: where the group's log begins."""
+        self._raw = raw
+        self._fs = fs
+        self._path = path
+        self._log = log
+        self._client = client
+        self._blocking = in_executor(loop)
+        self._loop = loop
+        self._trim_position = trim_position
+        self._peers = peers
+        self._alarms = alarms
+        self._metrics = metrics
+        self._progress = progress
+        self._wake = wake
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> int:
+        """Bytes of log that other nodes have and this one has not."""
+        return max(0, self._log.first_position - self._trim_position())
+
+    def start(self) -> None:
+        """Begins, if anything is missing."""
+        if self.missing:
+            logger.warning("%d bytes of older log are fetched from the other nodes; until then this node does not lead",
+                           self.missing)  # fmt: skip
+            self._raw.hold_campaigns(HOLD, True)
+            self._task = self._loop.create_task(self._run(), name="backfill")
+
+    def stop(self) -> None:
+        """Ends what is under way; whole segments stay, and this node goes on not to lead."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """The same; returns when it has ended."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        delay_s, rounds = RETRY_MIN_S, 0
+        while self.missing:
+            if await self._round():
+                delay_s, rounds = RETRY_MIN_S, 0
+            elif self.missing:
+                rounds += 1
+                self._tell(rounds)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
+        self._alarms.clear(ALARM)
+        self._progress.end()
+        await self._blocking(discard, self._fs, self._path)
+        self._raw.hold_campaigns(HOLD, False)
+        self._wake()
+        logger.warning("the log is whole again from entry %d on: this node may lead", self._log.first_index)
+
+    def _tell(self, rounds: int) -> None:
+        if rounds >= ALARM_AFTER:
+            self._alarms.raise_alarm(
+                ALARM,
+                f"this node lacks {self.missing} bytes of older log and does not lead before it has them; {rounds} "
+                f"times no node gave the next segment: {self._progress.last_failure or 'none can be reached'}",
+            )
+
+    async def _round(self) -> bool:
+        """One segment, from the first peer that gives it."""
+        for peer in self._peers():
+            try:
+                await self._segment(peer)
+            except (FetchError, RaftLogError, OSError) as error:
+                self._progress.failed(peer, str(error))
+                logger.warning("the log before position %d does not come from node %d: %s", self._log.first_position,
+                               peer, error)  # fmt: skip
+            else:
+                return True
+        return False
+
+    async def _segment(self, peer: NodeId) -> None:
+        end = self._log.first_position
+        place = await ask_place(self._client, peer, end - 1)
+        if place.end_position != end:
+            raise FrameError(f"node {peer} has a segment that ends at {place.end_position}, this log begins at {end}")
+        start = place.previous.end_position
+        build = await self._blocking(self._begin, place.previous, end)
+        self._progress.begin("backfill", peer, f"segment {start}", self.missing, build.next_position - start)
+        try:
+            await fill(self._client, peer, build, end, self._blocking, self._progress.came)
+        finally:
+            path = await self._blocking(build.finish)
+        await self._blocking(self._log.prepend, path)
+        self._raw.trimmed()
+        self._metrics.backfilled()
+        logger.info("segment %d is back, from node %d; %d bytes are missing", start, peer, self.missing)
+
+    def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
+        """Goes on with what a crash, or a peer that went away, left of the same file."""
+        path = self._path / layout.INSTALL_DIR / STAGED
+        build = SegmentBuild.resume(self._fs, path, self._log.genesis.group_id)
+        if build is not None:
+            if build.previous == previous and build.next_position <= end:
+                return build
+            build.finish()
+        return SegmentBuild(self._fs, path, self._log.genesis.group_id, previous)

@@ -1,0 +1,80 @@
+"""The lives of a node in one process: opened, run, closed, and opened again where it asked for that itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from cluster.config import Config
+from cluster.environment import Environment
+from cluster.node import Node
+from cluster.recovery.opening import StateLostError
+from cluster.recovery.peer_state import restore_from_peers
+
+logger = logging.getLogger(__name__)
+
+
+class NodeLife:
+    """Clients and peers see a restart in the process as any other. Event loop only."""
+
+    def __init__(
+        self, config: Config, environment: Environment, started: Callable[[Node], object] = lambda node: None,
+        opened: Callable[[Node], object] = lambda node: None,
+    ) -> None:  # fmt: skip
+        """Both hear of each life: `opened` when its directory is open, `started` when its ports are."""
+        self._config = config
+        self._environment = environment
+        self._started = started
+        self._opened = opened
+        self._stopped = False
+        self._restoring: asyncio.Task[None] | None = None
+        self.node: Node | None = None
+        """The present one, or the last; None before the first was opened."""
+
+    def stop(self) -> None:
+        """Ends it for good, whatever it is doing."""
+        self._stopped = True
+        if self._restoring is not None:
+            self._restoring.cancel()
+        elif self.node is not None:
+            self.node.stop()
+
+    async def run(self) -> Node | None:
+        """Returns the last node that ran, closed; None if it was stopped before one did. Raises as Node and Node.start
+        do, and StateLostError if no peer can help."""
+        while not self._ended():
+            self.node = node = await self._open()
+            if node is None:
+                break
+            self._opened(node)
+            await node.start()
+            self._started(node)
+            if self._ended():
+                node.stop()
+            assert node.finished is not None
+            await node.finished
+            await node.close()
+            if node.failure is not None or not node.restarting:
+                break
+            logger.warning("the node starts again in its process, %s", node.restarting)
+        return self.node
+
+    def _ended(self) -> bool:
+        return self._stopped
+
+    async def _open(self) -> Node | None:
+        """None if it was stopped meanwhile."""
+        try:
+            return Node(self._config, self._environment)
+        except StateLostError as lost:
+            restoring = restore_from_peers(self._config, self._environment, lost)
+            self._restoring = asyncio.get_running_loop().create_task(restoring, name="restore")
+        try:
+            await asyncio.wait([self._restoring])
+            if self._restoring.cancelled():
+                return None
+            self._restoring.result()
+        finally:
+            self._restoring = None
+        return Node(self._config, self._environment)
