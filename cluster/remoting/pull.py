@@ -20,7 +20,7 @@ from cluster.remoting.members import Members
 from cluster.remoting.route import PERM_READ
 from cluster.remoting.subscription import TagFilter, tag_filter
 from cluster.services import Handler, Request, Services
-from raftlog.errors import StorageError
+from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig
 
@@ -260,7 +260,10 @@ class Pulls:
         total = 0
         at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
         while at < stop:
-            for item in fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at)):
+            window = fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at))
+            if not window:  # trimmed since the bounds were looked up: the next pull is told
+                break
+            for item in window:
                 at = item.queue_offset + 1
                 if item.tag_hash not in tags:
                     continue
@@ -284,20 +287,23 @@ class Pulls:
                 self._metrics.messages_out(pull.topic, len(items), len(body))
             return
         bad = items[len(pieces)]
-        logger.error(
-            "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
-            bad.position, pull.topic, pull.queue_id, bad.queue_offset, self._services.node_id,
-        )  # fmt: skip
-        self._services.report_damage(bad.position, bad.size)
+        here = _is_here(self._services, bad)
+        if here:
+            logger.error(
+                "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
+                bad.position, pull.topic, pull.queue_id, bad.queue_offset, self._services.node_id,
+            )  # fmt: skip
+            self._services.report_damage(bad.position, bad.size)
         if pieces:
             self._reply(pull, ResponseCode.SUCCESS, "FOUND", bad.queue_offset, b"".join(pieces))
         elif pull.repair_tries < REPAIR_TRIES:
             pull.repair_tries += 1
             self._services.call_later(REPAIR_RETRY_MS, lambda: self._settle_if_open(pull))
         else:
+            until = "cannot be read intact" if here else "is not"
             remark = (
-                f"the message at offset {bad.queue_offset} (position {bad.position}) cannot be read intact on node "
-                f"{self._services.node_id} until it is repaired from another node; pull again, or elsewhere"
+                f"the message at offset {bad.queue_offset} (position {bad.position}) {until} on node "
+                f"{self._services.node_id} until it is fetched from another node; pull again, or elsewhere"
             )
             self._reply(pull, ResponseCode.SYSTEM_BUSY, remark, pull.offset)
 
@@ -349,6 +355,18 @@ def read_intact(services: Services, items: list[QueueItem]) -> list[bytes]:
     return pieces
 
 
+def _is_here(services: Services, item: QueueItem) -> bool:
+    """False if this node's log does not reach down to the item: it was trimmed, and the rows do not know it yet, or
+    the node's log is still being filled up from the others."""
+    try:
+        services.read_log(item.position, item.size)
+    except OutOfRangeError:
+        return False
+    except StorageError:
+        pass
+    return True
+
+
 def _read_block(services: Services, items: list[QueueItem]) -> bytes:
     """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
     first = items[0].position
@@ -357,7 +375,7 @@ def _read_block(services: Services, items: list[QueueItem]) -> bytes:
         return b""
     try:
         return services.read_log(first, span)
-    except StorageError:
+    except (StorageError, OutOfRangeError):
         return b""  # one by one then: what can be read is served
 
 
@@ -370,4 +388,6 @@ def _read_one(services: Services, item: QueueItem) -> bytes | None:
                 return piece
     except StorageError as error:
         logger.error("reading %d bytes at position %d: %s", item.size, item.position, error)
+    except OutOfRangeError:
+        pass  # see `_is_here`
     return None

@@ -93,7 +93,10 @@ def message_at(node: Node, position: int, topic: TopicConfig | None = None) -> S
 
 def _bytes_at(node: Node, position: int) -> bytes:
     """What may be a message. Raises UnreadableError."""
-    end = node.state.applied_mark.end_position
+    state = node.state
+    end = state.applied_mark.end_position
+    if 0 <= position < state.trim_position:
+        raise UnreadableError(f"position {position} was trimmed: the log begins at {state.trim_position}")
     if not 0 <= position <= end - HEAD.size:
         raise UnreadableError(f"position {position} is not within the log, which ends at {end}")
     try:
@@ -193,6 +196,8 @@ class KeyLookup:
             return positions  # one by one then: what can be read is judged by itself
 
     def _take(self, position: int) -> None:
+        if position < self._node.state.trim_position:
+            return  # its bucket was dropped a moment ago
         try:
             stored = message_at(self._node, position, self._topic)
         except UnreadableError:

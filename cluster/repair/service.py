@@ -122,18 +122,20 @@ class Repairs:
         self._wake()
 
     def report(self, position: int, size: int) -> None:
-        """Bytes of the log did not match the checksum that the state has of them: finds out which of the two is bad."""
+        """Bytes of the log did not match the checksum that the state has of them: finds out which of the two is bad.
+        Bytes that are not in this node's log (any more) say nothing about the row that leads there."""
 
         def found(search: asyncio.Future[DamagedRange | None]) -> None:
             if search.cancelled():
                 return
             if search.exception() is not None:
                 logger.error("positions %d..%d of the log: %s", position, position + size, search.exception())
-            elif search.result() is None:
+            elif search.result() is None and position >= self.log.first_position:
                 self.on_bad_row(f"positions {position}..{position + size} of the log are sound; the state's row that "
                                 "leads there is not")  # fmt: skip
 
-        self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
+        if position >= self.log.first_position:
+            self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         """A FETCH or FETCHED frame. Raises WireError."""
