@@ -15,7 +15,10 @@ class InstallMetrics:
             "raftmq_install_offers", "Times a leader said that the log this node needs is trimmed", registry=registry
         )
         self._bytes = Counter(
-            "raftmq_install_bytes", "Bytes fetched for a snapshot or its backfill", ["part"], registry=registry
+            "raftmq_install_bytes",
+            "Bytes fetched for a snapshot (state, log) or its backfill",
+            ["part"],
+            registry=registry,
         )
         self._remaining = Gauge(
             "raftmq_install_remaining_bytes", "Bytes that an install or a backfill still has to fetch",

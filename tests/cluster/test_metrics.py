@@ -144,6 +144,8 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
     metrics.alarms(["log_damage"])
     metrics.repair.failed(NodeId(2))
+    metrics.install.failed(NodeId(2))
+    metrics.install.received("log", 1)
     started = RecoveryStatus(
         clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={"log": 1.0}, reasons=[]
     )
