@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.remoting.pull import REPAIR_RETRY_MS, REPAIR_TRIES
+from raftlog.errors import OutOfRangeError
 from raftlog.types import NOBODY, NodeId
 
 
@@ -396,3 +397,37 @@ def test_a_follower_waits_for_a_topic_that_may_be_on_its_way(node: Any, pull: An
     assert not never.replies
     node.advance(200)
     assert never.answer.code == 17
+
+
+@pytest.mark.parametrize("subscription", ["*", "x"])
+def test_a_queue_that_is_trimmed_under_a_pull_is_told_at_the_next(
+    node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch, subscription: str
+) -> None:
+    node.store("T", b"a", b"b", tag="x")
+    monkeypatch.setattr(node.state, "fetch", lambda *_: [])
+    assert numbers(pull(0, subscription=subscription).answer) == (20, 0, 0, 2), "ask again, from the same offset"
+
+
+def test_what_this_node_does_not_have_is_no_damage(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = node.store("T", *[b"m" * 50] * 4)
+    items = node.state.fetch(node.state.topics["T"].id, 0, 0, 4)
+    read, begins = node.read_log, [items[2].position]
+
+    def read_log(position: int, size: int) -> bytes:
+        if position < begins[0]:
+            raise OutOfRangeError(f"position {position} was trimmed")
+        return bytes(read(position, size))
+
+    monkeypatch.setattr(node, "read_log", read_log)
+    assert pull(2).answer.body == b"".join(stored[2:])
+    waiting = pull(0)
+    assert not waiting.replies, "a TRIM may be about to be applied"
+    for _ in range(REPAIR_TRIES):
+        node.advance(REPAIR_RETRY_MS)
+    assert (waiting.answer.code, int(waiting.answer.ext["nextBeginOffset"])) == (2, 0)
+    assert "is not on node 2 until it is fetched" in waiting.answer.remark
+    waiting = pull(0)
+    monkeypatch.setattr(node.state, "min_offset", lambda topic_id, queue_id: 2)
+    node.advance(REPAIR_RETRY_MS)
+    assert numbers(waiting.answer) == (21, 2, 2, 4)
+    assert node.reported == []
