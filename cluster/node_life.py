@@ -20,13 +20,14 @@ class NodeLife:
 
     def __init__(
         self, config: Config, environment: Environment, started: Callable[[Node], object] = lambda node: None,
-        opened: Callable[[Node], object] = lambda node: None,
+        opened: Callable[[Node], object] = lambda node: None, closed: Callable[[Node], object] = lambda node: None,
     ) -> None:  # fmt: skip
-        """Both hear of each life: `opened` when its directory is open, `started` when its ports are."""
+        """Hear of each life: `opened` when its directory is open, `started` when its ports are, `closed` at its end."""
         self._config = config
         self._environment = environment
         self._started = started
         self._opened = opened
+        self._closed = closed
         self._stopped = False
         self._restoring: asyncio.Task[None] | None = None
         self.node: Node | None = None
@@ -55,6 +56,7 @@ class NodeLife:
             assert node.finished is not None
             await node.finished
             await node.close()
+            self._closed(node)
             if node.failure is not None or not node.restarting:
                 break
             logger.warning("the node starts again in its process, %s", node.restarting)

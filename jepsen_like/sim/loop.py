@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
+from raftlog.storage.memory_fs import PowerCut
+
 T = TypeVar("T")
 
 
@@ -28,7 +30,7 @@ class StuckError(Exception):
 class Process:
     """A simulated operating system process: what runs in its context lives, stands still and dies with it."""
 
-    __slots__ = ("alive", "context", "host", "name", "parked", "paused", "tasks")
+    __slots__ = ("alive", "context", "host", "name", "on_power_cut", "parked", "paused", "tasks")
 
     def __init__(self, name: str, host: str) -> None:
         """`host`: its ip address."""
@@ -39,6 +41,8 @@ class Process:
         self.parked: list[Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
         """Kept alive until the end of the run: what a dead process left must not be collected at a random moment."""
+        self.on_power_cut: Callable[[], None] = lambda: None
+        """The power goes in the middle of what this process does in an executor."""
         self.context = Context()
         self.context.run(PROCESS.set, self)
 
@@ -156,10 +160,14 @@ class SimLoop(asyncio.BaseEventLoop):
         return await self.network.connect(protocol_factory, host, port)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Runs it here and now."""
+        """Runs it here and now. A power failure in the middle of it ends the process, and nobody hears of it."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
+        except PowerCut:
+            process = PROCESS.get()
+            if process is not None and process.alive:
+                process.on_power_cut()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits
             future.set_exception(error)
         return future

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,11 +25,14 @@ from cluster.config import (
 from cluster.environment import Environment
 from cluster.lanes import Lane
 from cluster.node import Node
+from cluster.node_life import NodeLife
+from cluster.recovery.opening import StateLostError
 from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
 from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
+from raftlog.storage import layout
 from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
@@ -39,7 +43,6 @@ from statemachine.kv import KVCorruptError
 from statemachine.memory_kv import CURRENT_FILE, MemoryKV
 
 DATA = Path("/data")
-CHECKPOINT_EVERY_MS = 2000
 LIVE_ROWS = b"live"
 """In the state's CURRENT: its rows are in `Machine.kv`. A checkpoint that was put in place says something else."""
 START_WALL_MS = 1_700_000_000_000
@@ -76,6 +79,9 @@ class SimClock:
 
 class Watcher(Protocol):
     """Who observes the machines (see `monitor`)."""
+
+    def opened(self, machine: Machine) -> None:
+        """A node has opened its directory; nothing of it runs yet."""
 
     def started(self, machine: Machine) -> None:
         """A node has recovered from its disk."""
@@ -117,6 +123,8 @@ class Machine:
         """Every node that ever started here."""
         self.applied_lost = False
         """The last crash took rows that had been applied."""
+        self.was_installing = False
+        """Since the last start, a snapshot was to take the place of the log."""
         self.boots = 0
         self.spoiled = False
         self.held = 0
@@ -133,8 +141,8 @@ class Machine:
 
     @property
     def up(self) -> bool:
-        """True if a node runs here (also while it stands still)."""
-        return self.node is not None
+        """True if a process runs here, also while it opens its directory, fetches its state, or stands still."""
+        return self.process is not None and self.process.alive
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -148,42 +156,51 @@ class Machine:
         process = self.process = Process(f"node{self.node_id}", self.host)
         self.processes.append(process)
         environment = Environment(
-            fs=self.fs, open_kv=self._open_kv, clock=self.clock, runner=self._lane, apply_runner=self._lane,
-            serves_admin=False, entropy=self.rng.randbytes, boot_id=lambda: self.boots.to_bytes(16),
-            pid=lambda: len(self.processes), checkpoint_every_ms=CHECKPOINT_EVERY_MS,
+            fs=self.fs, open_kv=self._open_kv, open_rows=self._open_rows, clock=self.clock, runner=self._lane,
+            apply_runner=self._lane, serves_admin=False, entropy=self.rng.randbytes,
+            boot_id=lambda: self.boots.to_bytes(16), pid=lambda: len(self.processes),
+            checkpoint_every_ms=self.options.checkpoint_every_ms,
         )  # fmt: skip
-        try:
-            self.node = process.run(Node, self.config, environment)
-            self.nodes.append(self.node)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a node that does not start is a finding
-            process.alive = False
-            self.watcher.broken(f"node {self.node_id} does not start", error)
-            return
-        process.run(self.loop.create_task, self._live(self.node))
+        self._look_for_install()
+        life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
+        process.on_power_cut = self._power_cut
+        process.run(self.loop.create_task, self._live(process, life))
 
-    async def _live(self, node: Node) -> None:
+    async def _live(self, process: Process, life: NodeLife) -> None:
+        failure: BaseException | None = None
         try:
-            await node.start()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.watcher.broken(f"node {self.node_id} does not start", error)
+            node = await life.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a node that does not start is a finding
+            failure = error
+        else:
+            failure = node.failure if node is not None else None
+        if self.process is not process or not process.alive:
             return
-        self.watcher.started(self)
-        assert node.finished is not None
-        await node.finished
-        failure = node.failure
-        try:
-            await node.close()
-        except Exception as error:  # noqa: BLE001 - a node that ends because its disk failed may fail to close it too
-            failure = failure or error
-        if self.node is not node:
-            return
-        expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30
+        expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
         reason = "; ".join(self.fs.failed) or str(failure)
         reboots = self.rng.random() < 0.5
         self._end(f"failed: {reason}", power=reboots)
         if not expected and failure is not None:
             self.watcher.broken(f"node {self.node_id} stopped", failure)
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
+
+    def _opened(self, node: Node) -> None:
+        self.watcher.opened(self)
+        self.node = node
+        self.nodes.append(node)
+
+    def _closed(self, node: Node) -> None:
+        self._look_for_install()
+
+    def _look_for_install(self) -> None:
+        self.was_installing = self.was_installing or self.fs.exists(DATA / layout.INSTALL)
+
+    def _started(self, node: Node) -> None:
+        self.watcher.started(self)
+
+    def _power_cut(self) -> None:
+        loss, self.loss = self.loss, None
+        self.kill(power=True, loss=loss)
 
     def kill(self, *, power: bool, loss: Loss | None = None) -> None:
         """kill -9 or, with `power`, the plug is pulled: what was not synced is gone, or torn (by chance, or as `loss`
@@ -227,6 +244,9 @@ class Machine:
         self.spoiled = False
         write_file(self.fs, current, LIVE_ROWS)
         return self.kv
+
+    def _open_rows(self, path: Path) -> AbstractContextManager[MemoryKV]:
+        return nullcontext(MemoryKV.load(self.fs, path))
 
     def spoil(self) -> None:
         """The state's bytes are rotten: the next start cannot open it, and must replace it."""
@@ -302,8 +322,7 @@ class LaneEvents:
     def on_power_cut(self) -> None:
         """See LaneWatcher."""
         if self._process.alive:
-            loss, self._machine.loss = self._machine.loss, None
-            self._machine.kill(power=True, loss=loss)
+            self._process.on_power_cut()
 
 
 def config_of(node_id: int, options: Options) -> Config:

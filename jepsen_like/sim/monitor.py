@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from cluster.append_lane import Persisted, PersistJob
+from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import Machine
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
-from raftlog.errors import CorruptLogError, DamagedLogError, InvariantViolationError
+from raftlog.errors import InvariantViolationError
 from raftlog.messages import RequestVoteReply
 from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryId, LogTail, NodeId, Role
+from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
 
 FULL_EVERY = 50
 """Driver turns of the group between two checks of every member's whole state."""
@@ -26,7 +28,9 @@ SOMETIMES = (
     "entries replayed at a start", "restart with nothing above the sync mark", "unknown send found stored",
     "retry answered by an earlier copy", "leadership transferred", "segment rolled", "leader paused and deposed",
     "election without a killed leader", "request forwarded", "clock jumped on a leader", "group restarted as a whole",
-    "rotten entry mended",
+    "rotten entry mended", "restart in the process", "snapshot installed", "log trimmed", "backfill finished",
+    "learner added", "learner promoted", "member removed", "leader removed", "leader died during a change of members",
+    "emptied disk replaced",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 
@@ -42,48 +46,6 @@ class Violation(NamedTuple):
     what: str
     at_s: float
     event: int
-
-
-class DurableLog:
-    """What a machine's disk is known to hold: what its append lane wrote and synced. A `LogReader` for invariants."""
-
-    def __init__(self, genesis: Entry) -> None:
-        self.entries = [genesis]
-        self.first_index = 0
-        self.previous = EMPTY_TAIL
-
-    @property
-    def tail(self) -> LogTail:
-        """The last entry's place."""
-        last = self.entries[-1]
-        return EMPTY_TAIL._replace(index=last.index, term=last.term)
-
-    def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """See LogReader."""
-        return self.entries[low:high]
-
-    def term_ranges(self) -> list[tuple[int, int]]:
-        """Never asked of this reader."""
-        return []
-
-    def write(self, entries: Sequence[Entry]) -> bool:
-        """As the log does it; True if entries were cut off."""
-        for at, entry in enumerate(entries):
-            if entry.index == len(self.entries):
-                self.entries.extend(entries[at:])
-                return False
-            if self.entries[entry.index].header_crc != entry.header_crc:
-                del self.entries[entry.index :]
-                self.entries.extend(entries[at:])
-                return True
-        return False
-
-    def forget_conflict(self, entries: Sequence[Entry]) -> None:
-        """A write of these entries began: from the first that differs on nothing is known."""
-        for entry in entries:
-            if entry.index < len(self.entries) and self.entries[entry.index].header_crc != entry.header_crc:
-                del self.entries[entry.index :]
-                return
 
 
 class Monitor:
@@ -185,6 +147,12 @@ class Monitor:
 
     # --- Watcher -----------------------------------------------------------------------------------------------------
 
+    def opened(self, machine: Machine) -> None:
+        """The node of before, if there was one in this process, is not looked at any more."""
+        assert machine.process is not None
+        if self._process.pop(machine.process, None) is not None:
+            self.sometimes["restart in the process"] += 1
+
     def started(self, machine: Machine) -> None:
         """A node recovered: what it was told is durable must still be there."""
         node, node_id = machine.node, machine.node_id
@@ -196,7 +164,7 @@ class Monitor:
             known.forget_conflict(job.entries)
         if not self.black_box:
             self._compare(machine, known, log)
-            known.write(self._above(node_id, known, log))
+        machine.was_installing = False
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
         self._process[machine.process] = machine
@@ -206,38 +174,24 @@ class Monitor:
         self.same_sums(machine)
 
     def _compare(self, machine: Machine, known: DurableLog, log: SegmentedLog) -> None:
-        """Looks at the bytes themselves: asking the node would let it find damage sooner than it would by itself."""
-        for entry in known.entries:
-            if entry.index in machine.rotten:
-                continue
-            if entry.index > log.tail.index or machine.bytes_of(entry, log) != entry.header + entry.payload:
-                what = f"node {machine.node_id} had entry {entry.id} on disk, and after a restart it has not"
-                self.report("durability", what)
-                return
+        """What was on disk is still there, or a snapshot has taken its place."""
+        moved = log.first_index > known.first_index or log.tail.index > known.tail.index
+        if machine.was_installing and moved:
+            self.sometimes["snapshot installed"] += 1
+            wrong = known.replaced(machine, log, self._group.is_committed)
+        else:
+            wrong = chain(known.missing(machine, log), known.learn(machine, log))
+        for what in islice(wrong, 1):
+            self.report("durability", what)
 
     def count_mended(self, machine: Machine) -> None:
         """At the end: what rotted and is whole again."""
         assert machine.node is not None
-        log, known = machine.node.parts.directory.log, self._disks[machine.node_id].entries
+        log = machine.node.parts.directory.log
         for index in machine.rotten:
-            if index < len(known):
-                whole = known[index].header + known[index].payload
-                self.sometimes["rotten entry mended"] += machine.bytes_of(known[index], log) == whole
-
-    def _above(self, node_id: NodeId, known: DurableLog, log: SegmentedLog) -> list[Entry]:
-        """What was written without anybody hearing of it, and is on disk."""
-        first, end = len(known.entries), log.tail.index + 1
-        if first >= end:
-            return []
-        try:
-            found = log.read_entries(first, end, 1 << 60)
-        except (DamagedLogError, CorruptLogError):
-            found = []
-        if len(found) < end - first:
-            self.report(
-                "durability", f"node {node_id} holds up to index {end - 1}, and {first + len(found)} is damaged"
-            )
-        return found
+            known = self._disks[machine.node_id].at(index)
+            if known is not None and index >= log.first_index:
+                self.sometimes["rotten entry mended"] += machine.bytes_of(known, log) == known.header + known.payload
 
     def _count_recovery(self, machine: Machine, node: Any) -> None:
         count = self.sometimes

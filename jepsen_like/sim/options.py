@@ -57,6 +57,7 @@ class Options(NamedTuple):
     think_s: float
     acked_min: int
     event_budget: int
+    checkpoint_every_ms: int
 
     def describe(self) -> str:
         """One line."""
@@ -115,4 +116,5 @@ def draw(seed: int) -> Options:
         think_s=rng.choice((0.03, 0.06)),
         acked_min=rng.choice((220, 260, 320)),
         event_budget=400_000,
+        checkpoint_every_ms=2000,
     )

@@ -167,6 +167,10 @@ class GroupInvariants:
             crc, _ = self._committed.get(entry.index, (None, 0))
             _require(crc == entry.header_crc, raft, "only what is committed is applied", entry.id)
 
+    def is_committed(self, entry: Entry) -> bool:
+        """Whether some member was seen to know that this very entry is committed."""
+        return self._committed.get(entry.index, (None, 0))[0] == entry.header_crc
+
     def _check_log_matching(self, raft: Raft) -> None:
         # Each header covers the one before it: equal CRCs at an id mean equal prefixes, already seen.
         log = raft.log
