@@ -30,6 +30,8 @@ from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
 from cluster.install.wiring import Installs
 from cluster.lanes import Lane, LaneRunner
+from cluster.members.changes import MemberChanges
+from cluster.members.service import MembersService
 from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.node_parts import Parts
@@ -106,13 +108,19 @@ class Node:
         parts, config = self.parts, self.config
         raw = parts.raw_node(config, self.environment.random())
         self.raw = raw
-        members = parts.membership()
-        addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers if peer.id in members.members}
-        incarnation = int.from_bytes(self.environment.entropy(8))
-        self.transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port), incarnation)
         self.driver = RaftDriver(
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
+        self.membership = members = MembersService(
+            config, parts.directory.identity, raw, self.alarms, self.driver.wake
+        )
+        self.changes = MemberChanges(raw, members, config.raft, wake=self.driver.wake, transfer=self.transfer)
+        incarnation = int.from_bytes(self.environment.entropy(8))
+        self.transport = PeerTransport(
+            members.handshake(), members.addresses(), (config.peer.bind, config.peer.port), incarnation,
+            members.own_address,
+        )  # fmt: skip
+        members.attach(self.transport)
         self.repairs = Repairs(
             raw, parts.directory, self.environment.fs, self.transport, loop,
             bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,
@@ -158,7 +166,9 @@ class Node:
         self.repairs.start(runner, fail)
         self.installs.start()
         self.retention.start(runner, fail)
-        await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame))
+        await self.transport.start(
+            Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, members.refused)
+        )
         for listener in config.listeners:
             self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
         self.driver.start()
@@ -264,6 +274,7 @@ class Node:
         self.metrics.applied(len(applied.entries), applied.seconds)
         self.parts.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
+        self.changes.on_applied(applied.entries)
         self.consistency.on_applied(applied.entries)
         self.retention.on_applied(applied.entries)
         grown = applied.run.grown
@@ -279,6 +290,10 @@ class Node:
         self.proposals.on_role(raw)
         self.forwarder.pump()
         node_view.note_raft(self.metrics, raw.status())
+
+    def on_members(self, raw: RawNode) -> None:
+        """Other members are in force."""
+        self.membership.on_members()
 
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:
@@ -309,6 +324,8 @@ class Node:
             self.repairs.tick,
             self.consistency.tick,
             self.scrubber.tick,
+            self.membership.tick,
+            self.changes.tick,
             DiskLag(self.raw, self.transfer).tick,
             self.retention.tick,
             Every(FLUSH_EVERY_MS, self._flush_state).tick,
@@ -368,7 +385,7 @@ class Node:
 
     def fenced(self) -> bool:
         """See Services."""
-        return self.consistency.fenced
+        return self.consistency.fenced or self.membership.is_removed
 
     def report_damage(self, position: int, size: int) -> None:
         """See Services."""
@@ -377,10 +394,10 @@ class Node:
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """See Services. A name server listener ("namesrv...") answers with its twin's ("broker...") addresses."""
         if listener.startswith(NAME_SERVER_LISTENER):
-            twin = self.config.broker_addresses(BROKER_LISTENER + listener.removeprefix(NAME_SERVER_LISTENER))
+            twin = self.membership.broker_addresses(BROKER_LISTENER + listener.removeprefix(NAME_SERVER_LISTENER))
             if twin:
                 return twin
-        return self.config.broker_addresses(listener)
+        return self.membership.broker_addresses(listener)
 
     def monotonic_ms(self) -> int:
         """See Services."""
@@ -404,6 +421,14 @@ class Node:
         return chosen.advertised
 
     # --- AdminPort ---------------------------------------------------------------------------------------------------
+
+    def connected(self, node: NodeId) -> bool:
+        """See AdminPort."""
+        return self.transport.connected(node)
+
+    def genesis_payload(self) -> bytes:
+        """See AdminPort."""
+        return self.parts.directory.log.genesis.entry().payload
 
     def transfer(self, to: NodeId) -> None:
         """See AdminPort."""

@@ -49,6 +49,9 @@ class Proposer(Protocol):
     def on_role(self, raw: RawNode) -> None:
         """Role, term or known leader changed."""
 
+    def on_members(self, raw: RawNode) -> None:
+        """Other members are in force."""
+
 
 class RaftDriver:
     """Runs the RawNode on an event loop."""
@@ -216,6 +219,8 @@ class RaftDriver:
             self._transport.send(away)
 
     def _handle(self, ready: Ready) -> None:
+        if ready.members_changed:
+            self._proposer.on_members(self.raw)
         if ready.messages:
             self._transport.send(ready.messages)
         if ready.entries or ready.hard_state is not None:

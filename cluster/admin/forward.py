@@ -41,22 +41,36 @@ class Forwarder:
             raise ApiError(
                 "not_leader", f"passed on once already; node {leader} leads", "ask again; nothing was changed"
             )
-        target = f"http://{self._address(leader)}{request.raw_path}"
-        if "redirect" in request.headers.get("Prefer", ""):
-            return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
-        return await self._send(request, leader, target, changes)
-
-    def _address(self, leader: NodeId) -> str:
-        address = self._port.config.peer_of(leader).admin
+        address = self._address(leader)
         if not address:
             raise ApiError(
                 "leader_unreachable",
                 f"node {leader} leads, and its HTTP address is not configured here",
                 f"write admin in the [[peers]] table of node {leader}, or ask that node",
             )
-        return address
+        target = f"http://{address}{request.raw_path}"
+        if "redirect" in request.headers.get("Prefer", ""):
+            return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
+        return await self._send(request, leader, target, changes)
 
-    async def _send(self, request: web.Request, leader: NodeId, target: str, changes: bool) -> web.Response:
+    async def pass_to(self, node: NodeId, request: web.Request) -> web.Response:
+        """The answer of a member about itself. Raises ApiError."""
+        members = self._port.membership.in_force.node_uuids
+        if node not in members:
+            names = ", ".join(map(str, sorted(members)))
+            raise ApiError("not_found", f"there is no node {node}", f"use one of {names}; raftmq node list shows them")
+        address = self._address(node)
+        if not address or HOPS_HEADER in request.headers:
+            raise ApiError(
+                "unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself"
+            )
+        return await self._send(request, node, f"http://{address}{request.raw_path}", changes=True)
+
+    def _address(self, node: NodeId) -> str:
+        place = self._port.membership.places.get(node)
+        return place.admin if place is not None else ""
+
+    async def _send(self, request: web.Request, node: NodeId, target: str, changes: bool) -> web.Response:
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
@@ -77,10 +91,10 @@ class Forwarder:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise ApiError(
                 "leader_unreachable",
-                f"node {leader} leads and cannot be reached: {error}",
+                f"node {node} cannot be reached: {error}",
                 "ask again; nothing was changed",
             ) from None
         except (aiohttp.ClientError, TimeoutError) as error:
             if changes:
-                raise unknown_outcome(f"node {leader} was asked and did not answer: {error!r}") from None
-            raise ApiError("leader_unreachable", f"node {leader} did not answer: {error!r}", "ask again") from None
+                raise unknown_outcome(f"node {node} was asked and did not answer: {error!r}") from None
+            raise ApiError("leader_unreachable", f"node {node} did not answer: {error!r}", "ask again") from None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cluster.consistency.scrub import Scrubber
     from cluster.consistency.service import Consistency
     from cluster.failpoints import FailpointSet
+    from cluster.members.changes import MemberChanges
+    from cluster.members.service import MembersService
     from cluster.metrics import NodeMetrics
     from cluster.repair.service import Repairs
     from cluster.services import ProposeResult
@@ -167,6 +169,8 @@ class AdminPort(Protocol):
     consistency: Consistency
     scrubber: Scrubber
     backups: Backups
+    membership: MembersService
+    changes: MemberChanges
 
     def status(self) -> NodeStatus:
         """Where the node stands now. Cheap: also called for each scrape."""
@@ -188,6 +192,12 @@ class AdminPort(Protocol):
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """See `cluster.services.Services.call_later`."""
+
+    def connected(self, node: NodeId) -> bool:
+        """True if something sent to that node now has a connection to travel on."""
+
+    def genesis_payload(self) -> bytes:
+        """The payload of the entry at index 0."""
 
     def transfer(self, to: NodeId) -> None:
         """Starts to hand leadership over; it shows in `leader_id`. Raises RaftLogError if it cannot start."""

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, consistency, faults, groups, messages, metadata, node, page, recovery, topics
+from cluster.admin import backup, consistency, faults, groups, members, messages, metadata, node, page, recovery, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
 from cluster.consistency import views
 from cluster.consistency.scrub import ScrubView
+from cluster.members import views as membership
 
 
 class Serves(Enum):
@@ -21,6 +22,7 @@ class Serves(Enum):
     LOCAL = "this node, about itself"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
     LEADER = "the leader; a follower passes the request on"
+    MEMBER = "the node with that id; another one passes the request on"
 
 
 class Route(NamedTuple):
@@ -73,7 +75,19 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/messages/{position}", messages.get_message, messages.MessageDetail, Serves.READ),
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
-    Route("POST", "/v1/leader/transfer", node.transfer_leader, node.TransferView, Serves.LEADER, node.TransferRequest),
+    Route("GET", "/v1/members", members.list_members, membership.MembersView, Serves.READ),
+    Route("GET", "/v1/members/join", members.describe_joining, membership.JoinView, Serves.READ),
+    Route("POST", "/v1/members", members.add_member, membership.MemberChanged, Serves.LEADER, membership.AddRequest),
+    Route("POST", "/v1/members/{id}/promote", members.promote_member, membership.MemberChanged, Serves.LEADER),
+    Route("DELETE", "/v1/members/{id}", members.remove_member, membership.MemberChanged, Serves.LEADER),
+    Route(
+        "POST", "/v1/members/{id}/drain", members.drain_member, membership.DrainView, Serves.MEMBER,
+        membership.DrainRequest,
+    ),
+    Route(
+        "POST", "/v1/leader/transfer", members.transfer_leader, membership.TransferView, Serves.LEADER,
+        membership.TransferRequest,
+    ),
     Route("GET", "/v1/metadata", metadata.get_metadata, Metadata, Serves.READ),
     Route(
         "POST", "/v1/metadata", metadata.change_metadata, metadata.MetadataChanged, Serves.LEADER,

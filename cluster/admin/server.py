@@ -18,6 +18,7 @@ from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, deco
 from cluster.admin.call import Answer, Call, Raw, confirm_read
 from cluster.admin.errors import ApiError
 from cluster.admin.forward import Forwarder
+from cluster.admin.members import member_id
 from cluster.admin.page import SECURITY_POLICY
 from cluster.admin.port import AdminPort
 from cluster.admin.routes import ROUTES, Route, Serves
@@ -82,6 +83,10 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
         body = await _body(request, route)
         if route.serves is Serves.LEADER and not port.writes_open():
             return await forwarder.pass_on(request, changes=True)
+        if route.serves is Serves.MEMBER:
+            node = member_id(request.match_info["id"])
+            if node != port.config.node.id:
+                return await forwarder.pass_to(node, request)
         if consistency == "linearizable":
             if port.leader_id() != port.config.node.id:
                 return await forwarder.pass_on(request, changes=False)

@@ -48,7 +48,7 @@ class Preference:
         return NOBODY
 
     def _is_near(self, peer: PeerStatus) -> bool:
-        return peer.fit and peer.recent_active and peer.state == "REPLICATE" and peer.lag <= self._lag_max
+        return peer.fit and peer.caught_up and peer.lag <= self._lag_max
 
     def _is_time(self, now_ms: int) -> bool:
         return (

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cluster.framing import FrameBuffer
-from cluster.peer.roster import REMOVED, Address, Membership, Refusal
+from cluster.peer.roster import REMOVED, Addresses, Membership, Refusal
 from cluster.peer.transport import BULK, CONTROL, Handlers
 from cluster.peer.wire import FRAME_MAX, NODE_KINDS, Kind, WireError, decode_message, encode_message, pack, unpack
 from raftlog.messages import AppendEntries, Message
@@ -137,7 +137,7 @@ class MemoryTransport:
         self._network.leave(self)
         self.handlers = None
 
-    def set_members(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+    def set_members(self, membership: Membership, addresses: Addresses) -> None:
         """Those that left are not listened to any more; everybody else is, member or guest."""
         self._membership = membership
 

@@ -8,12 +8,15 @@ comes under a known id with another uuid is refused, and so is who left.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raftlog.types import NodeId
 
 Address = tuple[str, int]
 """Host (name or ip) and port."""
+Addresses = Mapping[NodeId, tuple[Address, ...]]
+"""Where each node may listen, best first: each is tried in turn."""
 GUESTS_MAX = 16
 """More unknown nodes at once are no change of members but a mistake."""
 REMOVED = "removed"
@@ -54,19 +57,19 @@ class Refusal(NamedTuple):
 class Roster:
     """See the module."""
 
-    def __init__(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+    def __init__(self, membership: Membership, addresses: Addresses) -> None:
         """`addresses`: where members listen, as far as known."""
         self.membership = membership
-        self._addresses: dict[NodeId, Address] = {}
+        self._addresses: Addresses = {}
         self._guests: dict[NodeId, tuple[str, Address]] = {}
         """Node id -> (uuid, where it says it listens)."""
         self.update(membership, addresses)
 
-    def update(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+    def update(self, membership: Membership, addresses: Addresses) -> None:
         """Other members, or other addresses. A guest that is a member now, or has left, is no guest any more."""
         self.membership = membership
         own = membership.node_id
-        self._addresses = {p: a for p, a in addresses.items() if p in membership.members and p != own}
+        self._addresses = {p: a for p, a in addresses.items() if p in membership.members and p != own and a}
         known = self._addresses.keys() | membership.removed.keys()
         self._guests = {peer: guest for peer, guest in self._guests.items() if peer not in known}
 
@@ -74,11 +77,11 @@ class Roster:
         """Everybody to dial, ascending."""
         return sorted(self._addresses.keys() | self._guests.keys())
 
-    def address_of(self, peer: NodeId) -> Address | None:
-        """Where it listens; None if it is not to be dialled."""
+    def addresses_of(self, peer: NodeId) -> tuple[Address, ...]:
+        """Where it may listen, best first; empty if it is not to be dialled."""
         if peer in self._addresses:
             return self._addresses[peer]
-        return self._guests[peer][1] if peer in self._guests else None
+        return (self._guests[peer][1],) if peer in self._guests else ()
 
     def is_guest(self, peer: NodeId) -> bool:
         """Known from its handshake only."""

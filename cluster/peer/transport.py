@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
-from cluster.peer.roster import REMOVED, Address, Membership, Refusal, Roster
+from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
@@ -49,20 +49,20 @@ class PeerTransport:
     """Implements `raft_driver.Transport`, and carries forwarded requests."""
 
     def __init__(
-        self, membership: Membership, addresses: dict[NodeId, Address], bind: Address, incarnation: int = 0,
+        self, membership: Membership, addresses: Addresses, bind: Address, incarnation: int = 0,
         advertised: Address | None = None,
     ) -> None:  # fmt: skip
-        """`addresses`: where each peer listens, by host name or ip; names are resolved at every dial.
+        """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
-        node, for those that do not know it yet; else its entry in `addresses`.
+        node, for those that do not know it yet.
         """
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
-        self._advertised = advertised or addresses.get(membership.node_id)
+        self._advertised = advertised
         self._bind = bind
         self._handlers: Handlers | None = None
         self._server: asyncio.Server | None = None
@@ -91,12 +91,12 @@ class PeerTransport:
         if self._server is not None:
             self._server.close()
 
-    def set_members(self, membership: Membership, addresses: dict[NodeId, Address]) -> None:
+    def set_members(self, membership: Membership, addresses: Addresses) -> None:
         """The members have changed: new ones are dialled, those that left are told so, links to old addresses end."""
-        before = {peer: self.roster.address_of(peer) for peer in self.roster.peers()}
+        before = {peer: self.roster.addresses_of(peer) for peer in self.roster.peers()}
         self.roster.update(membership, addresses)
-        for peer, address in before.items():
-            if self.roster.address_of(peer) != address:
+        for peer, known in before.items():
+            if self.roster.addresses_of(peer) != known:
                 self._stop_dialling(peer)
         for inlet in list(self.inlets):
             left = membership.removed.get(inlet.peer) if inlet.peer is not None else None
@@ -155,14 +155,15 @@ class PeerTransport:
 
     async def _dial(self, peer: NodeId, channel: str) -> None:
         loop = asyncio.get_running_loop()
-        delay = REDIAL_MIN_S
-        while (address := self.roster.address_of(peer)) is not None:
-            host, port = address
+        delay, attempt = REDIAL_MIN_S, 0
+        while addresses := self.roster.addresses_of(peer):
+            host, port = addresses[attempt % len(addresses)]
             try:
                 async with asyncio.timeout(DIAL_S):
                     _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
             except OSError as error:
                 logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
+                attempt += 1
             else:
                 started = loop.time()
                 await link.lost
@@ -171,18 +172,20 @@ class PeerTransport:
             await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay)
             delay = min(REDIAL_MAX_S, delay * 2)
 
-    async def _leave_old_address(self, peer: NodeId, host: str, port: int) -> None:
-        """Drops links to an address that the peer's name no longer has: the dialler makes new ones at once."""
-        try:
-            rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket_module.SOCK_STREAM)
-        except OSError as error:
-            logger.debug("node %d: the name %s cannot be looked up: %s", peer, host, error)
-            return
-        addresses = {str(row[4][0]) for row in rows}
+    async def _leave_old_address(self, peer: NodeId) -> None:
+        """Drops links to an address that none of the peer's names has any more: the dialler makes new ones at once."""
+        addresses: set[str] = set()
+        for host, port in self.roster.addresses_of(peer):
+            try:
+                rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket_module.SOCK_STREAM)
+            except OSError as error:
+                logger.debug("node %d: the name %s cannot be looked up: %s", peer, host, error)
+                return
+            addresses |= {str(row[4][0]) for row in rows}
         for link in [link for (to, _), link in self.links.items() if to == peer]:
             remote = link.transport.get_extra_info("peername") if link.transport is not None else None
             if remote is not None and remote[0] not in addresses:
-                logger.info("node %d has moved from %s: %s is %s now", peer, remote[0], host, ", ".join(addresses))
+                logger.info("node %d has moved from %s to %s", peer, remote[0], ", ".join(sorted(addresses)))
                 link.abort()
 
     # --- called by the protocols ---------------------------------------------------------------------------------
@@ -196,9 +199,9 @@ class PeerTransport:
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
         """A peer introduced itself. One that lost power, or came back under another address, has left links behind that
         nobody closes: waiting for them to time out would keep it out for seconds."""
-        before = self.roster.address_of(peer)
+        before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
-            if before != self.roster.address_of(peer):
+            if before != self.roster.addresses_of(peer):
                 logger.info("node %d says hello and is no member as far as this node knows", peer)
                 self._stop_dialling(peer)
             self._dial_all()
@@ -208,10 +211,9 @@ class PeerTransport:
                 for link in [link for (to, _), link in self.links.items() if to == peer]:
                     link.abort()
             self._incarnations[peer] = incarnation
-        address = self.roster.address_of(peer)
-        if channel != CONTROL or address is None or _is_address(address[0]):
+        if channel != CONTROL or all(_is_address(host) for host, _ in self.roster.addresses_of(peer)):
             return
-        looking = self._leave_old_address(peer, *address)
+        looking = self._leave_old_address(peer)
         task = asyncio.get_running_loop().create_task(looking, name=f"look up node {peer}")
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)

@@ -160,7 +160,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     directory = open_node_dir(fs, Path(config.node.data_dir))
     try:
         members = _members(directory)
-        addresses = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers if peer.id in members.members}
+        addresses = {NodeId(peer.id): ((peer.host, peer.port),) for peer in config.peers if peer.id in members.members}
         transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port))
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in addresses if node != config.node_id]

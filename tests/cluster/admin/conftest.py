@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,6 +19,8 @@ from cluster.alarms import Alarms
 from cluster.backup.service import Backups
 from cluster.config import Config, load
 from cluster.failpoints import FailpointSet
+from cluster.members.changes import MemberChanges
+from cluster.members.service import MembersService
 from cluster.metrics import NodeMetrics
 from cluster.remoting.message_format import Message, build_properties, encode_message
 from cluster.services import Outcome, ProposeResult
@@ -29,6 +33,9 @@ from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
 from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, Run, encode
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_raw import CLUSTER, FakeRaw
 
 TERM = 3
 
@@ -52,7 +59,7 @@ class FakeNode:
         self.repairs: Any = None
         self.consistency: Any = None
         self.scrubber: Any = None
-        identity = Identity(UUID(int=1), 1, self.config.node_id, UUID(int=node_id), 0)
+        identity = Identity(CLUSTER, 1, self.config.node_id, UUID(int=node_id), 0)
         self.backups = Backups(self.config, identity, self.kv, self.alarms, lambda: 1_700_000_000_000)
         self.leader = NodeId(1)
         self.fate = Outcome.OK
@@ -61,10 +68,28 @@ class FakeNode:
         self.failure: str | None = None
         self.reads_confirmed = 0
         self.proposed: list[Command] = []
-        self.connected: dict[str, list[MemberView]] = {}
+        self.consumers: dict[str, list[MemberView]] = {}
         self._tail = EMPTY_TAIL
         self.log = bytearray()
         self._append(EntryType.NOOP, b"")
+        fake = FakeRaw(node_id, lambda: self.leads, lambda: self._tail)
+        fake.commits = self._commit_soon
+        self.raw: Any = cast("Any", fake)
+        wake = lambda: None  # noqa: E731
+        self.membership = MembersService(self.config, identity, self.raw, self.alarms, wake)
+        self.changes = MemberChanges(
+            self.raw, self.membership, self.config.raft, wake=wake, transfer=lambda to: self.transfer(to)
+        )
+
+    def _commit_soon(self, entry: Entry) -> None:
+        asyncio.get_running_loop().call_soon(self.commit_members, entry)
+
+    def commit_members(self, entry: Entry) -> None:
+        """The entry is committed and applied here."""
+        self._append(EntryType(entry.type), entry.payload)
+        self.raw.committed_membership_index = entry.index
+        self.membership.on_members()
+        self.changes.on_applied([entry])
 
     @property
     def leads(self) -> bool:
@@ -125,8 +150,14 @@ class FakeNode:
             raise self.refuses_transfer
         self.leader = to
 
+    def connected(self, node: NodeId) -> bool:
+        return node in self.raw.lag
+
+    def genesis_payload(self) -> bytes:
+        return b"genesis"
+
     def members(self, group: str) -> list[MemberView]:
-        return self.connected.get(group, [])
+        return self.consumers.get(group, [])
 
     def apply(self, commands: list[Command]) -> list[Any]:
         """What apply answered to each command."""

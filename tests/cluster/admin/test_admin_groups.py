@@ -14,7 +14,7 @@ def fill(node: Any) -> None:
     node.add_messages("a", 0, 10)
     node.add_messages("b", 1, 3)
     node.apply([[COMMIT_OFFSETS, [["billing", 1, 0, 4], ["billing", 2, 1, 9]]]])
-    node.connected["billing"] = [
+    node.consumers["billing"] = [
         MemberView(client_id="c1", address="127.0.0.1:5", language="PYTHON", version=1, silent_ms=7)
     ]
 

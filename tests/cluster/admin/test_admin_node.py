@@ -101,13 +101,15 @@ async def test_transfer_refused(client: Any, node: Any, refusal: Any, status: in
 
 async def test_transfer_to_nobody(client: Any) -> None:
     answer = await client.post("/v1/leader/transfer", json={"to": 9})
-    assert (answer.status, (await answer.json())["error"]["hint"]) == (400, "use one of 1, 2, 3")
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"]) == (409, "refused")
+    assert error["hint"] == "use one of 1, 2, 3; raftmq node list shows them"
 
 
 async def test_transfer_that_does_not_finish_is_unknown(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.admin.node.TRANSFER_WAIT_S_MIN", 0.01)
+    monkeypatch.setattr("cluster.admin.members.TRANSFER_WAIT_S_MIN", 0.01)
     node.config = msgspec.structs.replace(node.config, raft=msgspec.structs.replace(node.config.raft, tick_ms=1))
     node.transfer = lambda to: None
     answer = await client.post("/v1/leader/transfer", json={"to": 2})

@@ -287,7 +287,7 @@ async def test_start_and_close(make_node: Any, unused_tcp_port: int) -> None:
 def test_the_page_of_the_api_names_every_route_and_error() -> None:
     text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
     rows = re.findall(r"^\| (GET|POST|PUT|DELETE) \| `(\S+)` \| (\w+) \|", text, re.MULTILINE)
-    words = {Serves.LOCAL: "any", Serves.READ: "read", Serves.LEADER: "leader"}
+    words = {Serves.LOCAL: "any", Serves.READ: "read", Serves.LEADER: "leader", Serves.MEMBER: "member"}
     assert rows == [(route.method, route.path, words[route.serves]) for route in ROUTES]
     codes = {
         code: int(status)

@@ -69,7 +69,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Serving, T
     if request.param == "tcp":
         base = free_base_port(2)
         addresses = {ONE: ("127.0.0.1", base), TWO: ("127.0.0.1", base + 1)}
-        made = [PeerTransport(Membership("c", 1, one, UUIDS[one], UUIDS), addresses, addresses[one]) for one in UUIDS]
+        tried = {node: (at,) for node, at in addresses.items()}
+        made = [PeerTransport(Membership("c", 1, one, UUIDS[one], UUIDS), tried, addresses[one]) for one in UUIDS]
     else:
         network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), 1)
         made = [MemoryTransport(network, one) for one in UUIDS]

@@ -34,7 +34,7 @@ async def test_links_to_the_former_life_of_a_peer_are_dropped_and_dialled_anew()
     peer = await asyncio.start_server(silent, "127.0.0.1", base + 1)
     node = PeerTransport(
         Membership("cluster", 1, NodeId(1), UUIDS[NodeId(1)], UUIDS),
-        {NodeId(2): ("127.0.0.1", base + 1)},
+        {NodeId(2): (("127.0.0.1", base + 1),)},
         ("127.0.0.1", base),
     )
     await node.start(Handlers(lambda _: None, lambda _: None, lambda *_: None))

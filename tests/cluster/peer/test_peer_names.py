@@ -27,7 +27,8 @@ async def until(reached: Callable[[], object]) -> None:
 
 async def started(number: int, bind: tuple[str, int], peers: dict[NodeId, tuple[str, int]]) -> Any:
     node_id = NodeId(number)
-    transport = PeerTransport(Membership("cluster", 1, node_id, UUIDS[node_id], UUIDS), peers, bind)
+    addresses = {node: (at,) for node, at in peers.items()}
+    transport = PeerTransport(Membership("cluster", 1, node_id, UUIDS[node_id], UUIDS), addresses, bind)
     received: list[Message] = []
     await transport.start(Handlers(received.append, lambda _: None, lambda *_: None))
     return transport, received

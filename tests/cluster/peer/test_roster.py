@@ -16,7 +16,7 @@ LEFT = {NodeId(3): Removed("u3", 77)}
 
 def roster() -> Roster:
     me = Membership("c", 1, NodeId(1), "u1", MEMBERS, LEFT)
-    return Roster(me, {NodeId(1): ("h1", 1), NodeId(2): ("h2", 2), NodeId(9): ("h9", 9)})
+    return Roster(me, {NodeId(1): (("h1", 1),), NodeId(2): (("h2", 2),), NodeId(9): (("h9", 9),)})
 
 
 def hello(node: int, uuid: str, *address: Any) -> list[Any]:
@@ -54,7 +54,7 @@ def test_a_member_is_let_in_and_dialled_where_the_members_say_it_is() -> None:
     known = roster()
     assert known.judge(hello(2, "u2", "elsewhere", 5), CHANNELS) is None
     assert not known.greet(hello(2, "u2", "elsewhere", 5))
-    assert known.address_of(NodeId(2)) == ("h2", 2)
+    assert known.addresses_of(NodeId(2)) == (("h2", 2),)
 
 
 def test_an_unknown_node_of_this_cluster_is_a_guest_at_the_address_it_names() -> None:
@@ -63,7 +63,7 @@ def test_an_unknown_node_of_this_cluster_is_a_guest_at_the_address_it_names() ->
     assert known.judge(header, CHANNELS) is None
     assert known.greet(header)
     assert known.peers() == [2, 7]
-    assert known.address_of(NodeId(7)) == ("h7", 70)
+    assert known.addresses_of(NodeId(7)) == (("h7", 70),)
     assert known.is_guest(NodeId(7))
     twin = known.judge(hello(7, "another", "h8", 80), CHANNELS)
     assert twin is not None
@@ -75,7 +75,7 @@ def test_an_unknown_node_of_this_cluster_is_a_guest_at_the_address_it_names() ->
 def test_a_member_without_a_known_address_is_found_where_it_says() -> None:
     known = roster()
     assert known.greet(hello(4, "u4", "h4", 40))
-    assert known.address_of(NodeId(4)) == ("h4", 40)
+    assert known.addresses_of(NodeId(4)) == (("h4", 40),)
 
 
 def test_a_guest_that_becomes_a_member_or_leaves_is_no_guest_any_more() -> None:
@@ -84,9 +84,9 @@ def test_a_guest_that_becomes_a_member_or_leaves_is_no_guest_any_more() -> None:
         known.greet(hello(node, f"u{node}", "h", node))
     members = MEMBERS | {NodeId(7): "u7"}
     removed = LEFT | {NodeId(8): Removed("u8", 80)}
-    known.update(Membership("c", 1, NodeId(1), "u1", members, removed), {NodeId(7): ("h7", 71)})
+    known.update(Membership("c", 1, NodeId(1), "u1", members, removed), {NodeId(7): (("h7", 71),)})
     assert known.peers() == [7]
-    assert known.address_of(NodeId(7)) == ("h7", 71)
+    assert known.addresses_of(NodeId(7)) == (("h7", 71),)
 
 
 def test_guests_are_not_without_number() -> None:

@@ -50,6 +50,10 @@ def membership(node_id: NodeId, **changes: Any) -> Membership:
     return Membership("cluster", GROUP, node_id, UUIDS[node_id], UUIDS)._replace(**changes)
 
 
+def tried(addresses: dict[NodeId, tuple[str, int]]) -> dict[NodeId, tuple[tuple[str, int], ...]]:
+    return {node: (address,) for node, address in addresses.items()}
+
+
 def heartbeat(sender: int, receiver: int, context: int = 0) -> Heartbeat:
     return Heartbeat(NodeId(sender), NodeId(receiver), 1, 0, context)
 
@@ -61,7 +65,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncIterator[dict[int, Peer]
     if request.param == "tcp":
         base = free_base_port(4)
         addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
-        transports = {int(one): PeerTransport(membership(one), addresses, addresses[one]) for one in IDS}
+        transports = {int(one): PeerTransport(membership(one), tried(addresses), addresses[one]) for one in IDS}
     else:
         network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), GROUP)
         transports = {int(one): MemoryTransport(network, one) for one in IDS}
@@ -144,7 +148,7 @@ async def dial(port: int, *frames: bytes) -> bytes:
 @pytest.fixture
 async def listening() -> AsyncIterator[tuple[Peer, int]]:
     port = free_base_port(1)
-    peer = Peer(PeerTransport(membership(NodeId(1)), {NodeId(1): ("127.0.0.1", port)}, ("127.0.0.1", port)))
+    peer = Peer(PeerTransport(membership(NodeId(1)), {NodeId(1): (("127.0.0.1", port),)}, ("127.0.0.1", port)))
     await peer.start()
     yield peer, port
     await peer.transport.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from cluster.local_process import free_base_port
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
-from cluster.peer.roster import REMOVED, Address, Membership, Refusal, Removed
+from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Removed
 from cluster.peer.transport import Handlers, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
@@ -55,7 +55,7 @@ def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ..
     return {
         node: Peer(
             PeerTransport(
-                membership(node, *known), {each: addresses[each] for each in known}, addresses[node],
+                membership(node, *known), {each: (addresses[each],) for each in known}, addresses[node],
                 advertised=addresses[node],
             )
         )
@@ -66,6 +66,10 @@ def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ..
 async def close(peers: dict[NodeId, Peer]) -> None:
     for peer in peers.values():
         await peer.transport.close()
+
+
+def tried(addresses: dict[NodeId, Address]) -> Addresses:
+    return {node: (address,) for node, address in addresses.items()}
 
 
 def some_addresses() -> dict[NodeId, Address]:
@@ -80,10 +84,10 @@ async def test_a_new_member_is_dialled_and_one_that_left_is_told_so() -> None:
         await peer.start()
     try:
         await until(lambda: says(peers, FOUR, ONE))
-        peers[ONE].transport.set_members(membership(ONE, ONE, TWO, FOUR), addresses)
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO, FOUR), tried(addresses))
         await until(lambda: says(peers, ONE, FOUR))
         removed = {TWO: Removed("u2", 90)}
-        peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed=removed), addresses)
+        peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed=removed), tried(addresses))
         await until(lambda: peers[TWO].refusals)
         assert all(refusal.kind == REMOVED and refusal.since == 90 for _, refusal in peers[TWO].refusals)
         assert not peers[ONE].transport.connected(TWO)
@@ -113,15 +117,15 @@ async def test_who_missed_that_a_node_joined_listens_to_it_and_answers() -> None
 
 async def test_a_member_that_moved_is_dialled_at_its_new_address() -> None:
     addresses = some_addresses()
-    wrong = addresses | {TWO: ("127.0.0.1", addresses[TWO][1] + 1)}
+    wrong: Address = ("127.0.0.1", addresses[TWO][1] + 1)
     peers = tcp(addresses, {ONE: (ONE, TWO), TWO: (ONE, TWO)})
-    peers[ONE].transport.set_members(membership(ONE, ONE, TWO), wrong)
+    peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {TWO: (wrong,)})
     for peer in peers.values():
         await peer.start()
     try:
         await until(lambda: says(peers, TWO, ONE))
         assert not peers[ONE].transport.connected(TWO)
-        peers[ONE].transport.set_members(membership(ONE, ONE, TWO), addresses)
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {TWO: (wrong, addresses[TWO])})
         await until(lambda: says(peers, ONE, TWO))
     finally:
         await close(peers)

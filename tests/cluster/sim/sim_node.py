@@ -220,6 +220,9 @@ class SimNode:
         self.proposals.on_role(raw)
         self.forwarder.pump()
 
+    def on_members(self, raw: RawNode) -> None:
+        """The members of this group do not change."""
+
     def _on_failure(self, error: BaseException) -> None:
         self.failure = error
         raise error

@@ -1,0 +1,184 @@
+"""The leader's part: checks and proposes changes of the members, promotes learners, follows the operator's wish for a
+leader. One change at a time; each is a MEMBERSHIP entry, and who asked for it is answered when that is applied here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from enum import Enum
+from uuid import UUID
+
+from cluster.config import RaftSection
+from cluster.local_errors import LocalError
+from cluster.members import checks
+from cluster.members.checks import Group
+from cluster.members.places import Place
+from cluster.members.preferred import Preference
+from cluster.members.promotion import Rounds
+from cluster.members.service import MembersService
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError, RaftLogError
+from raftlog.membership import Membership, promoted, with_address, with_learner, without
+from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role, Voter
+
+logger = logging.getLogger(__name__)
+
+DRAINED = "drain"
+
+
+class Ending(Enum):
+    """What became of a proposed change."""
+
+    DONE = "done"
+    REPLACED = "replaced"
+    """Another leader wrote something else in its place: nothing was changed."""
+
+
+class MemberChanges:
+    """See the module. Event loop only; every method that changes something works on the leader alone."""
+
+    def __init__(
+        self, raw: RawNode, service: MembersService, raft: RaftSection, *, wake: Callable[[], None],
+        transfer: Callable[[NodeId], None],
+    ) -> None:  # fmt: skip
+        """`wake`: has the driver look at the core; `transfer`: hands leadership over."""
+        self._raw = raw
+        self._service = service
+        self._wake = wake
+        self._transfer = transfer
+        self._rounds = Rounds(raft.election_ticks * raft.tick_ms)
+        self._caught_up: set[NodeId] = set()
+        self._preference = Preference(service.own_id, raft.preferred_leaders, raft.preferred_lag_entries)
+        self._waiting: dict[int, list[tuple[int, Callable[[Ending], None]]]] = {}
+        self._drain_due = False
+        self.drained = False
+        """This node was told not to lead."""
+
+    # --- what an operator asks for -----------------------------------------------------------------------------------
+
+    def group(self) -> Group:
+        """The group as this leader sees it."""
+        raw = self._raw
+        peers = {peer.node_id: peer for peer in raw.status().peers}
+        live = frozenset(node for node, progress in raw.raft.members.peers.items() if progress.is_live)
+        service = self._service
+        return Group(raw.raft.id, service.in_force, raw.committed_membership_index, peers, live, service.places)
+
+    def is_caught_up(self, node: NodeId) -> bool:
+        """Whether that learner could be promoted now."""
+        return node in self._caught_up
+
+    def add(self, node: NodeId, uuid: UUID, place: Place, *, manual: bool, done: Callable[[Ending], None]) -> EntryId:
+        """Adds a learner; the entry that says so. The same again changes nothing and is done at once; another place of
+        a member moves it there. Raises LocalError, RaftLogError."""
+        group = self.group()
+        members, address = group.membership, place.as_address(node)
+        if not checks.add(group, node, uuid, place):
+            done(Ending.DONE)
+            return EntryId(self._raw.term, members.index)
+        if members.node_uuids.get(node) == uuid:
+            return self._propose(with_address(members, address), done)
+        return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
+
+    def promote(self, node: NodeId, done: Callable[[Ending], None]) -> EntryId:
+        """Makes a learner a voter. Raises LocalError, RaftLogError."""
+        group = self.group()
+        checks.promote(group, node, self.is_caught_up(node))
+        return self._propose(promoted(group.membership, node), done)
+
+    def remove(self, node: NodeId, done: Callable[[Ending], None]) -> EntryId:
+        """Takes a member out; this node too, which leads until that is committed. Raises LocalError, RaftLogError."""
+        group = self.group()
+        checks.remove(group, node)
+        return self._propose(without(group.membership, node), done)
+
+    def check_transfer(self, to: NodeId) -> None:
+        """Raises LocalError unless that node could lead at once."""
+        checks.transfer(self.group(), to)
+
+    def drain(self, held: bool) -> None:
+        """This node, leader or not, does not lead from now on, until it restarts or `held` is False.
+
+        Raises LocalError if it leads and nobody else could.
+        """
+        if held and self._raw.role is Role.LEADER:
+            checks.successor(self.group())
+        self.drained = self._drain_due = held
+        self._raw.hold_campaigns(DRAINED, held)
+        self._wake()
+
+    def _propose(self, members: Membership, done: Callable[[Ending], None]) -> EntryId:
+        entry = self._raw.propose_membership(members, self._raw.log_time_ms())
+        self._waiting.setdefault(entry.index, []).append((entry.term, done))
+        self._wake()
+        return entry.id
+
+    # --- as time goes on ---------------------------------------------------------------------------------------------
+
+    def on_applied(self, entries: Iterable[Entry]) -> None:
+        """Tells those that wait what stands at their index now that it is final."""
+        if not self._waiting:
+            return
+        for entry in entries:
+            for term, done in self._waiting.pop(entry.index, ()):
+                done(Ending.DONE if entry.term == term else Ending.REPLACED)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap while there is no learner and no wish."""
+        if self._raw.role is not Role.LEADER:
+            self._drain_due = False
+            self._rounds.keep(set())
+            self._caught_up = set()
+            return
+        if self._drain_due:
+            self._hand_over()
+        self._promote_those_that_caught_up(now_ms)
+        status = self._raw.status()
+        to = self._preference.choose(status.term, status.voters, status.peers, now_ms)
+        if to != NOBODY and not self.drained:
+            logger.info("node %d is preferred and near: it should lead", to)
+            self._try(lambda: self._transfer(to))
+
+    def _hand_over(self) -> None:
+        if self._raw.status().transferee != NOBODY:
+            return
+        try:
+            to = checks.successor(self.group())
+        except LocalError:
+            return  # again at the next tick
+        logger.info("this node is drained, node %d should lead", to)
+        self._try(lambda: self._transfer(to))
+
+    def _promote_those_that_caught_up(self, now_ms: int) -> None:
+        members = self._service.in_force
+        learners = set(members.learner_ids)
+        self._rounds.keep(learners)
+        self._caught_up = self._measure(learners, now_ms)
+        if not self._service.is_committed or self._raw.commit_index < self._raw.term_start_index:
+            return
+        for node in sorted(self._caught_up - set(members.manual)):
+            logger.info("node %d has caught up: it becomes a voter", node)
+            if self._try(lambda node=node: self._propose(promoted(members, node), lambda _: None)):  # type: ignore[misc]
+                return
+
+    def _measure(self, learners: set[NodeId], now_ms: int) -> set[NodeId]:
+        if not learners:
+            return set()
+        status = self._raw.status()
+        near: set[NodeId] = set()
+        for peer in status.peers:
+            if peer.node_id not in learners:
+                continue
+            is_short = self._rounds.observe(peer.node_id, peer.match_index, status.last_index, now_ms)
+            if is_short and peer.fit and peer.caught_up:
+                near.add(peer.node_id)
+        return near
+
+    def _try(self, change: Callable[[], object]) -> bool:
+        try:
+            change()
+        except (MembershipError, NotLeaderError, ProposalDroppedError, RaftLogError) as error:
+            logger.info("not now: %s", error)
+            return False
+        return True

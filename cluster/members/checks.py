@@ -1,0 +1,203 @@
+"""What a leader refuses before it proposes a change of members, and the command that would work instead.
+
+The core refuses the same once more where safety depends on it (raftlog.core); here the words are for a person, who
+needs to know which command to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from cluster.local_errors import ExitCode, LocalError
+from cluster.members.places import Place
+from raftlog.core.quorum import majority
+from raftlog.core.status import PeerStatus
+from raftlog.membership import Membership
+from raftlog.types import NodeId
+
+TRANSFER_LAG_MAX = 256
+"""Entries that a node may be behind to be handed leadership: the leader takes no writes until it has them."""
+
+
+class Group(NamedTuple):
+    """The group as its leader sees it now."""
+
+    leader: NodeId
+    membership: Membership
+    committed_index: int
+    """Of the newest MEMBERSHIP entry that is committed; a newer one in force is a change under way."""
+    peers: dict[NodeId, PeerStatus]
+    live: frozenset[NodeId]
+    """Those that the leader hears."""
+    places: dict[NodeId, Place]
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]:
+        """Their ids, ascending."""
+        return tuple(sorted(self.membership.voter_ids))
+
+    def answers(self, node: NodeId) -> bool:
+        """The leader hears it."""
+        return node == self.leader or node in self.live
+
+    def unfit_to_lead(self, node: NodeId) -> str:
+        """Why this voter, another than the leader, could not lead at once; "" if it could."""
+        peer = self.peers.get(node)
+        if peer is None or node not in self.live:
+            return "it does not answer"
+        if not peer.fit:
+            return "it is drained, or its log or rows are not whole (raftmq repair --plan)"
+        if peer.state != "REPLICATE" or peer.lag > TRANSFER_LAG_MAX:
+            return f"it is {peer.lag} entries behind, and at most {TRANSFER_LAG_MAX} are waited for"
+        return ""
+
+
+def refusal(what: str, why: str, fix: str) -> LocalError:
+    """A change that is not carried out: nothing was proposed."""
+    return LocalError(what, why, fix, ExitCode.REFUSED)
+
+
+def settled(group: Group) -> None:
+    """Raises LocalError while a change is under way: two at once could make two majorities."""
+    index = group.membership.index
+    if index > group.committed_index:
+        raise refusal(
+            f"another change of the members is under way: {group.membership.detail or group.membership.reason}",
+            f"its entry {index} is not committed yet, and the members change one at a time",
+            "raftmq node list    (until it says that the change is committed; then repeat the command)",
+        )
+
+
+def known(group: Group, node: NodeId) -> None:
+    """Raises LocalError unless it is a member."""
+    members = group.membership.node_uuids
+    if node in members:
+        return
+    left = node in [voter.id for voter in group.membership.removed]
+    raise refusal(
+        f"there is no node {node}" + (" any more" if left else ""),
+        f"the members are {_names(members)}" + (f"; node {node} was removed" if left else ""),
+        f"use one of {_names(members)}; raftmq node list shows them",
+    )
+
+
+def add(group: Group, node: NodeId, uuid: UUID, place: Place) -> bool:
+    """False if exactly this node is a member there already. Raises LocalError."""
+    membership = group.membership
+    members = membership.node_uuids
+    if members.get(node) == uuid and group.places.get(node) == place:
+        return False
+    fresh = f"raftmq node add    (the next free id is {membership.highest_id + 1})"
+    if node in members and members[node] != uuid:
+        raise refusal(
+            f"node {node} is a member already",
+            f"it has the uuid {members[node]}, and the new directory {uuid}: an id names one disk for ever",
+            f"{fresh}; to put the new node in its place: raftmq node replace {node}",
+        )
+    gone = dict(membership.removed).get(node)
+    if gone not in (None, uuid):
+        raise refusal(f"id {node} was another node's", f"it had the uuid {gone}; ids are not used twice", fresh)
+    for other, known_uuid in members.items():
+        if known_uuid == uuid and other != node:
+            raise refusal(
+                f"that data directory is node {other}'s",
+                f"the uuid {uuid} belongs to node {other}; two nodes with one uuid would vote twice",
+                "raftmq node add    (with a data directory that is empty)",
+            )
+    for other, there in group.places.items():
+        if other != node and (there.host, there.port) == (place.host, place.port):
+            raise refusal(
+                f"node {other} listens at {place.host}:{place.port} already",
+                "each node has a peer port of its own",
+                "give the new node another [peer] port, and host and port in its own [[peers]] table",
+            )
+    settled(group)
+    return True
+
+
+def promote(group: Group, node: NodeId, caught_up: bool) -> None:
+    """Raises LocalError unless it is a learner that may vote."""
+    known(group, node)
+    if node in group.voters:
+        raise refusal(f"node {node} votes already", f"the voters are {_names(group.voters)}", "raftmq node list")
+    settled(group)
+    peer = group.peers.get(node)
+    if peer is None or node not in group.live:
+        raise refusal(
+            f"node {node} does not answer", "a voter that is not there makes majorities harder to reach",
+            f"start it (raftmq serve --config FILE, or raftmq restart {node}), then raftmq node promote {node}",
+        )  # fmt: skip
+    if not peer.fit:
+        raise refusal(
+            f"node {node} is not fit to vote", "its log or its rows are not whole, or it is drained",
+            f"raftmq repair --node {node}    (or raftmq node drain {node} --undo)",
+        )  # fmt: skip
+    if not caught_up:
+        raise refusal(
+            f"node {node} has not caught up", f"it is {peer.lag} entries behind; the leader promotes it when it has",
+            f"raftmq node list    (until its lag is small; then raftmq node promote {node})",
+        )  # fmt: skip
+
+
+def remove(group: Group, node: NodeId) -> None:
+    """Raises LocalError if the rest could not go on."""
+    known(group, node)
+    if node not in group.voters:
+        settled(group)
+        return
+    rest = [voter for voter in group.voters if voter != node]
+    if not rest:
+        raise refusal(
+            f"node {node} is the only voter", "without it there is no cluster",
+            "raftmq node add, wait until it votes, then repeat the command; to stop the cluster: raftmq down",
+        )  # fmt: skip
+    settled(group)
+    alive = [voter for voter in rest if group.answers(voter)]
+    if len(alive) >= majority(len(rest)):
+        return
+    dead = [voter for voter in rest if voter not in alive]
+    raise refusal(
+        f"without node {node} there would be no majority",
+        f"of the voters {_names(rest)} that are left only {_names(alive) or 'none'} answers",
+        f"raftmq restart {dead[0]}    (or raftmq node replace {dead[0]} if its disk is lost; then repeat the command)",
+    )
+
+
+def transfer(group: Group, node: NodeId) -> None:
+    """Raises LocalError unless it could lead at once."""
+    known(group, node)
+    if node == group.leader:
+        return
+    if node not in group.voters:
+        raise refusal(
+            f"node {node} is a learner", "only a voter can lead",
+            f"raftmq node promote {node}    (when it has caught up; then repeat the command)",
+        )  # fmt: skip
+    why = group.unfit_to_lead(node)
+    if not why:
+        return
+    rest = [voter for voter in group.voters if voter not in (node, group.leader)]
+    others = [voter for voter in rest if not group.unfit_to_lead(voter)]
+    raise refusal(
+        f"node {node} cannot lead now", why,
+        f"raftmq node transfer {others[0]}" if others else f"raftmq node list    (until node {node} is well again)",
+    )  # fmt: skip
+
+
+def successor(group: Group) -> NodeId:
+    """The voter that should lead when the leader must not. Raises LocalError if nobody can."""
+    others = [voter for voter in group.voters if voter != group.leader]
+    able = [voter for voter in others if not group.unfit_to_lead(voter)]
+    if able:
+        return min(able, key=lambda voter: (group.peers[voter].lag, voter))
+    reasons = "; ".join(f"node {voter}: {group.unfit_to_lead(voter)}" for voter in others)
+    raise refusal(
+        f"no other node than {group.leader} can lead now", reasons or "it is the only voter",
+        f"raftmq restart {others[0]}    (then repeat the command)" if others else "raftmq node add",
+    )  # fmt: skip
+
+
+def _names(nodes: Iterable[NodeId]) -> str:
+    return ", ".join(map(str, sorted(nodes)))

@@ -1,0 +1,172 @@
+"""The members in force, for everybody in this node who needs to know: transport, routes, the HTTP API, the operator.
+
+Whatever the newest MEMBERSHIP entry in the log says is in force from the moment it is appended (thesis 4.1). Only what
+is committed is told to nodes that left: an entry that another leader cuts off has removed nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from cluster.alarms import Alarms
+from cluster.config import Config
+from cluster.members.places import Place, places
+from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
+from cluster.peer.roster import Membership as Handshake
+from raftlog.core.raw_node import RawNode
+from raftlog.membership import Membership
+from raftlog.storage.identity import Identity
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+ALARM = "removed"
+HOLD = "removed"
+
+
+class Transport(Protocol):
+    """The part of PeerTransport that follows the members."""
+
+    def set_members(self, membership: Handshake, addresses: Addresses) -> None:
+        """See PeerTransport."""
+
+
+class MembersService:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self, config: Config, identity: Identity, raw: RawNode, alarms: Alarms, wake: Callable[[], None]
+    ) -> None:
+        """`wake`: has the driver look at the core."""
+        self._config = config
+        self.identity = identity
+        """Of this node's directory."""
+        self._raw = raw
+        self._alarms = alarms
+        self._wake = wake
+        self._transport: Transport | None = None
+        self._places: dict[NodeId, Place] = {}
+        self._seen = (-1, False)
+        self.removed_since: int | None = None
+        """Index of the entry that removed this node; None while it belongs to the cluster, or never has yet."""
+        self._look()
+
+    def attach(self, transport: Transport) -> None:
+        """Who is to follow the members from now on."""
+        self._transport = transport
+
+    # --- who and where -----------------------------------------------------------------------------------------------
+
+    @property
+    def in_force(self) -> Membership:
+        """The newest MEMBERSHIP entry in this node's log, or GENESIS."""
+        return self._raw.membership
+
+    @property
+    def is_committed(self) -> bool:
+        """False while a change is under way."""
+        return self._raw.committed_membership_index >= self.in_force.index
+
+    @property
+    def places(self) -> dict[NodeId, Place]:
+        """Where each member is, as far as known."""
+        return self._places
+
+    def handshake(self) -> Handshake:
+        """What nodes that connect are checked against."""
+        identity, members = self.identity, self.in_force
+        removed = {voter.id: Removed(str(voter.uuid), members.index) for voter in members.removed}
+        return Handshake(
+            str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
+            {node: str(uuid) for node, uuid in members.node_uuids.items()}, removed if self.is_committed else {},
+        )  # fmt: skip
+
+    @property
+    def own_address(self) -> Address:
+        """Where this node listens for the others, by its own configuration."""
+        own = self._config.peer_of(self.own_id)
+        return own.host, own.port
+
+    def addresses(self) -> Addresses:
+        """Where the members listen for each other: by the log, by this node's configuration."""
+        configured = {NodeId(peer.id): (peer.host, peer.port) for peer in self._config.peers}
+        found: dict[NodeId, tuple[Address, ...]] = {}
+        for node in self.in_force.node_uuids:
+            logged = self.in_force.address(node)
+            known = [(logged.host, logged.port)] if logged is not None else []
+            found[node] = tuple(dict.fromkeys([*known, *([configured[node]] if node in configured else [])]))
+        return found
+
+    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
+        """Voter -> what its listener of that name advertises. A node that was removed is in no route, nor is a learner,
+        whose rows may be far behind."""
+        voters = self.in_force.voter_ids
+        return {
+            node: place.listeners[listener]
+            for node, place in self._places.items()
+            if node in voters and listener in place.listeners and not (self.is_removed and node == self.own_id)
+        }
+
+    @property
+    def own_id(self) -> NodeId:
+        """This node."""
+        return self.identity.node_id
+
+    @property
+    def is_removed(self) -> bool:
+        """This node left the cluster: it serves its operator, and nobody else."""
+        return self.removed_since is not None
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: a change that is committed by now is told to those that left."""
+        if self._seen != (self.in_force.index, self.is_committed):
+            self.on_members()
+
+    def on_members(self) -> None:
+        """Other members are in force, or the same ones are committed now."""
+        before = self._seen[0]
+        self._look()
+        members = self.in_force
+        if members.index != before:
+            logger.info("members from entry %d on: voters %s, learners %s%s", members.index, members.voter_ids,
+                        members.learner_ids, f" ({members.detail})" if members.detail else "")  # fmt: skip
+        if self._transport is not None:
+            self._transport.set_members(self.handshake(), self.addresses())
+
+    def _look(self) -> None:
+        members, own = self.in_force, self.own_id
+        self._seen = (members.index, self.is_committed)
+        self._places = places(members, self._config)
+        if members.node_uuids.get(own) == self.identity.node_uuid:
+            if self.removed_since is not None and members.index > self.removed_since:
+                self._back()
+        elif self.is_committed and (own, self.identity.node_uuid) in [tuple(voter) for voter in members.removed]:
+            self._out(members.index)
+
+    def refused(self, peer: NodeId, refusal: Refusal) -> None:
+        """A member does not let this node in any more (cluster.peer.roster)."""
+        if refusal.kind == REMOVED:
+            self._out(refusal.since)
+
+    def _out(self, since: int) -> None:
+        if self.removed_since is not None:
+            return
+        self.removed_since = since
+        self._raw.hold_campaigns(HOLD, True)
+        self._alarms.raise_alarm(
+            ALARM,
+            f"this node was removed from the cluster at entry {since}: it serves no clients and does not vote. Stop "
+            "it; to bring the machine back, give it an empty data directory and: raftmq node add",
+            stops_service=True,
+        )  # fmt: skip
+        self._wake()
+
+    def _back(self) -> None:
+        self.removed_since = None
+        self._raw.hold_campaigns(HOLD, False)
+        self._alarms.clear(ALARM)
+        self._wake()

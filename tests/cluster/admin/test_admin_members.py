@@ -1,0 +1,195 @@
+"""/v1/members over HTTP: what each answers, what is refused with which command, and who carries a request out."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from cluster.members.changes import Ending
+from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
+
+CLUSTER = str(UUID(int=1))
+NEW = {
+    "cluster_id": CLUSTER, "uuid": str(UUID(int=44)), "host": "10.0.0.4", "port": 10914, "admin": "10.0.0.4:9644",
+    "listeners": {"broker": "10.0.0.4:10911"},
+}  # fmt: skip
+
+
+async def error_of(answer: Any) -> tuple[int, str, str, str]:
+    error = (await answer.json())["error"]
+    return answer.status, error["code"], error["message"], error["hint"]
+
+
+async def test_members_and_how_far_each_is(client: Any, node: Any) -> None:
+    view = await (await client.get("/v1/members")).json()
+    assert [(m["id"], m["role"], m["leader"], m["lag_entries"], m["fit"]) for m in view["members"]] == [
+        (1, "voter", True, None, None), (2, "voter", False, 12, True), (3, "voter", False, 0, True)
+    ]  # fmt: skip
+    assert view["members"][1]["admin"] == "127.0.0.1:9602", "of its [[peers]] table"
+    assert (view["quorum"], view["next_id"], view["committed"], view["index"]) == (2, 4, True, 0)
+    node.raw.lag.pop(2)
+    assert [m["live"] for m in (await (await client.get("/v1/members")).json())["members"]] == [None, False, True]
+
+
+async def test_what_a_new_node_is_made_from(client: Any) -> None:
+    view = await (await client.get("/v1/members/join")).json()
+    assert base64.b64decode(view["genesis"]) == b"genesis"
+    assert (view["cluster_id"], view["group"], view["next_id"], view["taken_ids"]) == (CLUSTER, 1, 4, [1, 2, 3])
+    assert view["peers"][2] == {
+        "id": 3, "host": "127.0.0.1", "port": 10903, "admin": "127.0.0.1:9603", "listeners": {}
+    }  # fmt: skip
+
+
+async def test_add_promote_remove(client: Any, node: Any) -> None:
+    added = await (await client.post("/v1/members", json=NEW)).json()
+    assert (added["id"], added["role"], added["voters"]) == (4, "learner", [1, 2, 3])
+    view = await (await client.get("/v1/members")).json()
+    assert view["members"][3]["listeners"] == NEW["listeners"], "of the log"
+    again = await (await client.post("/v1/members", json=NEW | {"id": 4})).json()
+    assert again["index"] == added["index"], "nothing was changed"
+    assert (await error_of(await client.post("/v1/members/4/promote")))[3].startswith("start it (raftmq serve")
+    node.raw.lag[4] = 0
+    assert (await error_of(await client.post("/v1/members/4/promote")))[2].startswith("node 4 has not caught up")
+    node.changes.tick(0)
+    assert node.membership.in_force.voter_ids == (1, 2, 3, 4), "the leader promotes who has caught up"
+    await asyncio.sleep(0)
+    removed = await (await client.delete("/v1/members/3")).json()
+    assert (removed["role"], removed["voters"]) == ("removed", [1, 2, 4])
+    view = await (await client.get("/v1/members")).json()
+    assert ([m["id"] for m in view["removed"]], view["next_id"]) == ([3], 5)
+
+
+async def test_a_learner_may_stay_one(client: Any, node: Any) -> None:
+    await client.post("/v1/members", json=NEW | {"auto_promote": False})
+    node.raw.lag[4] = 0
+    node.changes.tick(0)
+    view = await (await client.get("/v1/members")).json()
+    assert (view["members"][3]["role"], view["members"][3]["manual"], view["members"][3]["caught_up"]) == (
+        "learner", True, True
+    )  # fmt: skip
+    promoted = await (await client.post("/v1/members/4/promote")).json()
+    assert promoted["role"] == "voter"
+
+
+async def test_a_member_that_moved(client: Any, node: Any) -> None:
+    await client.post("/v1/members", json=NEW)
+    await client.post("/v1/members", json=NEW | {"id": 4, "host": "10.0.0.5"})
+    assert node.membership.addresses()[4] == (("10.0.0.5", 10914),)
+    assert node.membership.in_force.reason == "address"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "message", "hint"),
+    [
+        ({"cluster_id": str(UUID(int=7))}, 409, "refused", "this is cluster", "an empty data directory: raftmq node"),
+        ({"id": 3}, 409, "refused", "node 3 is a member already", "raftmq node replace 3"),
+        ({"uuid": str(UUID(int=2))}, 409, "refused", "that data directory is node 2's", "raftmq node add"),
+        ({"host": "127.0.0.1", "port": 10902}, 409, "refused", "node 2 listens at", "another [peer] port"),
+        ({"uuid": "nonsense"}, 400, "bad_field", "nonsense is not a uuid", "in the node's data directory"),
+        ({"admin": "nonsense"}, 400, "bad_field", '"nonsense" is not host:port', "10.0.0.4:9644"),
+        ({"listeners": {"broker": ""}}, 400, "bad_field", '"" is not host:port', "10.0.0.4:9644"),
+        ({"port": 0}, 400, "bad_field", "field port is not valid", "nothing was changed"),
+    ],
+)
+async def test_bad_additions(
+    client: Any, node: Any, change: dict[str, Any], status: int, code: str, message: str, hint: str
+) -> None:
+    told = await error_of(await client.post("/v1/members", json=NEW | change))
+    assert told[:2] == (status, code)
+    assert message in told[2]
+    assert hint in told[3]
+    assert node.membership.in_force.index == 0
+
+
+async def test_one_change_at_a_time(client: Any, node: Any) -> None:
+    node.raw.commits = None
+    node.config = msgspec.structs.replace(node.config, send=msgspec.structs.replace(node.config.send, deadline_ms=5))
+    status, code, message, _ = await error_of(await client.post("/v1/members", json=NEW))
+    assert (status, code) == (504, "unknown_outcome")
+    assert "not committed yet" in message
+    told = await error_of(await client.delete("/v1/members/3"))
+    assert told[:2] == (409, "refused")
+    assert "one at a time" in told[2]
+    assert "raftmq node list" in told[3]
+
+
+def other(entry: Any) -> Any:
+    """What the leader of the next term wrote in its place."""
+    return entry._replace(term=entry.term + 1)
+
+
+async def test_a_change_that_another_leader_replaces_did_not_happen(client: Any, node: Any) -> None:
+    node.raw.commits = lambda entry: node.call_later(0, lambda: node.changes.on_applied([other(entry)]))
+    assert (await error_of(await client.delete("/v1/members/3")))[:2] == (503, "failed")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"),
+    [
+        (NotLeaderError("x"), 503, "not_leader"),
+        (ProposalDroppedError("a transfer is under way"), 503, "failed"),
+        (MembershipError("not before an entry of this term is committed"), 409, "refused"),
+    ],
+)
+async def test_what_the_core_refuses(client: Any, node: Any, refusal: Any, status: int, code: str) -> None:
+    node.raw.refuses = refusal
+    assert (await error_of(await client.delete("/v1/members/3")))[:2] == (status, code)
+
+
+async def test_ids_that_are_none(client: Any) -> None:
+    for path in ("/v1/members/x/promote", "/v1/members/0/promote", "/v1/members/70000/promote"):
+        assert (await error_of(await client.post(path)))[:2] == (400, "bad_field")
+    told = await error_of(await client.post("/v1/members/9/drain", json={}))
+    assert (told[0], told[3]) == (404, "use one of 1, 2, 3; raftmq node list shows them")
+
+
+@pytest.mark.parametrize("change", [{"lag": {2: 500, 3: 0}}, {"unfit": {2}}, {"lag": {3: 0}}])
+async def test_leadership_goes_to_nobody_who_could_not_lead_at_once(
+    client: Any, node: Any, change: dict[str, Any]
+) -> None:
+    for name, value in change.items():
+        setattr(node.raw, name, value)
+    told = await error_of(await client.post("/v1/leader/transfer", json={"to": 2}))
+    assert told[:2] == (409, "refused")
+    assert told[3] == "raftmq node transfer 3"
+    assert node.leader == 1
+
+
+async def test_a_drained_leader_hands_over_and_says_that_it_is_drained(client: Any, node: Any) -> None:
+    node.transfer = lambda to: setattr(node, "leader", to)
+
+    def tick() -> None:
+        node.changes.tick(0)
+        node.call_later(5, tick)
+
+    tick()
+    answer = await (await client.post("/v1/members/1/drain", json={})).json()
+    assert answer == {"node": 1, "drained": True, "leader": 3}, "the nearest one"
+    assert node.raw.held == {"drain": True}
+    answer = await (await client.post("/v1/members/1/drain", json={"drain": False})).json()
+    assert answer["drained"] is False
+    assert node.raw.held == {"drain": False}
+
+
+async def test_a_leader_without_a_successor_is_not_drained(client: Any, node: Any) -> None:
+    node.raw.lag.clear()
+    told = await error_of(await client.post("/v1/members/1/drain", json={}))
+    assert told[:2] == (409, "refused")
+    assert "raftmq restart 2" in told[3]
+    assert not node.changes.drained
+
+
+def test_who_asked_is_told_once_what_stands_at_that_index(node: Any) -> None:
+    proposed: list[Any] = []
+    node.raw.commits = proposed.append
+    heard: list[Ending] = []
+    node.changes.remove(3, heard.append)
+    assert heard == [], "it is not committed yet"
+    node.commit_members(proposed[0])
+    node.changes.on_applied(proposed)
+    assert heard == [Ending.DONE]
