@@ -42,6 +42,7 @@ COMMANDS = {
     "inspect-consistency": _here("inspect", "Compare the nodes with each other while they serve.", "inspect"),
     "repair": _here("repair", "Mend damaged nodes from the others."),
     "scrub": _here("scrub", "Have nodes read everything on their disks again."),
+    "retention": _here("retention", "Show where the log begins; give up what has expired."),
     "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
     "logs": _here("logs", "Show what the nodes printed."),

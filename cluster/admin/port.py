@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cluster.members.service import MembersService
     from cluster.metrics import NodeMetrics
     from cluster.repair.service import Repairs
+    from cluster.retention.service import Retention
     from cluster.services import ProposeResult
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
@@ -169,6 +170,7 @@ class AdminPort(Protocol):
     consistency: Consistency
     scrubber: Scrubber
     backups: Backups
+    retention: Retention
     membership: MembersService
     changes: MemberChanges
 

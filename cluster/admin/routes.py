@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, consistency, faults, groups, members, messages, metadata, node, page, recovery, topics
+from cluster.admin import backup, consistency, faults, groups, members, messages, metadata, node, page, recovery, retention, topics
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
 from cluster.consistency import views
 from cluster.consistency.scrub import ScrubView
+from cluster.retention.views import RetentionRun, RetentionView
 from cluster.members import views as membership
 
 
@@ -105,6 +106,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/scrub", consistency.start_scrub, ScrubView, statuses=(202,)),
     Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
     Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
+    Route("GET", "/v1/retention", retention.get_retention, RetentionView),
+    Route("POST", "/v1/retention/run", retention.run_retention, RetentionRun, Serves.LEADER),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),
     Route("PUT", "/v1/failpoints", faults.set_failpoint, faults.FailpointsView, body=faults.FailpointRequest),
     Route("GET", "/metrics", node.get_metrics, "text/plain"),
