@@ -23,10 +23,6 @@ class RetentionMetrics:
             "raftmq_trimmed_unconsumed", "Messages given up that some consumer group had not consumed (leader)",
             registry=registry,
         )  # fmt: skip
-        self._disk = Gauge(
-            "raftmq_retention_disk_used_percent",
-            "How full the disk is, files that are given up not counted", registry=registry,
-        )  # fmt: skip
 
     def trimmed(self, reason: str) -> None:
         """A TRIM was applied."""
@@ -46,7 +42,3 @@ class RetentionMetrics:
     def unread(self, messages: int) -> None:
         """So many messages went without having been consumed."""
         self._unread.inc(messages)
-
-    def disk(self, percent: float) -> None:
-        """How full it is."""
-        self._disk.set(percent)

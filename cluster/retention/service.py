@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from cluster.alarms import Alarms
 from cluster.clock import Clock
@@ -42,6 +43,14 @@ CONSUMERS_EVERY_MS = 60_000
 UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
 
 
+class Ran(NamedTuple):
+    """What came of `Retention.run`."""
+
+    decision: Decision
+    entry: EntryId | None
+    """The TRIM that was proposed; None if there was nothing to give up, or it could not be proposed."""
+
+
 class Retention:
     """See the module. Event loop only, but for its lane."""
 
@@ -66,8 +75,8 @@ class Retention:
         self._looking = False
         self._due_ms = 0
         self._consumers_due_ms = 0
-        self._asked: list[asyncio.Future[Decision | None]] = []
-        self._answering: list[asyncio.Future[Decision | None]] = []
+        self._asked: list[asyncio.Future[Ran | None]] = []
+        self._answering: list[asyncio.Future[Ran | None]] = []
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Found | None = None
@@ -133,16 +142,16 @@ class Retention:
 
     def _on_found(self, found: Found) -> None:
         self._found = found
-        self._metrics.disk(found.disk.percent())
         if found.warning is not None:
             self._alarm(UNREAD, found.warning)
+        entry = None
         if found.decision is not None:
-            self._trim(found, found.decision)
+            entry = self._trim(found, found.decision)
         elif self._alarms.raised(UNREAD) and not self._leads():
             self._alarms.clear(UNREAD)  # the leader's business
         for waiter in self._answering:
             if not waiter.done():
-                waiter.set_result(found.decision)
+                waiter.set_result(Ran(found.decision, entry) if found.decision is not None else None)
         self._answering = []
         self._let_go(found)
         self.note()
@@ -155,11 +164,12 @@ class Retention:
 
     # --- the leader --------------------------------------------------------------------------------------------------
 
-    def _trim(self, found: Found, decision: Decision) -> None:
+    def _trim(self, found: Found, decision: Decision) -> EntryId | None:
+        """Proposes what was decided."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
         if not (decision.count or found.queues) or not self._leads():
-            return
+            return None
         state = self._state
         position, first_index = state.trim_position, state.trim_index
         if decision.count and decision.position > position:
@@ -170,7 +180,7 @@ class Retention:
             entry = self._raw.propose(EntryType.TRIM, payload, self._raw.log_time_ms())
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("the log is not trimmed now: %s", error)
-            return
+            return None
         self._proposed, self._more = entry.id, decision.more
         self._wake()
         logger.info(
@@ -180,15 +190,16 @@ class Retention:
         for (group, topic), count in sorted(found.unread.items()):
             logger.warning("group %s had not consumed %d of the messages of topic %s that go", group, count, topic)
         self._metrics.unread(sum(found.unread.values()))
+        return entry.id
 
     def _want_checkpoint(self, found: Found) -> None:
         """Only where another one would be newer."""
         if self._state.applied.index > found.checkpoint_index:
             self._keeper.wanted = True
 
-    def run(self) -> asyncio.Future[Decision | None]:
+    def run(self) -> asyncio.Future[Ran | None]:
         """A person asks: looks at once, whatever the hour; None if this node does not lead (any more)."""
-        waiter: asyncio.Future[Decision | None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
         self._asked.append(waiter)
         return waiter
 

@@ -56,6 +56,9 @@ class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/retention/run`: what the leader decided when it looked just now."""
 
     node: int
+    term: int | None
+    index: int | None
+    """Of the TRIM, which is applied; null if there was nothing to give up."""
     segments: int
     """So many go now; more follow by themselves if one TRIM does not take them all."""
     position: int

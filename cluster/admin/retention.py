@@ -1,0 +1,52 @@
+"""/v1/retention: where the log begins and what holds it there; looking at it now."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.admin.call import Call
+from cluster.admin.errors import ApiError
+from cluster.retention.views import RetentionRun, RetentionView
+
+_LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
+
+
+async def get_retention(call: Call) -> RetentionView:
+    """Where the log begins for everybody, which files this node still has, and what holds them."""
+    return call.port.retention.view(call.port.config.node.id)
+
+
+async def run_retention(call: Call) -> RetentionRun:
+    """Gives up now what has expired, whatever the hour."""
+    port = call.port
+    try:
+        async with asyncio.timeout(_LOOK_WAIT_S):
+            ran = await port.retention.run()
+    except TimeoutError:
+        raise ApiError(
+            "failed", f"the node did not come to look at it within {_LOOK_WAIT_S:.0f} s", "ask again"
+        ) from None
+    if ran is None:
+        raise ApiError("not_leader", "this node does not lead, or does not take writes yet", "ask again")
+    decision, entry = ran
+    if decision.count and entry is None:
+        raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
+    if entry is not None:
+        await _applied(call, entry.term, entry.index)
+    return RetentionRun(
+        node=port.config.node.id, term=entry.term if entry else None, index=entry.index if entry else None,
+        segments=decision.count, position=port.state.trim_position, reason=decision.reason, held_by=decision.held,
+    )  # fmt: skip
+
+
+async def _applied(call: Call, term: int, index: int) -> None:
+    """Waits until the entry, and no other one in its place, is applied."""
+    state = call.port.state
+    try:
+        async with asyncio.timeout(_APPLY_WAIT_S):
+            while state.applied.index < index and call.port.status().term == term:  # noqa: ASYNC110 - rare
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        pass
+    if state.applied.index < index:
+        raise ApiError("unknown_outcome", f"entry {index} (TRIM) is not applied yet", "look again: GET /v1/retention")
