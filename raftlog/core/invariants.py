@@ -73,7 +73,9 @@ def _check_role(raft: Raft) -> None:
 def _check_progress(raft: Raft) -> None:
     last = raft.log.tail.index
     members = raft.members
-    _require(raft.log.term_at(raft.term_start_index) == raft.term, raft, "a leader's no-op is in its log")
+    no_op = raft.term_start_index  # it may be trimmed, when it is applied for long
+    _require(no_op < raft.log.first_index or raft.log.term_at(no_op) == raft.term, raft,
+             "a leader's no-op is in its log")  # fmt: skip
     peers = sorted({*members.voters, *members.learners} - {raft.id})
     _require(list(members.peers) == peers, raft, "the log goes to the members in force", list(members.peers), peers)
     _require(members.is_own_voter or members.current.index > raft.log.commit_index, raft,

@@ -142,6 +142,7 @@ def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
 
 def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
+    metrics.retention.trimmed("age")
     metrics.alarms(["log_damage"])
     metrics.repair.failed(NodeId(2))
     metrics.install.failed(NodeId(2))
