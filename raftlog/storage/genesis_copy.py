@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, out_of_space
-from raftlog.frame import decode_entries
+from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file, write_file
 from raftlog.storage.genesis import Genesis, decode
 from raftlog.storage.log_reader import LogReader
+from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
 
 
@@ -25,6 +26,29 @@ def read_copy(fs: FileSystem, directory: Path, group_id: int | None = None) -> E
     if len(entries) != 1:
         raise FrameError(f"{path} holds {len(entries)} frames")
     return entries[0]
+
+
+def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
+    """Makes sure of the copy before the segment file that begins with GENESIS is given up.
+
+    Raises CorruptLogError if neither is good, OSError (a full disk, when the copy was due earlier and is written now).
+    """
+    directory = segment.parent.parent
+    try:
+        read_copy(fs, directory, group_id)
+        return
+    except FrameError:
+        pass
+    file = fs.open(segment)
+    try:
+        header = FrameHeader(file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), group_id)
+        entry = header.entry(file.pread(header.frame_length, LOCAL_HEADER_SIZE)[HEADER_SIZE:])
+    except FrameError as error:
+        raise CorruptLogError(
+            f"{segment} is not removed: GENESIS is damaged there, and its copy is lost. Put {layout.GENESIS} of any "
+            f"other node of this cluster, which is the same, into {directory}."
+        ) from error
+    write_file(fs, directory / layout.GENESIS, entry.header + entry.payload)
 
 
 def load_genesis(fs: FileSystem, directory: Path, log: LogReader, group_id: int) -> Genesis:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raftlog.errors import CorruptLogError, FrameError
+from raftlog.errors import CorruptLogError, FrameError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.storage import install_file, layout, log_first
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file
@@ -36,6 +36,10 @@ class FrameStream:
     def next_position(self) -> int:
         """Log position of the next byte."""
         return self.tail.end_position + len(self._rest)
+
+    def restart(self, tail: LogTail) -> None:
+        """What came after `tail` is wanted again."""
+        self.tail, self._rest = tail, b""
 
     def feed(self, data: bytes) -> list[Entry]:
         """The entries that are whole now. Raises FrameError at the first that is damaged or does not follow; what came
@@ -132,19 +136,22 @@ class LogBuild:
         """Takes the next bytes of the log, frames cut anywhere; returns when the whole ones are durable.
 
         Raises FrameError if they are not the frames that follow: nothing of `data` is kept, `next_position` tells where
-        to go on, perhaps with another peer. Raises StorageError, after which only `resume` helps.
+        to go on, perhaps with another peer. Raises OutOfSpaceError likewise, and any other StorageError, after which
+        only `resume` helps.
         """
-        entries = self._stream.feed(data)
-        if not entries:
-            return
-        if self._log is None:
-            self._log, entries = self._create(entries[0]), entries[1:]
-        self._log.append(entries)
+        try:
+            entries = self._stream.feed(data)
+            if entries and self._log is None:
+                self._log, entries = self._create(entries[0]), entries[1:]
+            if self._log is not None:
+                self._log.append(entries)
+        except RaftLogError:
+            self._stream.restart(self.tail)
+            raise
 
     def _create(self, first: Entry) -> SegmentedLog:
         """Makes the first segment file, durably, with its first frame in it."""
         if not first.flags & FLAG_ROLL:
-            self._stream = FrameStream(self._group_id, self.previous)
             raise FrameError(f"entry {first.index} does not begin a segment file")
         log = self._directory / layout.LOG
         temporary = log / layout.ROLL_SEGMENT
@@ -262,19 +269,26 @@ class SegmentBuild:
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Takes the next bytes, frames cut anywhere. Raises FrameError (see LogBuild.append_raw) and StorageError."""
-        entries = self._stream.feed(data)
+        """Takes the next bytes, frames cut anywhere. Raises FrameError (see LogBuild.append_raw), and StorageError;
+        after both it goes on from `next_position`."""
+        before = self._stream.tail
+        try:
+            self._write(self._stream.feed(data))
+        except RaftLogError:
+            self._stream.restart(before)
+            raise
+        except OSError as error:
+            self._stream.restart(before)
+            raise storage_error(self._fs, "building", self._file.path, error) from error
+
+    def _write(self, entries: list[Entry]) -> None:
         base = self.previous.end_position
         for entry in entries:
             if bool(entry.flags & FLAG_ROLL) != (entry.position == base):
-                raise FrameError(f"entry {entry.index} begins another segment file than the one at {base}")
-        if not entries:
-            return
-        parts = [part for entry in entries for part in (entry.header, entry.payload)]
-        try:
+                raise FrameError(f"entry {entry.index} does not lie in the segment file that begins at {base}")
+        if entries:
+            parts = [part for entry in entries for part in (entry.header, entry.payload)]
             self._file.pwritev(parts, LOCAL_HEADER_SIZE + entries[0].position - base)
-        except OSError as error:
-            raise storage_error(self._fs, "building", self._file.path, error) from error
 
     def finish(self) -> Path:
         """Syncs and closes the file; returns where it is. Raises StorageError: then begin anew."""

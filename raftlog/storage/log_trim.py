@@ -17,6 +17,7 @@ from pathlib import Path
 from raftlog.errors import FrameError
 from raftlog.storage import layout, log_first
 from raftlog.storage.fs import File, FileSystem, storage_error, write_file
+from raftlog.storage.genesis_copy import keep_copy
 from raftlog.storage.repairable_log import RepairableLog
 from raftlog.storage.scan import scan_segment
 from raftlog.storage.sealed_index import same_end
@@ -87,6 +88,8 @@ class TrimmableLog(RepairableLog):
             return False
         there = self._fs.exists(path)
         if there:
+            if path.name == layout.segment_name(0):
+                keep_copy(self._fs, path, self._group_id)
             self._fs.unlink(path)
         sidecar = path.with_suffix(layout.INDEX_SUFFIX)
         if self._fs.exists(sidecar):
