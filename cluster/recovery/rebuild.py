@@ -24,7 +24,8 @@ from statemachine.kv import KV
 from statemachine.rocks import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
-"""How far to go back: the newest sound checkpoint; one below the segment that report 003's rule names; GENESIS."""
+"""How far to go back: the newest sound checkpoint; one below the segment that report 003's rule names; GENESIS. Where
+the log is trimmed, to the oldest sound checkpoint at most: what lies below is in no log any more."""
 SEGMENTS_BACK = 3
 
 
@@ -77,6 +78,8 @@ class Rebuild:
         because: list[str] = []
         limit = self._limit(back, because)
         chosen = self._choose(limit, because) if back != START else None
+        if chosen is None and log.first_index > 0:
+            chosen = self._oldest(because)
         first = chosen.manifest.mark.index + 1 if chosen else 0
         if first == 0 and log.first_index > 0:
             raise RebuildError(
@@ -180,7 +183,20 @@ class Rebuild:
             else:
                 because.append(f"checkpoint {name}: every file has the CRC of its manifest, its entry is in the log")
                 return checkpoint
-        because.append("no checkpoint is left: everything is applied again, from GENESIS")
+        if self._opened.log.first_index == 0:
+            because.append("no checkpoint is left: everything is applied again, from GENESIS")
+        return None
+
+    def _oldest(self, because: list[str]) -> Checkpoint | None:
+        """The sound checkpoint that leaves most to be applied again."""
+        suspicion, log = self._suspicion(), self._opened.log
+        for name in reversed(self._checkpoints.names()):
+            if not (doubtful(suspicion, name) or unusable(self._checkpoints, name, log)):
+                because.append(
+                    f"the log is trimmed and begins at index {log.first_index}, position {log.first_position}: back to "
+                    f"the oldest checkpoint, {name}"
+                )
+                return self._checkpoints.load(name)
         return None
 
     def _suspicion(self) -> aside.Suspicion | None:

@@ -136,8 +136,18 @@ class StateCheck:
             yield from self._messages(reader, log)
 
     def _messages(self, reader: CheckpointReader, log: LogReader) -> Iterator[Finding]:
+        first = 0
+        queue = (0, 0)
         for key, chunk in reader.rows(CQ):
+            if keys.cq_queue(key) != queue:
+                queue, first = keys.cq_queue(key), 0
+            if len(key) == keys.CQ_BOUNDS_KEY_SIZE:
+                first = keys.CQ_BOUNDS.unpack(chunk)[0]
+                continue
+            topic_id, queue_id, base = (*queue, keys.cq_base(key))
             for number, (position, size, crc, _, _) in enumerate(payload.ITEM.iter_unpack(chunk)):
+                if base + number < first or position < log.first_position:
+                    continue  # trimmed, or still to be fetched from the others
                 try:
                     if crc32c(log.read_at(position, size)) == crc:
                         continue
