@@ -90,7 +90,7 @@ class Node:
         self.parts = Parts(config, self.failpoints, self.environment)
         self.state: BrokerState = self.parts.state
         identity = self.parts.directory.identity
-        self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms)
+        self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.leases = Leases(self._clock.monotonic_ms)
         self._servers: list[asyncio.Server] = []

@@ -24,6 +24,7 @@ from cluster.backup.worker import Line
 from cluster.config import Config
 from cluster.local_errors import ExitCode, LocalError
 from cluster.recovery.live_copy import copy_open_store
+from cluster.retention.leases import Leases
 from raftlog.errors import StorageError
 from raftlog.storage import layout
 from raftlog.storage.fs import OsFileSystem
@@ -38,6 +39,7 @@ OVERDUE, FAILED = "backup_overdue", "backup_failed"
 WATCH_S = 5.0
 WORKER_END_S = 5.0
 """How long a worker may take to remove what it began."""
+LEASE, LEASE_MS = "a backup", 24 * 3_600_000
 LINE_MAX = 64 << 20
 """The last line of the worker has the manifest in it."""
 
@@ -75,8 +77,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 class Backups:
     """The backups of one node. Event loop only."""
 
-    def __init__(self, config: Config, identity: Identity, kv: KV, alarms: Alarms, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, config: Config, identity: Identity, kv: KV, alarms: Alarms, wall_ms: Callable[[], int],
+        leases: Leases | None = None,
+    ) -> None:  # fmt: skip
+        """`leases`: where it says that no file of the log may go while one is made."""
         self._config = config
+        self._leases = leases
         self._identity = identity
         self._kv = kv
         self._alarms = alarms
@@ -148,6 +155,8 @@ class Backups:
 
     async def _run(self, request: Request, attempt: Attempt) -> None:
         loop = asyncio.get_running_loop()
+        if self._leases is not None:
+            self._leases.touch(LEASE, 0, LEASE_MS)
         try:
             await loop.run_in_executor(None, self._make_checkpoint)
             made = await self._work(request, attempt)
@@ -166,6 +175,8 @@ class Backups:
         else:
             self._done(attempt, made)
         finally:
+            if self._leases is not None:
+                self._leases.release(LEASE)
             with contextlib.suppress(RuntimeError):  # the loop is ending; the next start or backup removes it
                 await asyncio.shield(loop.run_in_executor(None, self._remove_checkpoint))
         self._watch()
