@@ -51,7 +51,7 @@ from cluster.remoting.server import RemotingConnection, pack_host
 from cluster.repair.service import Repairs
 from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
-from cluster.retention.leases import Leases
+from cluster.retirement import retire
 from cluster.services import ProposeResult
 from raftlog.core.raw_node import RawNode
 from raftlog.types import Entry, NodeId
@@ -95,6 +95,10 @@ class Node:
         self.leases = Leases(self._clock.monotonic_ms)
         self._servers: list[asyncio.Server] = []
         self._admin: Any = None
+        self.stopping = False
+        """It is told to stop, and sends its clients away (`cluster.retirement`)."""
+        self.hurried = False
+        """It was told again: it waits for nobody any more."""
         self._closing = False
         self._flush_index = self.state.applied.index
 
@@ -208,10 +212,10 @@ class Node:
         self.router.fenced = self.fenced
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
-        self._pulls = Pulls(self, self._members, self.metrics)
+        self.pulls = Pulls(self, self._members, self.metrics)
         handlers = {
             **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
-            **offsets.handlers(self), **self._pulls.handlers(), **query.handlers(self, self.metrics),
+            **offsets.handlers(self), **self.pulls.handlers(), **query.handlers(self, self.metrics),
         }  # fmt: skip
         self.router.attach(sends, replies, self.forwarder, handlers)
 
@@ -221,18 +225,23 @@ class Node:
             lambda: RemotingConnection(self.router, name, frame_max, loop), bind, port, backlog=1024
         )
 
+    def stop_listening(self) -> None:
+        """New clients find another node; those that are connected stay."""
+        for server in self._servers:
+            server.close()
+
     async def close(self) -> None:
-        """Stops in order: no new work, lanes drained, files closed with the clean mark."""
+        """Stops in order: leadership handed over, clients sent away, lanes drained, files closed and marked clean."""
         if self._closing:
             return
         self._closing = True
+        await retire(self)
         self._chores.stop()
         self._lag.stop()
         await self.backups.close()
         if self._admin is not None:
             await self._admin.close()
-        for server in self._servers:
-            server.close()
+        self.stop_listening()
         self.driver.stop()
         for connection in list(self.router.connections):
             connection.abort()
@@ -249,7 +258,8 @@ class Node:
         await loop.run_in_executor(None, self.parts.close, self.failure is None)
 
     def stop(self) -> None:
-        """Has the node's process close it."""
+        """Has the node's process close it; asked again, without waiting for anybody."""
+        self.hurried = self.finished is not None and self.finished.done()
         if self.finished is not None and not self.finished.done():
             self.finished.set_result(None)
 
@@ -446,7 +456,7 @@ class Node:
     def load(self) -> LoadStatus:
         """What this node is busy with."""
         return LoadStatus(
-            connections=len(self.router.connections), long_polls=self._pulls.long_polls.count,
+            connections=len(self.router.connections), long_polls=self.pulls.long_polls.count,
             inflight_bytes=self.proposals.bytes_inflight + self.forwarder.bytes_held,
         )  # fmt: skip
 

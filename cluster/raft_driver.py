@@ -21,7 +21,7 @@ from cluster.lanes import LaneRunner
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import NotLeaderError
 from raftlog.messages import InstallSnapshot, Message
-from raftlog.types import Entry, NodeId, Role
+from raftlog.types import Entry, EntryType, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -254,9 +254,11 @@ class RaftDriver:
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
         """A leader applies at once: clients wait. Elsewhere entries gather for APPLY_GATHER_MS, because handing one
-        over costs more than applying it: a follower that keeps up does not burn a third of its time on wake-ups."""
+        over costs more than applying it: a follower that keeps up does not burn a third of its time on wake-ups. A
+        no-op is waited for: its leader compares sums with this node's before it takes writes."""
         self._gathered.extend(entries)
-        if self.raw.role is Role.LEADER or len(self._gathered) >= APPLY_GATHER_MAX:
+        urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
+        if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
             self._submit_gathered()
         elif self._gather_timer is None:
             self._gather_timer = self._loop.call_later(APPLY_GATHER_MS / 1000, self._submit_gathered)

@@ -37,7 +37,10 @@ SUMS = "sums"
 OPEN_WAIT_S = 0.2
 """A new leader's writes wait no longer for the others' sums."""
 ASK_MS = 2000
-TRIES, RETRY_S = 10, 0.2
+TRIES, RETRY_S = 14, 0.2
+MISSING_S, MISSING_S_MAX = 0.001, 0.02
+"""A peer that has not applied the marker yet is asked again after so long, twice as long each time: a new leader takes
+no writes meanwhile."""
 """A peer that has not applied the index yet is asked again."""
 AGAIN_EVERY_MS = 5000
 """As long as somebody differs, all are asked again so often."""
@@ -240,13 +243,15 @@ class Consistency:
         self._alarms.raise_alarm(MISMATCH, f"{where}: {text}. See: raftmq inspect-consistency")
 
     async def _sums_of(self, peer: NodeId, index: int) -> Sums | None:
+        pause_s = MISSING_S
         for _ in range(TRIES):
             try:
                 version, sums = (await self._repairs.client.fetch(peer, SUMS, [index], ASK_MS)).fields
             except FetchError as error:
                 if error.status not in (Status.MISSING, Status.BUSY):
                     return None
-                await asyncio.sleep(RETRY_S if error.status is Status.BUSY else RETRY_S / 10)
+                await asyncio.sleep(RETRY_S if error.status is Status.BUSY else pause_s)
+                pause_s = min(2 * pause_s, MISSING_S_MAX)
                 continue
             return sums if version == VERSION else None
         return None

@@ -122,7 +122,11 @@ class Forwarder:
         self._term = term
         self._local = local
         self._names = names
+        self._own_id = config.node_id
         self._held: dict[int, Held] = {}
+        self._early: list[tuple[NodeId, list[Any], bytes]] = []
+        self._early_bytes = 0
+        """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election."""
         self._next_id = 1
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
@@ -151,8 +155,20 @@ class Forwarder:
 
     def pump(self) -> None:
         """The leader, or the way to it, changed: passes on what is not in the present leader's hands."""
+        self._admit_early()
         for forward_id, held in list(self._held.items()):
             self._pass_on(forward_id, held)
+
+    def _admit_early(self) -> None:
+        """Once writes are open, or another leads."""
+        if not self._early or not (self._leads() or self._leader() != self._own_id):
+            return
+        early, self._early, self._early_bytes = self._early, [], 0
+        for peer, header, frame in early:
+            try:
+                self.on_frame(peer, Kind.FORWARD, header, frame)
+            except WireError as error:
+                logger.warning("node %d passed on what cannot be read: %s", peer, error)
 
     def client_closed(self, path: ReplyPath) -> None:
         """A client's connection closed: its sends stay in hand, and may come again."""
@@ -161,7 +177,9 @@ class Forwarder:
                 self._remember(held)
 
     def peer_closed(self, peer: NodeId) -> None:
-        """What that peer had in hand may have been lost with the connection."""
+        """What that peer had in hand may have been lost with the connection; what it passed on comes again."""
+        self._early = [waiting for waiting in self._early if waiting[0] != peer]
+        self._early_bytes = sum(len(frame) for _, _, frame in self._early)
         for held in self._held.values():
             if held.sent_to == peer:
                 held.sent_to = NOBODY
@@ -169,6 +187,7 @@ class Forwarder:
 
     def expire(self) -> None:
         """Called on a timer: answers what is past its deadline, and passes on what waits."""
+        self._admit_early()
         now = self._clock.monotonic_ms()
         for forward_id, held in list(self._held.items()):
             wait_over = not held.was_sent and now >= held.deadline_ms - self._deadline_ms + self._leader_wait_ms
@@ -251,14 +270,21 @@ class Forwarder:
         forward_id, ip, port, listener, identity, term = header
         # Meant for the leader of that term: one that comes late, after a partition, was handed to another leader since,
         # and a commit of an offset, which has no identity, would be done a second time over a newer one.
-        if not self._leads() or term != self._term():
+        if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
             self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
+            return
+        if not self._leads():
+            self._early.append((peer, header, frame))
+            self._early_bytes += len(frame)
             return
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
         path = ForwardedPath(self._transport, peer, forward_id, (ip, port), listener)
         self._local(path, frame[0], request, header_bytes, frame[end:], Identity(*identity) if identity else None)
+
+    def _opens_soon(self, size: int) -> bool:
+        return self._leader() == self._own_id and self._early_bytes + size <= self._limits.node_inflight_bytes_max
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header

@@ -111,6 +111,12 @@ class LongPolls:
         if self._ticking:
             self._services.call_later(TICK_MS, self._tick)
 
+    def release(self) -> None:
+        """Tells everybody who waits that nothing came: the node is about to close their connections."""
+        for pull in [pull for waiting in self._by_connection.values() for pull in waiting]:
+            self._unpark(pull)
+            self._expire(pull)
+
     def _on_close(self, connection: Connection) -> None:
         for pull in self._by_connection.pop(connection, ()):
             if pull.parked:

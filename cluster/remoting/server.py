@@ -142,7 +142,7 @@ class Dispatch:
 class RemotingConnection(ReplyPath, asyncio.Protocol):
     """One client connection."""
 
-    __slots__ = ("_buffer", "_dispatch", "_frame_max", "_loop", "_out", "_transport")
+    __slots__ = ("_buffer", "_dispatch", "_frame_max", "_loop", "_out", "_said_goodbye", "_transport")
 
     def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(("127.0.0.1", 0), listener)
@@ -150,6 +150,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._buffer = FrameBuffer(frame_max)
         self._loop = loop
         self._out: list[bytes] = []
+        self._said_goodbye = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -202,12 +203,26 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self.closed or self._transport is None:
+        if self.closed or self._transport is None or self._said_goodbye or not out:
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
             logger.warning("%s:%d does not read its replies, connection closed", *self.peer_address)
             self.abort()
+
+    def leave(self, remark: str) -> None:
+        """From now on every request is answered at once with code 14 and `remark`; those under way go on."""
+        self._dispatch = _Leaving(self._dispatch, remark)
+
+    def say_goodbye(self) -> None:
+        """Sends what is queued and closes this side: the client closes its own when it has read everything."""
+        self._flush()
+        self._said_goodbye = True
+        if self._transport is not None and not self._transport.is_closing():
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
 
     def abort(self) -> None:
         """Closes at once."""
@@ -224,6 +239,29 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
             callback()
+
+
+class _Leaving(Dispatch):
+    """Takes the place of a connection's dispatch when the node is about to close it."""
+
+    def __init__(self, before: Dispatch, remark: str) -> None:
+        self._before = before
+        self._remark = remark
+        self.on_open = before.on_open  # type: ignore[method-assign]
+        self.on_close = before.on_close  # type: ignore[method-assign]
+        self.on_buffered = before.on_buffered  # type: ignore[method-assign]
+
+    def on_request(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
+    ) -> None:
+        """Refuses it: it was not looked at, so it may be sent again anywhere."""
+        if not header.flag & FLAG_ONEWAY:
+            path.write(
+                encode_frame(
+                    ResponseCode.SERVICE_NOT_AVAILABLE, header.opaque, FLAG_RESPONSE, remark=self._remark,
+                    serialize_type=serialize_type, language="JAVA",
+                )
+            )  # fmt: skip
 
 
 def unsupported(request: RemotingRequest) -> None:

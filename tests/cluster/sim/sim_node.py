@@ -159,6 +159,7 @@ class SimNode:
             leads=lambda: self.proposals.open, term=lambda: self.raw.term, local=self.router.as_leader,
             names=self.sends,
         )  # fmt: skip
+        self.proposals.on_open = lambda: self.loop.call_soon(self.forwarder.pump)
         self.router.attach(self.sends, self.replies, self.forwarder, {})
 
     def _build_lanes(self) -> None:

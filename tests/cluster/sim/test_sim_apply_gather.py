@@ -9,7 +9,7 @@ import pytest
 
 from cluster import raft_driver
 from cluster.raft_driver import RaftDriver
-from raftlog.types import Role
+from raftlog.types import EntryType, Role
 
 
 class _Raw:
@@ -36,38 +36,55 @@ def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
     return driver, lane
 
 
+class _Entry(int):
+    type: int = EntryType.MESSAGES
+
+
+def _committed(driver: RaftDriver, *entries: int) -> None:
+    driver._apply_soon([_Entry(entry) for entry in entries])  # type: ignore[misc]
+
+
 async def test_a_leader_applies_at_once() -> None:
     driver, lane = _driver(Role.LEADER)
-    driver._apply_soon([1])  # type: ignore[list-item]
-    driver._apply_soon([2])  # type: ignore[list-item]
+    _committed(driver, 1)
+    _committed(driver, 2)
     assert lane.runs == [[1], [2]]
 
 
 async def test_a_follower_gathers_until_the_timer_or_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft_driver, "APPLY_GATHER_MAX", 3)
     driver, lane = _driver(Role.FOLLOWER)
-    driver._apply_soon([1])  # type: ignore[list-item]
-    driver._apply_soon([2])  # type: ignore[list-item]
+    _committed(driver, 1)
+    _committed(driver, 2)
     assert lane.runs == []
-    driver._apply_soon([3])  # type: ignore[list-item]
+    _committed(driver, 3)
     assert lane.runs == [[1, 2, 3]], "the limit"
-    driver._apply_soon([4])  # type: ignore[list-item]
+    _committed(driver, 4)
     await asyncio.sleep(0.05)
     assert lane.runs == [[1, 2, 3], [4]], "the timer"
 
 
 async def test_what_a_follower_gathered_goes_before_what_it_applies_as_leader() -> None:
     driver, lane = _driver(Role.FOLLOWER)
-    driver._apply_soon([1])  # type: ignore[list-item]
+    _committed(driver, 1)
     driver.raw.role = Role.LEADER  # type: ignore[misc]
-    driver._apply_soon([2])  # type: ignore[list-item]
+    _committed(driver, 2)
     await asyncio.sleep(0.05)
     assert lane.runs == [[1, 2]]
 
 
 async def test_a_stopped_node_applies_nothing_more() -> None:
     driver, lane = _driver(Role.FOLLOWER)
-    driver._apply_soon([1])  # type: ignore[list-item]
+    _committed(driver, 1)
     driver.stop()
     await asyncio.sleep(0.05)
     assert lane.runs == []
+
+
+async def test_a_follower_applies_a_no_op_at_once_for_its_leader_waits() -> None:
+    driver, lane = _driver(Role.FOLLOWER)
+    _committed(driver, 1)
+    no_op = _Entry(2)
+    no_op.type = EntryType.NOOP
+    driver._apply_soon([no_op])  # type: ignore[list-item]
+    assert lane.runs == [[1, 2]]
