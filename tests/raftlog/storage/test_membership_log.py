@@ -12,7 +12,7 @@ import pytest
 from raftlog import membership as memberships
 from raftlog.errors import FrameError, IdentityError
 from raftlog.frame import make_entry
-from raftlog.membership import Membership
+from raftlog.membership import Address, Membership
 from raftlog.storage import identity as identities
 from raftlog.storage.genesis import Voter
 from raftlog.storage.identity import Ancestor, Identity
@@ -25,10 +25,25 @@ NEXT = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
 NODE = UUID(int=11)
 MEMBERS = Membership(NEXT, (Voter(NodeId(1), NODE), Voter(NodeId(2), CLUSTER)), (), "restore", "of a test", 42)
 
-PAYLOAD = (
+CHANGED = MEMBERS._replace(
+    learners=(Voter(NodeId(4), UUID(int=4)),),
+    addresses=(Address(NodeId(4), "h", 7, "h:8", (("internal", "h:9"),)),),
+    removed=(Voter(NodeId(3), UUID(int=3)),),
+    manual=(NodeId(4),),
+)
+
+WITHOUT_ADDRESSES = (
     "86a6666f726d617401ac636c75737465725f75756964c410ffeeddccbbaa99887766554433221100a6766f746572739282a26964"
     "01a475756964c4100000000000000000000000000000000b82a2696402a475756964c41000112233445566778899aabbccddeeff"
     "a86c6561726e65727390a6726561736f6ea7726573746f7265a664657461696ca96f6620612074657374"
+)
+NO_LEARNER = "a86c6561726e65727390"
+LEARNER = "a86c6561726e6572739182a2696404a475756964c41000000000000000000000000000000004"
+NOTHING_MORE = "a961646472657373657390a772656d6f76656490a66d616e75616c90"
+MORE = (
+    "a96164647265737365739185a2696404a4686f7374a168a4706f727407a561646d696ea3683a38a96c697374656e6572739192a869"
+    "6e7465726e616ca3683a39a772656d6f7665649182a2696403a475756964c41000000000000000000000000000000003a66d616e75"
+    "616c9104"
 )
 IDENTITY_2 = (
     "524d5149f980a42e000200000000000900000000000000020000018bcfe56800ffeeddccbbaa99887766554433221100"
@@ -37,8 +52,10 @@ IDENTITY_2 = (
 
 
 def test_the_bytes_are_frozen() -> None:
-    assert memberships.encode(MEMBERS).hex() == PAYLOAD
-    assert memberships.decode_payload(bytes.fromhex(PAYLOAD), 42) == MEMBERS
+    assert memberships.encode(MEMBERS).hex() == WITHOUT_ADDRESSES.replace("86", "89", 1) + NOTHING_MORE
+    assert memberships.encode(CHANGED).hex() == "89" + WITHOUT_ADDRESSES[2:].replace(NO_LEARNER, LEARNER) + MORE
+    assert memberships.decode_payload(memberships.encode(CHANGED), 42) == CHANGED
+    assert memberships.decode_payload(bytes.fromhex(WITHOUT_ADDRESSES), 42) == MEMBERS, "as the first versions wrote it"
     identity = Identity(NEXT, 9, NodeId(2), NODE, 1_700_000_000_000, (Ancestor(CLUSTER, 41),))
     assert identities.encode(identity).hex() == IDENTITY_2
     assert identities.decode(bytes.fromhex(IDENTITY_2), Path("/data/IDENTITY")) == identity
@@ -57,7 +74,7 @@ def test_any_flipped_or_missing_byte_of_a_lineage_is_damage() -> None:
     [{"format": 2}, {"voters": [{"id": 1}]}, {"cluster_uuid": b"short"}, {"learners": 5}],
 )
 def test_a_payload_that_cannot_be_read_is_refused(change: dict[str, Any]) -> None:
-    fields = {**msgpack.unpackb(bytes.fromhex(PAYLOAD)), **change}
+    fields = {**msgpack.unpackb(bytes.fromhex(WITHOUT_ADDRESSES)), **change}
     with pytest.raises(FrameError, match="use a newer RaftMQ" if "format" in change else "not readable"):
         memberships.decode_payload(msgpack.packb(fields), 42)
 
