@@ -54,10 +54,11 @@ class Backfill:
 
     def __init__(
         self, raw: Core, log: SegmentedLog, fs: FileSystem, path: Path, client: Fetches,
-        loop: asyncio.AbstractEventLoop, *, trim_position: Callable[[], int], peers: Callable[[], list[NodeId]],
+        loop: asyncio.AbstractEventLoop, *, trim_position: Callable[[], int], applied: Callable[[], int],
+        peers: Callable[[], list[NodeId]],
         alarms: Alarms, metrics: InstallMetrics, progress: Progress, wake: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`path`: DATA. `trim_position()`: where the group's log begins."""
+        """`path`: DATA. `trim_position()`: where the group's log begins, as of the entry `applied()`."""
         self._raw = raw
         self._fs = fs
         self._path = path
@@ -66,6 +67,7 @@ class Backfill:
         self._blocking = in_executor(loop)
         self._loop = loop
         self._trim_position = trim_position
+        self._applied = applied
         self._peers = peers
         self._alarms = alarms
         self._metrics = metrics
@@ -99,6 +101,7 @@ class Backfill:
 
     async def _run(self) -> None:
         delay_s, rounds = RETRY_MIN_S, 0
+        await self._replayed()
         while self.missing:
             if await self._round():
                 delay_s, rounds = RETRY_MIN_S, 0
@@ -113,6 +116,12 @@ class Backfill:
         self._raw.hold_campaigns(HOLD, False)
         self._wake()
         logger.warning("the log is whole again from entry %d on: this node may lead", self._log.first_index)
+
+    async def _replayed(self) -> None:
+        """A state from an older checkpoint does not know yet what was trimmed since: what this log holds will tell."""
+        last = self._log.tail.index
+        while self.missing and self._applied() < min(last, self._log.tail.index):  # noqa: ASYNC110
+            await asyncio.sleep(RETRY_MIN_S)
 
     def _tell(self, rounds: int) -> None:
         if rounds >= ALARM_AFTER:

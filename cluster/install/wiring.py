@@ -55,7 +55,8 @@ class Installs:
         )  # fmt: skip
         self._backfill = Backfill(
             raw, log, fs, directory.path, repairs.client, loop, trim_position=lambda: parts.state.trim_position,
-            peers=repairs.peers, alarms=alarms, metrics=metrics, progress=progress, wake=wake,
+            applied=lambda: parts.state.applied.index, peers=repairs.peers, alarms=alarms, metrics=metrics,
+            progress=progress, wake=wake,
         )  # fmt: skip
         repairs.server.sources.update(
             {

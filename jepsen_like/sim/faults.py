@@ -15,7 +15,7 @@ LASTS_S = {
     "halves": (0.4, 2.5), "isolate": (0.4, 2.5), "one-way": (0.4, 2.5), "ring": (0.4, 2.0), "slow-link": (0.3, 2.0),
     "slow-disk": (0.3, 2.0), "eio": (0.3, 1.0), "enospc": (0.3, 1.0), "crash-before-ack": (0.1, 1.2),
     "crash-after-ack": (0.1, 1.2), "crash-after-vote": (0.05, 1.0), "crash-newborn": (0.1, 1.2),
-    "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5),
+    "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5), "away": (2.5, 5.0),
 }  # fmt: skip
 """Seconds until the fault is taken back; kinds without a row happen at once."""
 
@@ -42,6 +42,12 @@ def rot_times(options: Options) -> list[float]:
     return [rng.uniform(1.0, options.fault_phase_s) for _ in range(count)]
 
 
+def away_times(options: Options) -> list[float]:
+    """When a follower goes away for so long that the others may have trimmed what it needs, if there is retention."""
+    rng = stream(options.seed, "away")
+    return [rng.uniform(1.0, options.fault_phase_s - 3.0)] if options.retained_bytes else []
+
+
 def plan(options: Options) -> tuple[Fault, ...]:
     """The faults of a seed, by time. There is always one between an append and its ack, and one crash of a leader's."""
     rng = stream(options.seed, "faults")
@@ -58,6 +64,7 @@ def plan(options: Options) -> tuple[Fault, ...]:
     # Few enough faults may all be of one kind, and a trigger may wait in vain: these two always take effect.
     found += [(rng.uniform(1.0, options.fault_phase_s), kind) for kind in ("slow-link", "reset")]
     found += [(at_s, "rot") for at_s in rot_times(options)]
+    found += [(at_s, "away") for at_s in away_times(options)]
     faults = []
     for number, (at_s, kind) in enumerate(sorted(found)):
         lasts = round(rng.uniform(*LASTS_S[kind]), 3) if kind in LASTS_S else 0.0

@@ -17,7 +17,8 @@ def not_found(state: BrokerState, read_log: ReadLog) -> Iterator[str]:
     """A line for each message of a topic, and each of its keys, by which a query would not come upon it."""
     for topic in list(state.topics_by_id.values()):
         for queue_id in range(topic.queues):
-            for item in state.fetch(topic.id, queue_id, 0, state.max_offset(topic.id, queue_id)):
+            first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
+            for item in state.fetch(topic.id, queue_id, first, end - first):
                 yield from _not_found(state, topic, item, read_log(item.position, item.size))
 
 

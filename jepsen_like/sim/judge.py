@@ -14,6 +14,7 @@ from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, Foreign, id_of
 from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.readers import REGISTER_GROUP
+from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._copies: dict[int, Counter[str]] = defaultdict(Counter)
-        """Node -> how often each message stands in the foreign topic."""
+        self._foreign: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+        """Node -> (queue, offset, id) of every message in the foreign topic."""
 
     # --- the beginning -----------------------------------------------------------------------------------------------
 
@@ -61,9 +62,10 @@ class Judge:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def reader_has_all(self) -> bool:
-        """True when the consumer group got every message that was acknowledged."""
-        ids = self._world.reader.ids
-        return all(op.value["id"] in ids for op in self._world.recorder.ops if op.type == "ok" and op.f == "send")
+        """True when the consumer group got every message that was acknowledged, but for what is trimmed."""
+        ids, floor = self._world.reader.ids, self._world.floors()
+        acked = [op for op in self._world.recorder.ops if op.type == "ok" and op.f == "send"]
+        return all(op.value["id"] in ids or is_below(op, floor) for op in acked)
 
     def stored(self) -> bool:
         """Reads every replica and judges what it holds; false if something was found. Nobody writes any more."""
@@ -77,12 +79,11 @@ class Judge:
         return not violations
 
     async def _read_all(self, client: AsyncClient) -> None:
-        for machine in self._world.machines.values():
+        for machine in self._world.members():
             for queue in range(self._world.options.queues):
                 await self._read(client, machine.node_id, f"{machine.host}:{BROKER_PORT}", queue)
-                self._copies[machine.node_id] += Counter(
-                    await self._ids(client, FOREIGN_TOPIC, queue, f"{machine.host}:{BROKER_PORT}")
-                )
+                address = f"{machine.host}:{BROKER_PORT}"
+                self._foreign[machine.node_id] += await self._ids(client, FOREIGN_TOPIC, queue, address)
 
     async def _read(self, client: AsyncClient, node: int, address: str, queue: int) -> None:
         recorder, offset = self._world.recorder, 0
@@ -96,12 +97,12 @@ class Judge:
                 return
             offset = pulled.next_offset
 
-    async def _ids(self, client: AsyncClient, topic: str, queue: int, address: str) -> list[str]:
-        found: list[str] = []
+    async def _ids(self, client: AsyncClient, topic: str, queue: int, address: str) -> list[tuple[int, int, str]]:
+        found: list[tuple[int, int, str]] = []
         offset = 0
         while True:
             pulled = await client.pull(topic, queue, offset, 256, node=address)
-            found += [id_of(message.body) for message in pulled.messages]
+            found += [(queue, message.queue_offset, id_of(message.body)) for message in pulled.messages]
             if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
                 return found
             offset = pulled.next_offset
@@ -109,7 +110,9 @@ class Judge:
     def _check_log(self) -> None:
         monitor = self._world.monitor
         ops = [op for op in self._world.recorder.ops if op.f in ("send", "read")]
-        verdict = check_log(ops)
+        floor = self._world.floors()
+        monitor.sometimes["log trimmed"] += any(floor.values())
+        verdict = check_log(above(ops, floor))
         monitor.sometimes["unknown send found stored"] += verdict.unknown_stored
         for anomaly in verdict.anomalies[:5]:
             monitor.report("log", f"{anomaly.kind}: {anomaly.message_id}: {anomaly.what}")
@@ -118,10 +121,16 @@ class Judge:
 
     def _check_foreign(self) -> None:
         """docs/adr/0011: how many copies a retried foreign send may have."""
-        monitor = self._world.monitor
+        monitor, floor = self._world.monitor, self._world.floors()
+        whole = not any(lowest for (topic, _), lowest in floor.items() if topic == FOREIGN_TOPIC)
+        left = {
+            node: Counter(id for queue, offset, id in rows if offset >= floor.get((FOREIGN_TOPIC, queue), 0))
+            for node, rows in self._foreign.items()
+        }
         for foreign in self._world.retried():
             least, most = bounds(foreign)
-            for node, copies in self._copies.items():
+            least = least if whole else 0
+            for node, copies in left.items():
                 found = copies[foreign.message_id]
                 if not least <= found <= most:
                     ends = [attempt.ended for attempt in foreign.attempts]
@@ -129,12 +138,12 @@ class Judge:
                     monitor.report("foreign", f"{what}, {least} to {most} are right after {ends}")
             if most == 1 and sum(a.ended == "unknown" for a in foreign.attempts) and least == 1:
                 monitor.sometimes["retry answered by an earlier copy"] += 1
-        if len({tuple(sorted(copies.items())) for copies in self._copies.values()}) > 1:
+        if len({tuple(sorted(copies.items())) for copies in left.values()}) > 1:
             monitor.report("foreign", "replicas hold different messages in the foreign topic")
 
     def _check_catalogue(self) -> None:
         for name, exists in self._world.catalogue.exists.items():
-            for machine in self._world.machines.values():
+            for machine in self._world.members():
                 assert machine.node is not None
                 state = machine.node.state
                 there = name in (state.topics if name[0] == "t" else state.groups)
@@ -149,7 +158,7 @@ class Judge:
             monitor.check_all()
         except InvariantViolationError as error:
             monitor.report("invariant", str(error))
-        for machine in self._world.machines.values():
+        for machine in self._world.members():
             monitor.count_mended(machine)
             monitor.same_sums(machine)
             if machine.kv.recount() != machine.kv.sums:
@@ -157,7 +166,7 @@ class Judge:
 
     def _check_index(self) -> None:
         """On one replica: that the others have the same rows, their digests say."""
-        machines = list(self._world.machines.values())
+        machines = self._world.members()
         machine = machines[self._world.options.seed % len(machines)]
         assert machine.node is not None
         for what in islice(not_found(machine.node.state, machine.node.read_log), 3):

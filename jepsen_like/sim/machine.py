@@ -20,6 +20,7 @@ from cluster.config import (
     PeerNode,
     PeerSection,
     RaftSection,
+    RetentionSection,
     SendSection,
 )
 from cluster.environment import Environment
@@ -36,7 +37,7 @@ from raftlog.storage import layout
 from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
-from raftlog.storage.node_dir import create_node_dir
+from raftlog.storage.node_dir import create_joining_dir, create_node_dir
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, NodeId
 from statemachine.kv import KVCorruptError
@@ -55,6 +56,19 @@ LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 def host_of(node_id: int) -> str:
     """The ip address of a node's machine."""
     return f"10.0.0.{node_id}"
+
+
+def uuid_of(node_id: int) -> UUID:
+    """A node's."""
+    return UUID(int=node_id)
+
+
+def peer_of(node_id: int) -> PeerNode:
+    """Where a node is."""
+    host = host_of(node_id)
+    return PeerNode(
+        id=node_id, host=host, port=PEER_PORT, listeners={name: f"{host}:{port}" for name, port in LISTENERS.items()}
+    )
 
 
 class SimClock:
@@ -125,6 +139,8 @@ class Machine:
         """The last crash took rows that had been applied."""
         self.was_installing = False
         """Since the last start, a snapshot was to take the place of the log."""
+        self.backfilling = False
+        """It lacked older segments when it started."""
         self.boots = 0
         self.spoiled = False
         self.held = 0
@@ -133,11 +149,14 @@ class Machine:
         """Entries that were damaged here on purpose."""
         self.loss: Loss | None = None
         """What the next power failure in the middle of a write leaves; None: chance decides."""
+        self.retired = False
+        """It was switched off for good."""
         self.config = config_of(node_id, options)
-        voters = tuple(Voter(NodeId(i), UUID(int=i)) for i in range(1, options.nodes + 1))
+        voters = tuple(Voter(NodeId(i), uuid_of(i)) for i in range(1, options.nodes + 1))
         self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
-        identity = Identity(CLUSTER, GROUP_ID, node_id, UUID(int=node_id), START_WALL_MS)
-        create_node_dir(self.fs, DATA, identity, genesis)
+        identity = Identity(CLUSTER, GROUP_ID, node_id, uuid_of(node_id), START_WALL_MS)
+        create = create_node_dir if node_id <= options.nodes else create_joining_dir
+        create(self.fs, DATA, identity, genesis)
 
     @property
     def up(self) -> bool:
@@ -148,7 +167,7 @@ class Machine:
 
     def start(self) -> None:
         """Starts the node, as an init system does: again and again."""
-        if self.up or self.held:
+        if self.up or self.held or self.retired:
             return
         if self.host in self.network.links.down:
             self.network.links.down.discard(self.host)
@@ -191,6 +210,7 @@ class Machine:
 
     def _closed(self, node: Node) -> None:
         self._look_for_install()
+        self.kv = self.kv.crash(self.kv.unsynced)  # what a next life opens
 
     def _look_for_install(self) -> None:
         self.was_installing = self.was_installing or self.fs.exists(DATA / layout.INSTALL)
@@ -207,6 +227,11 @@ class Machine:
         says)."""
         if self.up:
             self._end("power" if power else "kill", power=power, loss=loss)
+
+    def retire(self) -> None:
+        """It is switched off, and nobody will ever see its disk again."""
+        self.kill(power=True)
+        self.retired = True
 
     def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
         process = self.process
@@ -328,13 +353,7 @@ class LaneEvents:
 def config_of(node_id: int, options: Options) -> Config:
     """The node's configuration with the seed's knobs, made without the rules for people: they forbid small limits."""
     host = host_of(node_id)
-    peers = tuple(
-        PeerNode(
-            id=i, host=host_of(i), port=PEER_PORT,
-            listeners={name: f"{host_of(i)}:{port}" for name, port in LISTENERS.items()},
-        )
-        for i in range(1, options.nodes + 1)
-    )  # fmt: skip
+    peers = tuple(peer_of(i) for i in sorted({*range(1, options.nodes + 1), node_id}))
     listeners = tuple(
         Listener(name=name, bind=host, port=port, advertised=f"{host}:{port}") for name, port in LISTENERS.items()
     )
@@ -354,4 +373,7 @@ def config_of(node_id: int, options: Options) -> Config:
         ),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
+        retention=RetentionSection(
+            hours=0, bytes_max=options.retained_bytes, delete_when="", every_ms=200, delete_gap_ms=20
+        ),
     )  # fmt: skip

@@ -198,6 +198,7 @@ class Monitor:
         report = node.parts.directory.log.report
         count["database lost applied rows"] += machine.applied_lost
         machine.applied_lost = False
+        machine.backfilling = node.installs.missing_bytes > 0
         count["torn tail cut"] += report.torn_bytes_cut > 0
         count["entries replayed at a start"] += report.entries - 1 > node.state.applied.index
         count["restart with nothing above the sync mark"] += not report.clean and not report.torn_bytes_cut
@@ -237,6 +238,9 @@ class Monitor:
         except InvariantViolationError as error:
             self.report("invariant", str(error))
         self.same_sums(machine)
+        if machine.backfilling and not node.installs.missing_bytes:
+            machine.backfilling = False
+            self.sometimes["backfill finished"] += 1
 
     def same_sums(self, machine: Machine) -> None:
         """Replicas that have applied equally far have equal rows."""
@@ -263,8 +267,14 @@ class Monitor:
         others = [one for one in self.machines.values() if one is not machine and not one.up]
         if how == "power" and 2 * (len(others) + 1) > len(self.machines):
             self.sometimes["power failure of a majority"] += 1
-        if machine.process is not None:
-            self._process.pop(machine.process, None)
+        if machine.process is not None and self._process.pop(machine.process, None) is not None:
+            self._count_change(machine)
+
+    def _count_change(self, machine: Machine) -> None:
+        assert machine.node is not None
+        raft = machine.node.raw.raft
+        if raft.role is Role.LEADER and raft.members.current.index > raft.log.commit_index:
+            self.sometimes["leader died during a change of members"] += 1
 
     def broken(self, what: str, error: BaseException) -> None:
         """A node ended by itself."""

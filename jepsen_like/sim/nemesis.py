@@ -15,7 +15,8 @@ from jepsen_like.sim.monitor import Monitor, grants_vote
 from jepsen_like.sim.network import Edge, Network
 from jepsen_like.sim.options import TRIGGERS
 from raftlog.core.raft import Raft
-from raftlog.types import NodeId, Role
+from raftlog.errors import RaftLogError
+from raftlog.types import NOBODY, NodeId, Role
 
 
 class Nemesis:
@@ -38,7 +39,7 @@ class Nemesis:
             "pause-leader": self._pause_leader, "halves": self._halves, "isolate": self._isolate,
             "one-way": self._one_way, "ring": self._ring, "slow-link": self._slow_link, "reset": self._reset,
             "slow-disk": self._slow_disk, "eio": self._eio, "enospc": self._enospc, "clock": self._clock,
-            "transfer": self._transfer, "rot": self._rot,
+            "transfer": self._transfer, "rot": self._rot, "away": self._away,
         }  # fmt: skip
         monitor.on_turn = self._on_turn
         monitor.on_drained = self._on_drained
@@ -128,6 +129,11 @@ class Nemesis:
         machine = self._some(rng)
         if machine is not None:
             self._down(fault, machine, power=False)
+
+    def _away(self, fault: Fault, rng: random.Random) -> None:
+        followers = [machine for machine in self._up() if machine is not self.leader()]
+        if followers:
+            self._down(fault, rng.choice(followers), power=rng.random() < 0.5)
 
     def _power(self, fault: Fault, rng: random.Random) -> None:
         machine = self._some(rng)
@@ -282,8 +288,8 @@ class Nemesis:
 
     def _rot(self, fault: Fault, rng: random.Random) -> None:
         """Always on the same machine: what rots on a minority can be mended from the others."""
-        seed = self.machines[NodeId(1)].options.seed
-        machine = self.machines[NodeId(1 + seed % len(self.machines))]
+        options = self.machines[NodeId(1)].options
+        machine = self.machines[NodeId(1 + options.seed % options.nodes)]
         if not machine.up or not hasattr(machine.node, "raw"):
             return
         index = rng.randint(1, max(1, _raft(machine).log.commit_index))
@@ -306,8 +312,11 @@ class Nemesis:
         leader = self.leader()
         if leader is None or leader.node is None or leader.process is None or leader.process.paused:
             return
-        to = rng.choice([node_id for node_id in self.machines if node_id != leader.node_id])
-        leader.process.run(leader.node.transfer, to)
+        to = rng.choice([node for node in leader.node.raw.membership.voter_ids if node != leader.node_id] or [NOBODY])
+        try:
+            leader.process.run(leader.node.transfer, to)
+        except (RaftLogError, ValueError):
+            return  # nobody else votes, or that one could not lead
         self.monitor.sometimes["leadership transferred"] += 1
         self._took(fault, f"node {leader.node_id} is told to hand over to node {to}")
 

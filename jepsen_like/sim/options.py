@@ -10,7 +10,7 @@ FAULT_KINDS = (
     "enospc", "clock", "transfer", "crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn",
     "torn-write", "isolate-with-suffix", "pause-leader", "kill-all",
 )  # fmt: skip
-"""Every fault of the simulator; docs/testing.md says what each does."""
+"""The faults that are drawn; docs/testing.md says what each does, and what else a plan holds."""
 TRIGGERS = frozenset(
     ("crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn", "torn-write", "isolate-with-suffix")
 )
@@ -58,6 +58,8 @@ class Options(NamedTuple):
     acked_min: int
     event_budget: int
     checkpoint_every_ms: int
+    retained_bytes: int
+    """Of log that retention leaves; 0: all."""
 
     def describe(self) -> str:
         """One line."""
@@ -84,7 +86,7 @@ def draw(seed: int) -> Options:
         kinds[kind] = max(1, kinds[kind])
     low = rng.choice((0.0001, 0.0005, 0.002))
     disk = rng.choice((0.0003, 0.001, 0.004))
-    return Options(
+    drawn = Options(
         seed=seed,
         nodes=rng.choice((3, 3, 3, 3, 3, 3, 3, 5)),
         tick_ms=rng.choice((15, 25, 50)),
@@ -117,4 +119,14 @@ def draw(seed: int) -> Options:
         acked_min=rng.choice((220, 260, 320)),
         event_budget=400_000,
         checkpoint_every_ms=2000,
+        retained_bytes=0,
     )
+    return _with_retention(drawn, stream(seed, "retention"))
+
+
+def _with_retention(drawn: Options, rng: random.Random) -> Options:
+    """In half of the seeds old segments go, so early that a node that is away for seconds needs a snapshot."""
+    if rng.random() < 0.5:
+        return drawn
+    size = rng.choice((12 << 10, 16 << 10, 24 << 10))
+    return drawn._replace(segment_size=size, checkpoint_every_ms=300, retained_bytes=rng.choice((1, 2, 4)) * size)

@@ -28,8 +28,12 @@ Report = Callable[[str, str], None]
 class GroupReader:
     """One member of a consumer group at a time: reads, commits, leaves with or without a commit, comes back."""
 
-    def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
+    def __init__(
+        self, host: ClientHost, recorder: Recorder, report: Report, first_offset: Callable[[int], int] = lambda queue: 0
+    ) -> None:
+        """`first_offset(queue)`: below it retention may have taken messages away."""
         self.host, self.recorder, self._report = host, recorder, report
+        self._first_offset = first_offset
         self.rng = host.rng
         self.stopped = False
         self.done = 0
@@ -105,13 +109,14 @@ class GroupReader:
         due = self._next.get(queue)
         if due is None and offset < self._floor[queue] and (queue, offset) not in self._doubtful:
             self._report("consumer", f"queue {queue} begins at {offset}, {self._floor[queue]} was committed")
-        if due is not None and offset != due:
+        moved = (due is None or offset > due) and 0 < offset <= self._first_offset(queue)
+        if due is not None and offset != due and not moved:
             self._report("consumer", f"queue {queue}: offset {offset} where {due} was due")
         self._next[queue] = offset + 1
         known = self.seen.setdefault((queue, offset), message_id)
         if known != message_id:
             self._report("consumer", f"queue {queue} offset {offset} was {known!r} and is now {message_id!r}")
-        if (queue, offset - 1) not in self.seen and offset:
+        if (queue, offset - 1) not in self.seen and offset and not moved:
             self._report("consumer", f"queue {queue}: {offset} came before {offset - 1} ever did")
         self.ids.add(message_id)
 

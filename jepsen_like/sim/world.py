@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 from cluster.node import Node
 from cluster.remoting import server
-from jepsen_like.sim.clients import ClientHost, Foreign, ForeignProducer, OwnProducer
+from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.faults import Fault, plan
 from jepsen_like.sim.judge import Judge
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
@@ -19,15 +20,19 @@ from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.monitor import Monitor, Violation
 from jepsen_like.sim.nemesis import Nemesis
 from jepsen_like.sim.network import Links, Network
+from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
 from raftlog.types import NodeId
 
 FIRST_LEADER_S = 30.0
 PROGRESS_S = 30.0
 """Virtual seconds after the heal within which every node leads or follows and writes are taken."""
+MEMBERS_S = 60.0
+"""And within which members that were to join have joined, and those that were to leave are gone."""
 FINISH_S = 90.0
 """And within which every client has what it waits for."""
 EXTRA_PHASES = 3
@@ -80,13 +85,25 @@ class World:
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
         self.loop.after_event = self.monitor.after_event
-        self.machines = {i: Machine(i, options, self.loop, self.network, self.monitor) for i in ids}
-        for machine in self.machines.values():
-            self.monitor.add(machine)
+        self.machines: dict[NodeId, Machine] = {}
+        for node_id in ids:
+            self._add_machine(node_id)
         self.recorder = Recorder(self.loop)
         self._add_clients()
         hosts = [host.process.host for host in self.hosts[:-1]]  # nobody needs to hear the vandal
         self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts)
+        self.operator = Operator(
+            options, self.machines, self.monitor, self.nemesis.leader, self._add_machine, self._tasks()
+        )
+
+    def _tasks(self) -> Sequence[Task]:
+        return tasks(self.options)
+
+    def _add_machine(self, node_id: NodeId) -> Machine:
+        machine = Machine(node_id, self.options, self.loop, self.network, self.monitor)
+        self.monitor.add(machine)
+        self.machines[node_id] = machine
+        return machine
 
     def _add_clients(self) -> None:
         options, report, recorder = self.options, self.monitor.report, self.recorder
@@ -99,7 +116,7 @@ class World:
 
         self.producers = [OwnProducer(n, host(), recorder) for n in range(options.producers)]
         self.foreign = [ForeignProducer(n, host(), recorder, by_host) for n in range(options.foreign)]
-        self.reader = GroupReader(host(), recorder, report)
+        self.reader = GroupReader(host(), recorder, report, lambda queue: self.floors().get((TOPIC, queue), 0))
         self.register = OffsetRegister(host(), recorder, report)
         self.catalogue = Catalogue(host(), recorder)
         self.auditor = host()
@@ -147,6 +164,7 @@ class World:
         for client in self._clients():
             client.start()
         self.nemesis.start()
+        self.operator.start()
         self._pass_time(self.options.fault_phase_s)
         end = self.loop.now + EXTRA_PHASES * self.options.fault_phase_s
         while not self._enough() and self.loop.now < end and not self.monitor.violations:
@@ -158,7 +176,8 @@ class World:
     def _heal(self) -> None:
         self.monitor.log("heal")
         self.nemesis.heal()
-        self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
+        if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
+            self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
 
     def _finish(self) -> None:
         """What was stored is judged before the wait for the reader: what is lost never comes to it either."""
@@ -212,24 +231,32 @@ class World:
 
     # --- states ------------------------------------------------------------------------------------------------------
 
+    def floors(self) -> Floors:
+        """What retention may have taken from the topics of the load."""
+        return floors(self.machines.values(), (TOPIC, FOREIGN_TOPIC))
+
+    def members(self) -> list[Machine]:
+        """Machines whose nodes belong to the group, or will, when all is done."""
+        return [machine for machine in self.machines.values() if not machine.retired]
+
     def _writable(self) -> bool:
         return any(m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
                    for m in self.machines.values())  # fmt: skip
 
     def _running(self) -> list[Node]:
-        return [m.node for m in self.machines.values() if m.node is not None and hasattr(m.node, "raw")]
+        return [m.node for m in self.members() if m.node is not None and hasattr(m.node, "raw")]
 
     def _healthy(self) -> bool:
         if not self._writable():
             return False
         nodes = self._running()
-        return len(nodes) == len(self.machines) and len({node.raw.term for node in nodes}) == 1
+        return len(nodes) == len(self.members()) and len({node.raw.term for node in nodes}) == 1
 
     def _equal(self) -> bool:
         nodes = self._running()
         marks = {(n.state.applied, n.raw.raft.log.tail.index, n.raw.commit_index) for n in nodes}
-        return len(nodes) == len(self.machines) and len(marks) == 1 and all(
-            n.state.applied.index == n.raw.raft.log.tail.index for n in nodes
+        return len(nodes) == len(self.members()) and len(marks) == 1 and all(
+            n.state.applied.index == n.raw.raft.log.tail.index and not n.installs.missing_bytes for n in nodes
         )  # fmt: skip
 
     def _processes(self) -> list[Process]:
@@ -258,7 +285,7 @@ class World:
         return Verdict(
             seed=self.options.seed, violations=tuple(monitor.violations), acked=recorder.acked,
             unknown=sum(count for name, count in recorder.counts.items() if name.endswith(" info")),
-            faults=dict(sorted(self.nemesis.applied.items())),
+            faults=dict(sorted((self.nemesis.applied + Counter(self.operator.applied)).items())),
             between_append_and_ack=self.nemesis.between_append_and_ack,
             leader_changes=max(0, len(monitor.leaders) - 1), events=events, virtual_s=round(now, 3),
             cpu_s=round(cpu_s, 3), hash=digest, sometimes=dict(monitor.sometimes),

@@ -1,0 +1,57 @@
+"""What retention has taken away: below the first offset of a queue a message may be missing, above it none may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from jepsen_like.history import Op
+from jepsen_like.sim.machine import Machine
+
+Floors = dict[tuple[str, int], int]
+"""(topic, queue id) -> the highest first offset that any node has applied."""
+
+
+def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
+    """As the running nodes have it."""
+    found: Floors = {}
+    for topic in topics:
+        for state in [machine.node.state for machine in machines if machine.node is not None]:
+            known = state.topics.get(topic)
+            for queue in range(known.queues if known is not None else 0):
+                assert known is not None
+                found[topic, queue] = max(found.get((topic, queue), 0), state.min_offset(known.id, queue))
+    return found
+
+
+def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
+    """The history as if what is trimmed had never been sent: the rest must be all there."""
+    if not any(floor.values()):
+        return list(ops)
+    kept = list(ops)
+    gone = {op.process for op in kept if op.f == "send" and op.type == "ok" and is_below(op, floor)}
+    lowest = {
+        op.process: floor.get((op.value["topic"], op.value["queue_id"]), 0)
+        for op in kept
+        if op.f == "read" and op.type == "invoke"
+    }
+    left = [op for op in kept if op.process not in gone]
+    return [replace(_cut(op, lowest.get(op.process, 0)), index=number) for number, op in enumerate(left)]
+
+
+def is_below(op: Op, floor: Floors) -> bool:
+    """Whether an acknowledged send is among what was trimmed."""
+    value = op.value
+    return bool(value["queue_offset"] < floor.get((value["topic"], value["queue_id"]), 0))
+
+
+def _cut(op: Op, lowest: int) -> Op:
+    if not lowest:
+        return op
+    value = dict(op.value)
+    if "offset" in value:
+        value["offset"] = max(value["offset"], lowest)
+    if "messages" in value:
+        value["messages"] = [row for row in value["messages"] if row[0] >= lowest]
+    return replace(op, value=value)
