@@ -61,6 +61,8 @@ class CuttableLog(TrimmableLog):
             if not self._is_here(entry):
                 if entry.index == 0:
                     raise FrameError("GENESIS differs: the entries are of another cluster")
+                if entry.index == self.first_index:
+                    raise FrameError(f"entry {entry.index} differs, and the log was trimmed up to it: it is committed")
                 rest = entries[number:]
                 tail = self._tail_before(entry)
                 self._check_chain(tail, rest)  # before anything is removed

@@ -25,10 +25,6 @@ from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header
 from raftlog.storage.segment_index import SegmentIndex, encode_index
 from raftlog.types import LogTail
 
-SEGMENTS_KEPT = 2
-"""The active file, and the one before it: a roll that a crash left without a frame goes back to that one, and so does a
-conflict that removes all of the active file."""
-
 
 class TrimmableLog(RepairableLog):
     """See the module. Any thread; `remove_files` and `prepend` wait for each other."""
@@ -43,11 +39,12 @@ class TrimmableLog(RepairableLog):
         """Held while files below the first entry come or go."""
 
     def trim(self, position: int) -> list[Path]:
-        """Forgets the segment files that end at or below `position`, but never the newest two; returns those that are
+        """Forgets the segment files that end at or below `position`, but never the active one; returns those that are
         to be removed (`remove_files`).
 
-        Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list is empty.
-        Whoever reads what is trimmed, in any thread, gets it whole or OutOfRangeError.
+        The caller knows that the entry at `position` is committed, because the first entry of a log never gives way to
+        a conflict. Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list is
+        empty. Whoever reads what is trimmed, in any thread, gets it whole or OutOfRangeError.
         """
         if not self._cutting.acquire(blocking=False):
             return []
@@ -55,7 +52,9 @@ class TrimmableLog(RepairableLog):
             with self._publishing:
                 segments = self._segments
                 ends = [segment.base for segment in segments[1:]]
-                count = max(0, min(bisect_right(ends, position), len(segments) - SEGMENTS_KEPT))
+                if ends and self._tail.end_position == ends[-1]:  # rolled, and no entry in the new file yet
+                    ends.pop()
+                count = bisect_right(ends, position)
                 self._segments = segments[count:]
             if count:
                 self.damage.begin_at(self.previous)

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from damaged_disk import row
 
-from raftlog.errors import CorruptLogError, DamagedLogError, DiskFullError, FrameError, OutOfRangeError, StorageError
+from raftlog.errors import (
+    CorruptLogError,
+    DamagedLogError,
+    DiskFullError,
+    FrameError,
+    OutOfRangeError,
+    OutOfSpaceError,
+    StorageError,
+)
 from raftlog.storage import log_first
 from raftlog.storage.log_build import SegmentBuild
 from raftlog.storage.memory_fs import MemoryFileSystem
@@ -109,10 +117,45 @@ def test_files_that_end_at_or_below_the_position_are_given_up(trimmed: Trimmed, 
     assert log.trim(bases[4] - below) == []
 
 
-def test_the_newest_two_files_stay(trimmed: Trimmed) -> None:
-    paths = trimmed.log.trim(1 << 60)
-    assert [int(path.stem) for path in paths] == trimmed.bases[:-2]
-    assert trimmed.log.trim(1 << 60) == []
+def test_the_active_file_stays(trimmed: Trimmed) -> None:
+    log = trimmed.log
+    paths = log.trim(1 << 60)
+    assert [int(path.stem) for path in paths] == trimmed.bases[:-1]
+    assert log.trim(1 << 60) == []
+    assert log.remove_files(paths) == 9
+    first = log.first_index
+    trimmed.check(first)
+    trimmed.open()
+    trimmed.check(first)
+    trimmed.append(5)
+    trimmed.check(first)
+
+
+def test_the_file_before_one_without_an_entry_stays(trimmed: Trimmed) -> None:
+    log, fs = trimmed.log, trimmed.fs
+    while not (rolls := trimmed.frames(log.tail, [900]))[0].flags:
+        trimmed.append(1)
+    fs.space_left = 4096 + 500  # for the new file and the sidecar of the one before, not for the entry
+    with pytest.raises(OutOfSpaceError):
+        log.append(rolls)
+    segments = log._segments
+    assert segments[-1].base == log.tail.end_position
+    assert log.remove_files(log.trim(1 << 60)) == len(segments) - 2
+    fs.crash(1)
+    fs.space_left = 1 << 40
+    log = trimmed.open()
+    assert "last file without a frame" in log.report.rows
+    trimmed.append(6)
+    trimmed.check(log.first_index)
+
+
+def test_the_first_entry_never_gives_way(trimmed: Trimmed) -> None:
+    log = trimmed.log
+    trimmed.trim(4)
+    first = trimmed.entries[log.first_index]
+    with pytest.raises(FrameError, match="it is committed"):
+        log.append(trimmed.frames(trimmed.tail_before(first), [10], term=2))
+    trimmed.check(log.first_index)
 
 
 @row("trimmed")

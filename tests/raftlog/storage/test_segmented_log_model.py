@@ -1,4 +1,4 @@
-"""SegmentedLog against a list: random appends, conflicts, restarts, power cuts, reads."""
+"""SegmentedLog against a list: random appends, conflicts, trims, files put in front, restarts, power cuts, reads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raftlog.errors import OutOfRangeError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.log_build import SegmentBuild
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail, NodeId
@@ -33,6 +34,10 @@ class LogMachine(RuleBasedStateMachine):
         self.fs = MemoryFileSystem()
         self.fs.mkdir(DATA)
         self.term = 1
+        self.first = 0
+        """Index of the log's first entry."""
+        self.given_up: list[Path] = []
+        """What was trimmed, and is not removed yet."""
         self.model = [GENESIS.entry()]
         self.log = SegmentedLog.create(self.fs, DATA, genesis=self.model[0], segment_size=SEGMENT_SIZE)
 
@@ -64,15 +69,16 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.model) > 1)
     def conflict(self, payload_sizes: list[int], data: st.DataObject) -> None:
         self.term += 1
-        cut = data.draw(st.integers(1, len(self.model) - 1))
-        overlap = data.draw(st.integers(1, cut))
+        low = self.first + 1
+        cut = data.draw(st.integers(low, max(low, len(self.model) - 1)))
+        overlap = data.draw(st.integers(low, cut))
         batch = self.frames(cut, payload_sizes)
         self.log.append(self.model[overlap:cut] + batch)
         self.model[cut:] = batch
 
     @rule(data=st.data())
     def append_what_is_there(self, data: st.DataObject) -> None:
-        low = data.draw(st.integers(0, len(self.model) - 1))
+        low = data.draw(st.integers(self.first, len(self.model) - 1))
         high = data.draw(st.integers(low + 1, len(self.model)))
         self.log.append(self.model[low:high])
 
@@ -88,7 +94,35 @@ class LogMachine(RuleBasedStateMachine):
     def prepare(self) -> None:
         if self.log.needs_next():
             self.log.prepare_next()
-        assert self.log.first_index == 0
+
+    @rule(data=st.data(), remove=st.booleans())
+    def trim(self, data: st.DataObject, remove: bool) -> None:
+        bases = [entry.position for entry in self.model if entry.flags]
+        position = data.draw(st.integers(0, self.log.tail.end_position))
+        self.given_up += self.log.trim(position)
+        limit = max(base for base in bases if base <= position)
+        self.first = max(self.first, next(entry.index for entry in self.model if entry.position == limit))
+        if remove:
+            self.log.remove_files(self.given_up)
+            self.given_up = []
+
+    @rule()
+    @precondition(lambda self: self.first > 0)
+    def prepend(self) -> None:
+        end = self.log.previous
+        inside = [entry for entry in self.model[: self.first] if entry.position >= end.segment_base]
+        build = SegmentBuild(self.fs, DATA / "install" / "backfill.tmp", GROUP, self.tail_at(inside[0].index))
+        build.append_raw(b"".join(entry.header + entry.payload for entry in inside))
+        self.log.prepend(build.finish())
+        self.first = inside[0].index
+
+    def found_again(self) -> None:
+        """After a start: what was trimmed and not removed is there again, what was removed is not."""
+        assert self.log.first_index <= self.first
+        if self.given_up:
+            assert self.log.first_position <= int(self.given_up[0].stem)
+        self.first = self.log.first_index
+        self.given_up = []
 
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:
@@ -97,15 +131,17 @@ class LogMachine(RuleBasedStateMachine):
         self.log = SegmentedLog.open(self.fs, DATA, group_id=GROUP)
         assert self.log.report.clean == clean
         assert self.log.report.torn_bytes_cut == 0
+        self.found_again()
 
     @rule(seed=st.integers(0, 1 << 32))
     def power_cut(self, seed: int) -> None:
         self.fs.crash(seed)
         self.log = SegmentedLog.open(self.fs, DATA, group_id=GROUP)
+        self.found_again()
 
     @rule(data=st.data(), bytes_max=st.sampled_from([0, 64, 512, 600, 3000, 10_000, 1 << 30]))
     def read(self, data: st.DataObject, bytes_max: int) -> None:
-        low = data.draw(st.integers(0, len(self.model) - 1))
+        low = data.draw(st.integers(self.first, len(self.model) - 1))
         high = data.draw(st.integers(low + 1, len(self.model)))
         expected = [self.model[low]]
         budget = bytes_max - self.model[low].size
@@ -119,11 +155,17 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def read_bytes(self, data: st.DataObject) -> None:
         raw = b"".join(entry.header + entry.payload for entry in self.model)
-        position = data.draw(st.integers(0, len(raw)))
+        begin = self.model[self.first].position
+        position = data.draw(st.integers(begin, len(raw)))
         size = data.draw(st.integers(0, min(len(raw) - position, 9000)))
         assert self.log.read_at(position, size) == raw[position : position + size]
         with pytest.raises(OutOfRangeError):
             self.log.read_at(position, len(raw) - position + 1)
+        if self.first:
+            with pytest.raises(OutOfRangeError):
+                self.log.read_at(begin - 1, 2)
+            with pytest.raises(OutOfRangeError):
+                self.log.read_entries(self.first - 1, len(self.model), 1 << 30)
 
     @invariant()
     def matches(self) -> None:
@@ -131,11 +173,13 @@ class LogMachine(RuleBasedStateMachine):
             return
         assert self.log.tail == self.tail_at(len(self.model))
         ranges: list[tuple[int, int]] = []
-        for entry in self.model:
+        for entry in self.model[self.first :]:
             if not ranges or ranges[-1][1] != entry.term:
                 ranges.append((entry.index, entry.term))
         assert self.log.term_ranges() == ranges
-        bases = [entry.position for entry in self.model if entry.flags]
+        bases = [entry.position for entry in self.model[self.first :] if entry.flags]
+        assert (self.log.first_index, self.log.previous) == (self.first, self.tail_at(self.first))
+        assert not self.log.damage.ranges
         assert [segment.base for segment in self.log._segments] == bases
 
 
