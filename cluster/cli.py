@@ -45,6 +45,7 @@ COMMANDS = {
     "retention": _here("retention", "Show where the log begins; give up what has expired."),
     "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
+    "node": _here("node", "Add, promote, replace and remove nodes; hand leadership over."),
     "logs": _here("logs", "Show what the nodes printed."),
     "topic": _here("topic", "Create, list, describe and delete topics."),
     "group": _here("group", "List and describe consumer groups."),

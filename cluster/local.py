@@ -88,7 +88,7 @@ class LocalCluster:
             try:
                 for node in waiting:
                     on_stage(f"starting node {node.id}")
-                    self._start(node.id)
+                    self.start(node.id)
                     started.append(node.id)
                 on_stage("waiting for a leader")
                 return self.wait_ready(timeout_s)
@@ -133,7 +133,7 @@ class LocalCluster:
             stop_nodes([node])
             check_ports([node])
             check_data_dirs(self.nodes)
-            pid = self._start(node_id)
+            pid = self.start(node_id)
             self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
             return pid
 
@@ -179,8 +179,8 @@ class LocalCluster:
         if count is not None and count != len(nodes):
             raise LocalError(
                 f"the cluster in {self.data} has {len(nodes)} nodes, not {count}",
-                "its members were fixed when it was made",
-                f"raftmq up --nodes {len(nodes)}    (or make another one with --data)",
+                "its members change while it runs, one at a time",
+                "raftmq up --detach, then raftmq node add or raftmq node remove ID    (or another one with --data)",
                 ExitCode.REFUSED,
             )
         check_data_dirs(nodes)
@@ -205,7 +205,8 @@ class LocalCluster:
     def _has_file(self) -> bool:
         return (self.data / CLUSTER_FILE).exists()
 
-    def _start(self, node_id: int) -> int:
+    def start(self, node_id: int) -> int:
+        """Starts one node whose directory is there; returns its pid. The caller holds the lock."""
         pid = start_node(read_cluster(self.data).node(node_id))
         self._set_pid(node_id, pid)
         return pid

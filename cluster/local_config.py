@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from cluster.config import FailpointsSection, dump, load
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
+from cluster.toml_text import toml_value
 
 HOST = "127.0.0.1"
 NODES_MAX = 9
@@ -46,8 +48,53 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
     """Makes each node's folder and its raftmq.toml; only what differs from the defaults stands in it."""
     for node in nodes:
-        node.home.mkdir(parents=True, exist_ok=True)
-        node.config_path.write_text(_toml(node, nodes, failpoints), encoding="utf-8")
+        write_config(node, nodes, failpoints=failpoints)
+
+
+def write_config(node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
+    """One node's folder and raftmq.toml; `nodes` are all members, this one too."""
+    node.home.mkdir(parents=True, exist_ok=True)
+    node.config_path.write_text(_toml(node, nodes, failpoints), encoding="utf-8")
+
+
+OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
+
+
+def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
+    """The same for a node that joins: whatever else the file `like` of another node says, this one says too."""
+    write_config(node, nodes)
+    settings = tomllib.loads(like.read_text(encoding="utf-8"))
+    with node.config_path.open("a", encoding="utf-8") as file:
+        for section, table in settings.items():
+            if section not in OWN_SECTIONS:
+                rows = [f"{key} = {toml_value(value)}" for key, value in table.items()]
+                file.write("\n".join(["", f"[{section}]", *rows]) + "\n")
+
+
+def plan_node(data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> NodeRecord:
+    """One more node: RocketMQ's usual ports for its number if the others have theirs, else four in a row above all."""
+    usual = _record(data, node_id, 9876 + node_id - 1, 10911 + 10 * (node_id - 1), 10912 + 10 * (node_id - 1),
+                    9644 + node_id - 1)  # fmt: skip
+    taken = {port for node in known for port in node.ports.values()}
+    is_usual = all(node.namesrv_port == 9876 + node.id - 1 for node in known)
+    if is_usual and all(is_free(port) and port not in taken for port in usual.ports.values()):
+        return usual
+    first = max(taken, default=20000) + 1
+    for base in range(first, min(first + 200, 65532)):
+        ports = range(base, base + 4)
+        if all(is_free(port) for port in ports):
+            return _record(data, node_id, *ports)
+    raise LocalError(
+        f"there are no four free ports for node {node_id}",
+        f"200 places from {first} upwards were tried",
+        "raftmq down && raftmq up --base-port P    (with a P of your choice; then raftmq node add)",
+        ExitCode.REFUSED,
+    )
+
+
+def _record(data: Path, node_id: int, namesrv: int, broker: int, peer: int, admin: int) -> NodeRecord:
+    log = str(data / f"n{node_id}" / "node.log")
+    return NodeRecord(node_id, None, broker, namesrv, peer, admin, log)
 
 
 def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> str:

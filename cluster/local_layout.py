@@ -28,7 +28,7 @@ CLUSTER_FILE = "cluster.json"
 CLUSTER_SCHEMA = 1
 
 
-class NodeRecord(msgspec.Struct, frozen=True):
+class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One node. `pid` is None while no process that we started runs."""
 
     id: int
@@ -38,6 +38,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     peer_port: int
     admin_port: int
     log: str
+    replaces: int | None = None
+    """The node whose place it is to take, until it has."""
 
     @property
     def home(self) -> Path:
@@ -75,6 +77,10 @@ class ClusterFile(msgspec.Struct, frozen=True):
         raise LocalError(
             f"there is no node {node_id}", f"this cluster has the nodes {known}", f"use one of {known}", ExitCode.USAGE
         )
+
+    def without(self, node_id: int) -> ClusterFile:
+        """The same cluster less one node."""
+        return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.id != node_id])
 
     def with_pid(self, node_id: int, pid: int | None) -> ClusterFile:
         """The same cluster with another process (or none) for one node."""

@@ -167,6 +167,11 @@ def _bind_error(port: int) -> int | None:
     return None
 
 
+def is_free(port: int) -> bool:
+    """Whether a node could listen there now."""
+    return _bind_error(port) is None
+
+
 def port_owner(port: int) -> str | None:
     """Who listens on a TCP port of this machine, as "python3 (pid 71)", or None if the system does not tell."""
     import psutil

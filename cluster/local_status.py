@@ -26,6 +26,11 @@ class NodeView(NamedTuple):
         """It answers and knows a leader."""
         return self.status is not None and bool(self.status.get("leader"))
 
+    @property
+    def is_removed(self) -> bool:
+        """It says that it was removed from the cluster: nobody leads it any more."""
+        return any(alarm["key"] == "removed" for alarm in (self.status or {}).get("alarms", ()))
+
 
 class ClusterView(NamedTuple):
     """All nodes at about one moment. Leader and term are those of the highest term that any node knows."""
@@ -57,7 +62,7 @@ class ClusterView(NamedTuple):
     @property
     def ready(self) -> bool:
         """Every node answers and knows the same leader, and writes are open."""
-        known = {view.status.get("leader") if view.status else None for view in self.nodes}
+        known = {view.status.get("leader") if view.status else None for view in self.nodes if not view.is_removed}
         return self.writes_open and known == {self.leader}
 
     def lag_of(self, node_id: int) -> int | None:

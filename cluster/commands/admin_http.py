@@ -22,6 +22,7 @@ _TIMEOUT_S = 10.0
 _EXIT_CODES = {
     "not_found": ExitCode.FAILED,
     "exists": ExitCode.REFUSED,
+    "refused": ExitCode.REFUSED,
     "no_leader": ExitCode.REFUSED,
     "not_leader": ExitCode.REFUSED,
     "leader_unreachable": ExitCode.REFUSED,
@@ -135,6 +136,9 @@ def _refused(answer: Any) -> LocalError:
         hint = "raftmq topic list    (or raftmq group list)"
     if code == "exists":
         hint = "raftmq topic create NAME --update    (or --keep, to be content with it as it is)"
+    if code == "refused" and ": " in error["message"]:
+        what, why = error["message"].split(": ", 1)
+        return LocalError(what, why, hint, ExitCode.REFUSED)
     reason = {
         "not_found": "the cluster has nothing of that name",
         "exists": "nothing was changed",

@@ -1,0 +1,289 @@
+"""`raftmq node`: who belongs to the cluster, adding, promoting, removing and replacing nodes, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.commands.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option
+from cluster.commands.common import console, data_dir, data_option, json_option, print_json, print_table
+from cluster.local_errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from cluster.local_members import Joined, LocalMembers
+
+NODE = click.argument("node", type=click.IntRange(1, 65535))
+
+
+@click.group()
+def node() -> None:
+    """Add, promote, replace and remove nodes; hand leadership over."""
+
+
+@node.command("list")
+@data_option
+@admin_option
+@json_option
+def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the members, where they are, and how far each is behind the leader."""
+    api = AdminApi(admin_addresses(admin, data))
+    view = _from_leader(api)
+    if as_json:
+        print_json({"schema": 1, **view})
+        return
+    out = console()
+    out.print(_headline(view))
+    print_table(
+        ["node", "role", "state", "lag", "match", "peers", "admin"],
+        [_row(view, member) for member in view["members"]],
+    )
+    if view["removed"]:
+        out.print("removed: " + ", ".join(str(member["id"]) for member in view["removed"]))
+
+
+def _from_leader(api: AdminApi) -> dict[str, Any]:
+    try:
+        return api.get("/v1/members")
+    except LocalError as error:
+        if error.exit_code is not ExitCode.REFUSED:
+            raise
+        return api.local("/v1/members")  # without a leader, what some node knows
+
+
+def _headline(view: dict[str, Any]) -> str:
+    voters = sum(member["role"] == "voter" for member in view["members"])
+    leader = f"node {view['leader']} leads" if view["leader"] else "no leader"
+    text = f"{leader} (term {view['term']}); {voters} voters, {view['quorum']} are a majority"
+    if view["removed_since"] is not None:
+        text += f"; node {view['node']}, which says so, was removed at entry {view['removed_since']}"
+    if not view["committed"]:
+        text += f"; a change is under way: {view['detail'] or view['reason']} (entry {view['index']})"
+    elif view["index"]:
+        text += f"; last change: {view['detail'] or view['reason']} (entry {view['index']}, committed)"
+    return text
+
+
+def _row(view: dict[str, Any], member: dict[str, Any]) -> list[object]:
+    place = f"{member['host']}:{member['port']}" if member["host"] else "unknown"
+    role = "leader" if member["leader"] else member["role"] + (" (stays)" if member["manual"] else "")
+    return [
+        str(member["id"]), role, _state(view, member), member["lag_entries"], member["match_index"], place,
+        member["admin"] or "-",
+    ]  # fmt: skip
+
+
+def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
+    if member["id"] == view["node"]:
+        return "drained" if view["drained"] else "ok"
+    if member["live"] is None:
+        return "connected" if member["connected"] else "not connected"
+    if not member["live"]:
+        return "silent"
+    if member["state"] == "SNAPSHOT":
+        return "fetches a snapshot"
+    if not member["fit"]:
+        return "not fit to lead"
+    if member["role"] == "learner" and not member["caught_up"]:
+        return "catches up"
+    return "ok"
+
+
+@node.command()
+@click.option("--id", "node_id", type=click.IntRange(1, 65535), metavar="N", help="Its id (else the next free one).")
+@click.option("--learner", is_flag=True, help="It stays a learner until: raftmq node promote.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The new node's raftmq.toml, on its own machine; with --via.",
+)  # fmt: skip
+@click.option("--via", metavar="URL", help="HTTP API of a member, as http://10.0.0.1:9644; with --config.")
+@data_option
+@json_option
+def add(
+    node_id: int | None, learner: bool, config: Path | None, via: str | None, data: str | None, as_json: bool
+) -> None:
+    """Add a node with an empty disk. It is sent the log, and votes when it has caught up.
+
+    In a local cluster this makes its configuration and directory, starts it, and waits. On another machine, give
+    --config and --via: the directory is made and the node added; then start it there with raftmq serve.
+    """
+    if (config is None) != (via is None):
+        raise LocalError(
+            "--config and --via belong together", "one names the new node's file, the other a member of the cluster",
+            "raftmq node add --config n4.toml --via http://10.0.0.1:9644", ExitCode.USAGE,
+        )  # fmt: skip
+    if config is not None and via is not None:
+        _add_elsewhere(config, via, node_id, learner=learner, as_json=as_json)
+        return
+    with _working(data) as members:
+        joined = members.add(node_id=node_id, learner=learner)
+    if as_json:
+        print_json({"schema": 1, **_joined(joined)})
+    else:
+        console().print(_joined_text(joined))
+
+
+def _add_elsewhere(config: Path, via: str, node_id: int | None, *, learner: bool, as_json: bool) -> None:
+    from cluster.members.elsewhere import prepare
+
+    api = AdminApi(admin_addresses(via))
+    prepared = prepare(config, api.get("/v1/members/join"), node_id)
+    body = {**prepared.request, "auto_promote": not learner}
+    added = api.post("/v1/members", body)
+    if as_json:
+        print_json({"schema": 1, "node": added["id"], "role": added["role"], "index": added["index"],
+                    "config": str(config), "data_dir": str(prepared.directory)})  # fmt: skip
+        return
+    out = console()
+    for line in prepared.notes:
+        out.print(line)
+    out.print(
+        f"[green]node {added['id']} is a {added['role']}[/] (entry {added['index']}), with nothing of the log yet"
+    )
+    out.print(f"start it     raftmq serve --config {config}")
+    out.print(f"watch it     raftmq node list --admin {via}")
+    if learner:
+        out.print(f"let it vote  raftmq node promote {added['id']} --admin {via}")
+
+
+@node.command()
+@NODE
+@data_option
+@admin_option
+@json_option
+def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Let a learner vote that was added with --learner and has caught up."""
+    changed = AdminApi(admin_addresses(admin, data)).post(f"/v1/members/{node}/promote", {})
+    _print_changed(changed, as_json)
+
+
+@node.command()
+@NODE
+@data_option
+@admin_option
+@json_option
+def remove(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Take a node out of the cluster.
+
+    Refused if the rest would have no majority. In a local cluster it is then stopped and its folder set aside;
+    elsewhere it says so itself, serves nobody, and can be stopped.
+    """
+    addresses = admin_addresses(admin, data)
+    if _is_elsewhere(admin, data):
+        changed = AdminApi(addresses).delete(f"/v1/members/{node}")
+        _print_changed(changed, as_json)
+        if not as_json:
+            console().print(f"node {node} serves nobody any more; stop it on its machine")
+        return
+    with _working(data) as members:
+        folder = members.remove(node)
+    if as_json:
+        print_json({"schema": 1, "node": node, "role": "removed", "folder": str(folder) if folder else None})
+        return
+    console().print(f"[green]node {node} is removed[/]" + (f"; what it had lies in {folder}" if folder else ""))
+
+
+@node.command()
+@NODE
+@data_option
+@json_option
+def replace(node: int, data: str | None, as_json: bool) -> None:
+    """Have a new node with an empty disk take the place of NODE, dead or alive, in a local cluster.
+
+    The new one joins, catches up and votes; then NODE is removed. Interrupted, the same command goes on. On other
+    machines: raftmq node add --config FILE --via URL, wait until it votes, raftmq node remove NODE.
+    """
+    with _working(data) as members:
+        joined, folder = members.replace(node)
+        voters = [member["id"] for member in members.members()["members"] if member["role"] == "voter"]
+    if as_json:
+        told = {**_joined(joined), "voters": voters, "replaced": node, "folder": str(folder) if folder else None}
+        print_json({"schema": 1, **told})
+        return
+    out = console()
+    out.print(f"[green]node {joined.record.id} has taken the place of node {node}[/]: voters {_names(voters)}")
+    if folder:
+        out.print(f"what node {node} had lies in {folder}; delete it when you no longer need it")
+
+
+@node.command()
+@NODE
+@click.option("--undo", is_flag=True, help="It may lead again.")
+@data_option
+@admin_option
+@json_option
+def drain(node: int, undo: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Have NODE hand leadership over and not lead until its next start, before work on its machine."""
+    view = AdminApi(admin_addresses(admin, data)).post(f"/v1/members/{node}/drain", {"drain": not undo})
+    if as_json:
+        print_json({"schema": 1, **view})
+    elif undo:
+        console().print(f"node {node} may lead again")
+    else:
+        console().print(f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo")
+
+
+@node.command()
+@NODE
+@data_option
+@admin_option
+@json_option
+def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Hand leadership to NODE; it must have nearly the whole log."""
+    view = AdminApi(admin_addresses(admin, data)).post("/v1/leader/transfer", {"to": node})
+    if as_json:
+        print_json({"schema": 1, **view})
+    else:
+        console().print(f"node {view['leader']} leads (term {view['term']})")
+
+
+def _is_elsewhere(admin: str | None, data: str | None) -> bool:
+    import os
+
+    return bool(admin) or (data is None and bool(os.environ.get(ADMIN_VARIABLE)))
+
+
+@contextmanager
+def _working(data: str | None) -> Iterator[LocalMembers]:
+    """The local cluster's members, with a line that tells the stage; Ctrl-C says what goes on without us."""
+    from cluster.local import LocalCluster
+    from cluster.local_members import LocalMembers
+
+    err = console(stderr=True)
+    try:
+        with err.status("asking the cluster") as spinner:
+            tell: Callable[[str], object] = spinner.update
+            yield LocalMembers(LocalCluster(data_dir(data)), tell)
+    except KeyboardInterrupt:
+        err.print("what was begun goes on by itself: raftmq node list; the same command waits for it again")
+        raise
+
+
+def _joined(joined: Joined) -> dict[str, object]:
+    record = joined.record
+    return {
+        "node": record.id, "role": joined.role, "index": joined.entry, "voters": joined.voters, "pid": record.pid,
+        "broker_port": record.broker_port, "namesrv_port": record.namesrv_port, "admin_port": record.admin_port,
+    }  # fmt: skip
+
+
+def _joined_text(joined: Joined) -> str:
+    record = joined.record
+    role = "votes" if joined.role == "voter" else "is a learner that has caught up"
+    where = f"name server 127.0.0.1:{record.namesrv_port}, admin 127.0.0.1:{record.admin_port}"
+    return f"[green]node {record.id} {role}[/]: voters {_names(joined.voters)}; {where}"
+
+
+def _print_changed(changed: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, **changed})
+    else:
+        role = {"voter": "votes", "learner": "is a learner", "removed": "is removed"}[changed["role"]]
+        console().print(f"[green]node {changed['id']} {role}[/]: voters {_names(changed['voters'])}")
+
+
+def _names(nodes: list[int]) -> str:
+    return ", ".join(map(str, nodes))

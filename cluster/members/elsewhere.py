@@ -1,0 +1,106 @@
+"""`raftmq node add --config FILE --via URL`: a new node on a machine of its own.
+
+FILE says what only that machine knows: node.id, node.data_dir, ports, and how others reach it. The other members are
+written into it from what the cluster says, and the data directory is made; both may be there already from an attempt
+that was interrupted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.config import Config, PeerNode, load
+from cluster.config_rules import ANY_ADDRESS
+from cluster.local_errors import ExitCode, LocalError
+from cluster.members.joining import add_request, make_directory, peer_tables
+from raftlog.storage.fs import OsFileSystem
+
+
+class Prepared(NamedTuple):
+    """What is on the new node's machine now."""
+
+    directory: Path
+    request: dict[str, Any]
+    """The body of `POST /v1/members`."""
+    notes: list[str]
+    """What was done, for people."""
+
+
+def prepare(file: Path, join: dict[str, Any], node_id: int | None) -> Prepared:
+    """Completes the file and makes the directory. Raises ConfigError, LocalError; both leave what was there."""
+    config = load(file)
+    _check(file, config, join, node_id)
+    own = config.peer_of(config.node.id)
+    _check_reachable(file, own, join)
+    notes = []
+    if _complete(file, config, own, join):
+        config = load(file)
+        notes.append(f"the other members are written into {file}")
+    directory = Path(config.node.data_dir)
+    fresh = not directory.exists()
+    identity = make_directory(OsFileSystem(), directory, config.node.id, join, time.time_ns() // 1_000_000)
+    notes.append(
+        f"{directory} is {'made' if fresh else 'there'}: node {config.node.id} of cluster {join['cluster_id']}"
+    )
+    return Prepared(directory, add_request(config, identity, auto_promote=True), notes)
+
+
+def _check(file: Path, config: Config, join: dict[str, Any], node_id: int | None) -> None:
+    if node_id not in (None, config.node.id):
+        raise LocalError(
+            f"{file} is of node {config.node.id}, not {node_id}", "a node's id stands in its configuration",
+            f"write id = {node_id} under [node] in {file}, or leave --id out", ExitCode.USAGE,
+        )  # fmt: skip
+    for key, mine, theirs in (
+        ("cluster.name", config.cluster.name, join["cluster"]),
+        ("cluster.broker_name", config.cluster.broker_name, join["broker"]),
+        ("cluster.id", config.cluster.id or join["cluster_id"], join["cluster_id"]),
+    ):
+        if mine != theirs:
+            raise LocalError(
+                f"{file} is of another cluster: {key} is {mine}",
+                f"the cluster that answers says {theirs}",
+                f'write {key.removeprefix("cluster.")} = "{theirs}" under [cluster] in {file}, or use another --via',
+                ExitCode.REFUSED,
+            )
+
+
+def _check_reachable(file: Path, own: PeerNode, join: dict[str, Any]) -> None:
+    """The others dial what this file says of its own node."""
+    everywhere = own.host in ANY_ADDRESS
+    only_here = _is_loopback(own.host) and not all(_is_loopback(peer["host"]) for peer in join["peers"])
+    if everywhere or only_here:
+        raise LocalError(
+            f"the others cannot reach node {own.id} at {own.host}",
+            "it is the address of every machine's own" if only_here else "it stands for all addresses of this machine",
+            f'add to {file}: [[peers]] id = {own.id}, host = "NAME_OR_IP", port = {own.port}, and admin and listeners',
+            ExitCode.USAGE,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any]) -> bool:
+    """Appends the [[peers]] tables that are missing; True if there were any. The new file counts once it loads."""
+    text = file.read_text(encoding="utf-8")
+    in_file = "[[peers]]" in text
+    own_table = {"id": own.id, "host": own.host, "port": own.port, "admin": own.admin, "listeners": dict(own.listeners)}
+    missing = peer_tables([*([] if in_file else [own_table]), *join["peers"]], config.peers if in_file else ())
+    if not missing:
+        return False
+    fresh = file.with_name(file.name + ".new")
+    fresh.write_text(f"{text.rstrip()}\n\n# The members, as the cluster told them.\n{missing}", encoding="utf-8")
+    try:
+        load(fresh)
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,112 @@
+"""The directory and the configuration of a node that is to join a cluster, made from what a member tells
+(`GET /v1/members/join`). Nothing is sent here, and nothing that is there already is touched."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from cluster.config import Config, PeerNode
+from cluster.local_errors import ExitCode, LocalError
+from cluster.toml_text import toml_value
+from raftlog.errors import IdentityError, StorageError
+from raftlog.frame import genesis_entry
+from raftlog.storage import genesis as geneses
+from raftlog.storage import identity as identities
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.genesis import Genesis
+from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.node_dir import create_joining_dir
+from raftlog.types import NodeId
+
+
+def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any], now_ms: int) -> Identity:
+    """Whose directory it is, once it is there; one that an interrupted attempt made for this node is taken as it is.
+
+    Raises LocalError if the directory is another node's or cluster's, or holds anything else.
+    """
+    if _is_used(fs, directory):
+        return _known_directory(fs, directory, node, join)
+    if node in join["taken_ids"]:
+        raise LocalError(
+            f"node {node} is, or was, another node's id",
+            f"ids are not used twice; taken are {', '.join(map(str, join['taken_ids']))}",
+            f"use id {join['next_id']}    (node.id in its configuration, or no --id at all)",
+            ExitCode.REFUSED,
+        )
+    origin = tuple(Ancestor(UUID(each["cluster_id"]), each["last_index"]) for each in join["ancestors"])
+    identity = Identity(UUID(join["cluster_id"]), join["group"], NodeId(node), uuid.uuid4(), now_ms, origin)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        create_joining_dir(fs, directory, identity, _genesis(join))
+    except (OSError, StorageError) as error:
+        raise _as_local(error, directory) from error
+    return identity
+
+
+def _is_used(fs: FileSystem, directory: Path) -> bool:
+    return fs.exists(directory) and any(name != layout.LOCK for name in fs.listdir(directory))
+
+
+def _known_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any]) -> Identity:
+    try:
+        found = identities.load(fs, directory)
+    except (OSError, StorageError) as error:
+        raise _as_local(error, directory) from error
+    if str(found.cluster_uuid) != join["cluster_id"]:
+        raise LocalError(
+            f"{directory} belongs to another cluster",
+            f"it is of cluster {found.cluster_uuid}, and {join['cluster']} is cluster {join['cluster_id']}; its log "
+            "would be taken for that of this one",
+            f"mv {directory} {directory}.old    (or another node.data_dir; then repeat the command)",
+            ExitCode.REFUSED,
+        )
+    if found.node_id != node:
+        raise LocalError(
+            f"{directory} is used: it is node {found.node_id}'s",
+            f"a data directory belongs to one node for ever, and the new one is to be node {node}",
+            f"mv {directory} {directory}.old    (or another node.data_dir; then repeat the command)",
+            ExitCode.REFUSED,
+        )
+    return found
+
+
+def _genesis(join: dict[str, Any]) -> Genesis:
+    return geneses.decode(genesis_entry(base64.b64decode(join["genesis"]), timestamp_ms=0, group_id=join["group"]))
+
+
+def _as_local(error: Exception, directory: Path) -> LocalError:
+    """Errors of the storage are three lines already."""
+    lines = str(error).split("\n")
+    if isinstance(error, IdentityError) and len(lines) >= 3:
+        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
+    return LocalError(
+        f"{directory} cannot be used", str(error), f"ls -ld {directory}    (owner, space, read-only?)", ExitCode.FAILED
+    )
+
+
+def add_request(config: Config, identity: Identity, *, auto_promote: bool) -> dict[str, Any]:
+    """The body of `POST /v1/members` for this node."""
+    own = config.peer_of(config.node.id)
+    return {
+        "id": config.node.id, "cluster_id": str(identity.cluster_uuid), "uuid": str(identity.node_uuid),
+        "host": own.host, "port": own.port, "admin": own.admin, "listeners": own.listeners,
+        "auto_promote": auto_promote,
+    }  # fmt: skip
+
+
+def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> str:
+    """[[peers]] tables, as TOML text, for those members that a configuration does not know; "" if it knows all."""
+    ids = {peer.id for peer in known}
+    blocks = []
+    for peer in peers:
+        if peer["id"] in ids or not peer["host"]:
+            continue
+        rows = [f"{name} = {toml_value(peer[name])}" for name in ("id", "host", "port", "admin", "listeners")]
+        blocks.append("\n".join(["[[peers]]", *rows]))
+    return "\n\n".join(blocks) + "\n" if blocks else ""
