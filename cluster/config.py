@@ -226,6 +226,21 @@ class ConsistencySection(_Section, frozen=True, kw_only=True):
     scrub_bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 16 << 20
 
 
+class ModesSection(_Section, frozen=True, kw_only=True):
+    """When a send is answered, and who serves pulls; the names are RocketMQ's. Weak modes only answer earlier."""
+
+    flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
+    broker_role: Literal["SYNC_MASTER", "ASYNC_MASTER"] = "SYNC_MASTER"
+    transient_store_pool_enable: bool = False
+    """With ASYNC_FLUSH: what the leader's word is enough for is answered from memory, before it is written."""
+    all_timeout_ms: Milliseconds = 2000
+    """How long a send of level `all` waits for the last voter's disk once a majority has it."""
+    slave_read_enable: bool = False
+    """Whether consumers that are far behind are sent to a follower."""
+    access_message_in_memory_max_ratio: Annotated[int, msgspec.Meta(ge=0, le=100)] = 40
+    """Percent of the memory: a consumer that is further behind reads from a disk, and better from another one's."""
+
+
 class FailpointsSection(_Section, frozen=True, kw_only=True):
     """Whether faults may be injected over HTTP. For tests only."""
 
@@ -260,6 +275,7 @@ class Config(_Section, frozen=True, kw_only=True):
     retention: RetentionSection = RetentionSection()
     repair: RepairSection = RepairSection()
     consistency: ConsistencySection = ConsistencySection()
+    modes: ModesSection = ModesSection()
     failpoints: FailpointsSection = FailpointsSection()
     log_output: LogOutputSection = LogOutputSection()
 

@@ -44,6 +44,7 @@ def check(config: Config, source: Source) -> None:
     _check_limits(config, source)
     _check_backup(config, source)
     _check_retention(config, source)
+    _check_modes(config, source)
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
@@ -181,6 +182,16 @@ def _check_retention(config: Config, source: Source) -> None:
                 "as a disk fills up, what has expired goes first, then what has not, and writes are refused last",
                 f"set {high} to {getattr(retention, low)} or more, or lower {low}",
             )
+
+
+def _check_modes(config: Config, source: Source) -> None:
+    modes, path = config.modes, ("modes", "transient_store_pool_enable")
+    if modes.transient_store_pool_enable and modes.flush_disk_type != "ASYNC_FLUSH":
+        raise ConfigError(
+            f"{source.where(path)}: modes.transient_store_pool_enable needs ASYNC_FLUSH",
+            "with SYNC_FLUSH every answer waits for a disk, and the pool is there to answer from memory",
+            'write flush_disk_type = "ASYNC_FLUSH" under [modes], or transient_store_pool_enable = false',
+        )
 
 
 def _check_limits(config: Config, source: Source) -> None:

@@ -54,7 +54,8 @@ class TopicSlot:
     """What the send path needs of a topic, resolved once per leadership and topic change."""
 
     __slots__ = (
-        "cursor", "cursors", "dedup", "field", "name", "next_queue", "perm", "queues", "topic_id", "v2", "write_queues",
+        "ack", "cursor", "cursors", "dedup", "field", "name", "next_queue", "perm", "queues", "topic_id", "v2",
+        "write_queues",
     )  # fmt: skip
 
     def __init__(
@@ -66,8 +67,10 @@ class TopicSlot:
         perm: int,
         dedup: str,
         cursor: Callable[[int, int], QueueCursor],
+        ack: int = 0,
     ) -> None:
-        """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor."""
+        """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor; `ack`: the
+        level (`cluster.modes.levels`) of messages that name none."""
         encoded = name.encode()
         self.name = name
         self.topic_id = topic_id
@@ -75,6 +78,7 @@ class TopicSlot:
         self.queues = queues
         self.perm = perm
         self.dedup = dedup
+        self.ack = ack
         self.v2 = len(encoded) > 127
         self.field = (len(encoded).to_bytes(2 if self.v2 else 1, "big")) + encoded
         self.cursor = cursor
@@ -133,6 +137,8 @@ class Send(msgspec.Struct, gc=False):
     header: bytes
     """The request's header bytes, to forward it should this node lose its leadership first."""
     code: int
+    ack: int = 0
+    """When it is answered (`cluster.modes.levels.Ack`)."""
 
 
 class Built(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cluster import node_view
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus
 from cluster.alarms import Alarms
-from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
+from cluster.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
 from cluster.backup.events import watch_event
 from cluster.backup.service import Backups
@@ -25,6 +25,7 @@ from cluster.config import Config, split_address
 from cluster.consistency.scrub import Scrubber
 from cluster.consistency.service import Consistency
 from cluster.consistency.suspect import give_up
+from cluster.disk_space import DiskSpace
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
@@ -34,6 +35,8 @@ from cluster.members.changes import MemberChanges
 from cluster.members.service import MembersService
 from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
+from cluster.modes import service as modes
+from cluster.modes.ledger import Ledger
 from cluster.node_parts import Parts
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
@@ -92,7 +95,6 @@ class Node:
         identity = self.parts.directory.identity
         self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
-        self.leases = Leases(self._clock.monotonic_ms)
         self._servers: list[asyncio.Server] = []
         self._admin: Any = None
         self.stopping = False
@@ -146,7 +148,14 @@ class Node:
         self._build_services()
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
-        append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms)
+        self.disk = DiskSpace(
+            self.environment.fs, parts.directory.path, config.retention, self.alarms, refuse=self.proposals.refuse,
+            retry=lambda: self._append.submit(RETRY), metrics=self.metrics.modes,
+        )  # fmt: skip
+        self.modes = modes.Modes(
+            config, raw, self.proposals.early, log, self.transport, loop, self.driver.wake, self.metrics.modes
+        )
+        append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved)
         self.retention = Retention(
             config.retention, raw, self.state, log, parts.keeper, fs=self.environment.fs,
             directory=parts.directory.path, clock=self._clock, leases=self.leases, alarms=self.alarms,
@@ -164,12 +173,12 @@ class Node:
         self._apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, self.driver.on_applied, fail)
         self._flush: LaneRunner[object] = runner("flush", parts.keeper, loop, lambda _: None, fail)
         self._prepare: LaneRunner[object] = runner(
-            "prepare", PrepareLane(log, self._clock.monotonic_s), loop, lambda _: None, fail
+            "prepare", PrepareLane(log, self._clock.monotonic_s, self.disk.reserved), loop, lambda _: None, fail
         )
         self.driver.attach(transport, self, self._append, self._apply)
         self.repairs.start(runner, fail)
-        self.installs.start()
         self.retention.start(runner, fail)
+        self.installs.start()
         await self.transport.start(
             Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, members.refused)
         )
@@ -199,6 +208,7 @@ class Node:
         self.proposals = Proposals(
             config, self.state, self._clock, store_host=store_host, wake=self.driver.wake, replies=replies,
             on_unproposed=self._on_unproposed, metrics=self.metrics,
+            ledger=Ledger(self.environment.fs, self.parts.directory.path, config.limits.batches_inflight_max),
         )  # fmt: skip
         self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic)
         sends = SendHandler(
@@ -255,6 +265,7 @@ class Node:
         loop = asyncio.get_running_loop()
         for lane in (self._append, self._apply, self._prepare, self._flush):
             await loop.run_in_executor(None, lane.close)
+        self.modes.close()
         await loop.run_in_executor(None, self.parts.close, self.failure is None)
 
     def stop(self) -> None:
@@ -309,6 +320,7 @@ class Node:
         if persisted.bytes_written:
             self.metrics.persisted(persisted.bytes_written, persisted.seconds)
         self.driver.on_persisted(persisted)
+        self.disk.on_persisted(persisted)
 
     def _on_peer_closed(self, peer: NodeId) -> None:
         self.driver.peer_closed(peer)
@@ -316,6 +328,9 @@ class Node:
         self.repairs.peer_closed(peer)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        if kind in modes.KINDS:
+            self.modes.on_frame(peer, kind, header)
+            return
         handler = self.repairs if kind in (Kind.FETCH, Kind.FETCHED) else self.forwarder
         handler.on_frame(peer, kind, header, payload)
 
@@ -337,6 +352,8 @@ class Node:
             self.membership.tick,
             self.changes.tick,
             DiskLag(self.raw, self.transfer).tick,
+            self.disk.tick,
+            self.modes.tick,
             self.retention.tick,
             Every(FLUSH_EVERY_MS, self._flush_state).tick,
             expiry.tick,

@@ -22,6 +22,9 @@ class SendReplies(Protocol):
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """All of them are committed and applied; those at the `muted` positions have had their answer (UNKNOWN)."""
 
+    def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
+        """A re-send of what the log holds."""
+
     def refused(self, send: Send, remark: str) -> None:
         """Never proposed, or proved lost."""
 

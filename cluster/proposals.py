@@ -22,6 +22,9 @@ from cluster.apply_lane import Applied
 from cluster.clock import Clock
 from cluster.effects import Effects
 from cluster.message_batch import QueueCursor, Send, TopicSlot, build, message_size
+from cluster.modes.early import EarlyAnswers
+from cluster.modes.ledger import Ledger
+from cluster.modes.levels import ATTRIBUTE, NAMES
 from cluster.pending import Done, PendingCommands, PendingEntry, SendReplies, TopicBarriers
 from cluster.services import Outcome, ProposeResult
 from raftlog.core.raw_node import RawNode
@@ -60,10 +63,12 @@ class Proposals:
         replies: SendReplies,
         on_unproposed: Callable[[list[Send]], None],
         metrics: NodeMetrics | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
 
-        `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader.
+        `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader. Without a
+        `ledger` nothing is answered early.
         """
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
@@ -83,6 +88,9 @@ class Proposals:
         self._effects = Effects(config.offsets.flush_ms)
         self._effects_index = -1
         """Index of the last entry that carried effects."""
+        self.early = EarlyAnswers(config.modes, replies, ledger, None if metrics is None else metrics.modes)
+        self._acks = 0
+        """Not 0 once a send asked for another level than the default one."""
         self._strict: set[tuple[int, str, int]] = set()
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
@@ -123,7 +131,8 @@ class Proposals:
                 return None
             dedup = config.attributes.get("dedup", "retry")
             queues = max(config.read_queues, config.write_queues)
-            slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor)
+            ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), self.early.default)
+            slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor, ack)
             self._slots[topic] = slot
         return slot
 
@@ -139,6 +148,7 @@ class Proposals:
         """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
         self._sends.append(send)
         self._queued_bytes += send.size
+        self._acks |= send.ack
         if send.slot.dedup == "strict":
             self._strict.add(strict_name(send))
         self._wake()
@@ -224,12 +234,14 @@ class Proposals:
             if send.connection is path and at not in entry.muted
         ]
         found += [send for send in self._sends if send.connection is path]
-        return found
+        return found + self.early.held_of(path)
 
     # --- the driver's side -------------------------------------------------------------------------------------------
 
     def flush(self, raw: RawNode) -> None:
         """Proposes what has gathered, as the windows allow."""
+        if self._acks or self.early.waiting:
+            self.early.advance(raw)
         if not self._open_term or raw.role is not Role.LEADER or raw.term != self._open_term:
             return
         try:
@@ -253,6 +265,7 @@ class Proposals:
             for entry in applied.entries:
                 if entry.type == EntryType.NOOP and entry.term == raw.term:
                     self.before_open(entry.index, partial(self._open_writes, raw, entry.term))
+        self.early.on_applied(applied.entries)
         pending = self._pending
         if not pending:
             return
@@ -271,7 +284,7 @@ class Proposals:
 
     def on_role(self, raw: RawNode) -> None:
         """Opens writes for a new term of leadership, closes them when it is over."""
-        self._raw = raw
+        self._raw = self.early.raw = raw
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
 
@@ -306,6 +319,7 @@ class Proposals:
     def expire(self) -> None:
         """Called on a timer: what is past its deadline gets the answer UNKNOWN, or FAIL if it never was proposed."""
         now = self.now_ms = self._clock.monotonic_ms()
+        self.early.expire(now)
         for entry in self._pending.values():
             if entry.deadline_ms <= now and not entry.answered:
                 self._give_up(entry)
@@ -389,6 +403,8 @@ class Proposals:
         pending.bytes = sum([send.size for send in sends])
         self._pending[entry.index] = pending
         self._note_proposed(pending, built.message_count, len(built.payload))
+        if self._acks:
+            self.early.proposed(pending, raw)
 
     def _cut_batch(self) -> list[Send]:
         """All that has gathered, up to the batch limits; a large send goes alone."""
@@ -430,6 +446,8 @@ class Proposals:
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
             self._strict_decided(waiter.sends)
+            if self._acks:
+                self.early.settled(waiter, self.now_ms)
             try:
                 self._replies.stored(waiter.sends, waiter.built, waiter.muted)
             except Exception:
@@ -443,6 +461,7 @@ class Proposals:
 
     def _lost(self, waiter: PendingEntry) -> None:
         """Another leader's entry stands at our index: ours will never be applied."""
+        self.early.lost(waiter)
         self._barriers.lower_for(waiter)
         self._note_settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes

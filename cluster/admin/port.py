@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from cluster.alarms import Alarm, Alarms
+from cluster.disk_space import DiskView
+from cluster.modes.service import ModesView
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -143,6 +145,10 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     recovery: RecoveryStatus
     limits: dict[str, int]
     """The [limits] in use."""
+    modes: ModesView | None = None
+    """How sends are acknowledged, and what that may cost."""
+    disk: DiskView | None = None
+    """Room on the data directory's file system."""
     versions: dict[str, str]
     uptime_ms: int
 

@@ -19,6 +19,23 @@ class ModeMetrics:
         self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
         self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log is not written for lack of space")
 
+        self._early = counter("raftmq_early_answers", "Messages acknowledged before they were committed")
+        self._window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
+        self._lost = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
+
+    def answered_early(self, messages: int, window: int) -> None:
+        """An answer left before the commit; `window`: all that are out like it."""
+        self._early.inc(messages)
+        self._window.set(window)
+
+    def window(self, messages: int) -> None:
+        """As of now."""
+        self._window.set(messages)
+
+    def lost_early(self, messages: int) -> None:
+        """They came to nothing."""
+        self._lost.inc(messages)
+
     def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
         """As of the last look."""
         self._disk_used.set(used)

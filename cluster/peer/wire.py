@@ -46,6 +46,10 @@ class Kind(IntEnum):
     FORWARD_REPLY = 3
     FETCH = 4
     FETCHED = 5
+    WANT_WRITTEN = 6
+    """[]: tell me for a while what you write (`cluster.modes.written`)"""
+    WRITTEN = 7
+    """[term, index]: handed to the operating system up to here"""
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
     APPEND_ENTRIES = 18
@@ -56,7 +60,7 @@ class Kind(IntEnum):
     INSTALL_SNAPSHOT = 23
 
 
-NODE_KINDS = frozenset((Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH, Kind.FETCHED))
+NODE_KINDS = frozenset(range(Kind.FORWARD, Kind.WRITTEN + 1))
 """What the node handles itself; every other kind is a Raft message."""
 
 

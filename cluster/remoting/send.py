@@ -15,6 +15,7 @@ from zlib import crc32
 
 from cluster.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.message_keys import property_of
+from cluster.modes.levels import LevelError, ack_of
 from cluster.proposals import Proposals
 from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
@@ -148,6 +149,10 @@ class SendHandler:
         else:
             properties, key, tag = self._check_message(len(body), fields.properties.encode())
             unique_key = key.decode("utf-8", "replace")
+        try:
+            ack = ack_of(properties or fields.properties.encode(), slot.ack)
+        except LevelError as error:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         oneway = bool(header.flag & FLAG_ONEWAY)
         size = len(header_bytes) + len(body)
         if slot.dedup == "off" or (oneway and not fields.producer_id):
@@ -159,7 +164,7 @@ class SendHandler:
             path, size, header.opaque, serialize_type, oneway, slot, queue_id, fields.message_flag,
             fields.sys_flag & ~0x3C, fields.born_ms, path.born_host, fields.reconsume_times or 0, body, properties,
             tag, unique_key, normal_kind(topic) if topic[0] == "%" else 0, producer_id, sequence, low, batch,
-            proposals.now_ms, header.version, header_bytes, header.code,
+            proposals.now_ms, header.version, header_bytes, header.code, ack,
         )  # fmt: skip
         if slot.dedup == "strict" and self._known_unique(send):
             return
@@ -405,7 +410,7 @@ class SendHandler:
         if session is not None:
             found = session.find(sequence)
             if found is not None:
-                self._replies.stored_before(send, *found)
+                proposals.early.answer_stored(send, *found)
                 return True
             if session.forgotten(sequence):
                 raise Refused(
@@ -431,7 +436,7 @@ class SendHandler:
         row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))
         if row is None:
             return False
-        self._replies.stored_before(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
+        self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
         return True
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from raftlog.storage.log_cut import CuttableLog
 from raftlog.storage.recovery import Recovered, Recovery, RecoveryReport
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header, encode_header, encode_mark, mark_of
 from raftlog.storage.segment_index import SegmentIndex, encode_index
-from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, LogTail
+from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryId, LogTail
 
 _PREPARE_SYNC_CHUNKS = 8
 """Chunks of zeroes between syncs: the background file never owes the disk much when an append wants to sync."""
@@ -36,8 +36,8 @@ class SegmentedLog(CuttableLog):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
-        "_closed", "_failure", "_kept_end", "_loose_sidecars", "_prepared", "_preparing", "genesis", "report",
-        "segment_size",
+        "_closed", "_failure", "_kept_end", "_loose_sidecars", "_prepared", "_preparing", "genesis", "on_written",
+        "report", "segment_size",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
@@ -52,6 +52,8 @@ class SegmentedLog(CuttableLog):
         """Written at a roll, not synced yet."""
         self._failure: str | None = None
         self._closed = False
+        self.on_written: Callable[[EntryId], None] | None = None
+        """Called on the appending thread when everything up to an entry was handed to the operating system."""
         self.report: RecoveryReport = recovered.report
         for damaged in recovered.report.damaged:
             self.damage.add(damaged)
@@ -154,6 +156,8 @@ class SegmentedLog(CuttableLog):
         file = active.file
         assert file is not None
         file.pwritev(buffers, LOCAL_HEADER_SIZE + at - active.header.base_position)
+        if self.on_written is not None:
+            self.on_written(entries[-1].id)
         self._sync(file)
 
     def _sync(self, file: File) -> None:
