@@ -34,6 +34,8 @@ async def get_health(call: Call) -> Answer:
     reasons = []
     if status.failure is not None:
         reasons.append(f"the node has stopped taking part: {status.failure}")
+    if status.stopping:
+        reasons.append("the node is stopping: its clients are being sent to other nodes")
     if status.leader is None:
         reasons.append(f"no leader is known in term {status.term}")
     elif status.role == "leader" and not status.writes_open:

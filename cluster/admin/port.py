@@ -135,6 +135,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     durability: Literal["majority_fdatasync"] = "majority_fdatasync"
     """When a write is acknowledged."""
+    stopping: bool = False
+    """It is told to stop, and sends its clients away."""
     failure: str | None = None
     """Why the node has stopped taking part; None while it does."""
     alarms: list[Alarm] = []

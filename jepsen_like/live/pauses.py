@@ -16,7 +16,7 @@ class Blow(NamedTuple):
 
     at_ns: int
     until_ns: int
-    """The cluster was well again, or the next blow fell."""
+    """What begins later is not its doing; what began before counts until it ends."""
 
 
 class Acks:

@@ -6,7 +6,6 @@ that any of them had until all was well again.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 
@@ -20,10 +19,8 @@ FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
 GRACEFUL_GAP_MS = 200
 AWAY_S = (0.3, 1.0)
 """How long the old leader stays away: long enough for the others to settle without it."""
-CALM_S = (0.3, 0.8)
+CALM_S = (0.8, 1.5)
 """Between one recovery and the next blow."""
-LAST_S = 3.0
-"""After the last blow, so that its pause has an end."""
 
 
 def play_failover(scene: Scene) -> None:
@@ -61,22 +58,21 @@ def play_graceful(scene: Scene) -> None:
 
 def _strike_leaders(scene: Scene, name: str, count: int, strike: Callable[[int], str]) -> list[float]:
     """Milliseconds that the worst-off client waited, per blow, ascending. Raises StoryEnds."""
-    moments: list[int] = []
+    blows: list[Blow] = []
     for _ in range(count):
         with scene.act(name) as told:
             leader = scene.stage.leader()
-            moments.append(time.monotonic_ns())
+            at_ns = time.monotonic_ns()
             told.append(f"node {leader} {strike(leader)}")
             scene.stage.sleep(scene.rng.uniform(*AWAY_S))
+            blows.append(Blow(at_ns, time.monotonic_ns()))  # what its start costs is not the blow's
             scene.subject.start_node(leader)
             told.append(f"well again {1000 * scene.wait_well():.0f} ms after its start")
         scene.stage.sleep(scene.rng.uniform(*CALM_S))
-    ended = time.monotonic_ns()
-    scene.stage.sleep(LAST_S)
     acks = Acks(scene.history.ops)
     pauses: list[float] = []
-    for at_ns, until_ns in itertools.pairwise([*moments, ended]):
-        pause = acks.worst_us(Blow(at_ns, until_ns))
+    for blow in blows:
+        pause = acks.worst_us(blow)
         if pause is None:
             raise StoryEnds(f"a client was never acknowledged again after blow {len(pauses) + 1} of {count}")
         pauses.append(pause / 1000)
