@@ -75,8 +75,8 @@ class Monitor:
         self._process: dict[Process, Machine] = {}
         self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
         self._checks = 0
-        self._writing: dict[NodeId, Sequence[PersistJob]] = {}
-        """What an append lane was in the middle of when its process ended."""
+        self._writing: dict[NodeId, list[PersistJob]] = {}
+        """What an append lane is in the middle of, or was when its process ended, or has put aside."""
 
     def add(self, machine: Machine) -> None:
         """A member of the group."""
@@ -206,22 +206,23 @@ class Monitor:
     def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
         """A write that is cut short may have removed what it was to replace, and not yet replaced it."""
         if lane == "append":
-            self._writing[machine.node_id] = batch
+            self._writing[machine.node_id] = [*self._writing.get(machine.node_id, ()), *batch]
 
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The disk or the state machine has moved."""
-        if self.black_box:
-            self._writing.pop(machine.node_id, None)
+        if lane == "append" and not done.parked:
+            jobs = self._writing.pop(machine.node_id, [])
+            if not self.black_box:
+                self._drained_append(machine.node_id, jobs, done)
         elif lane == "append":
-            self._drained_append(machine.node_id, batch, done)
-        elif lane == "apply":
+            self.sometimes["disk full"] += 1  # how much of it was written is seen when the rest is, or after a restart
+        elif lane == "apply" and not self.black_box:
             self._drained_apply(machine, batch)
         self.on_drained(machine, lane, batch, done)
 
-    def _drained_append(self, node_id: NodeId, batch: Sequence[PersistJob], done: Persisted) -> None:
+    def _drained_append(self, node_id: NodeId, jobs: Sequence[PersistJob], done: Persisted) -> None:
         disk = self._disks[node_id]
-        self._writing.pop(node_id, None)
-        for job in batch:
+        for job in jobs:
             if job.entries:
                 self.sometimes["suffix truncated"] += disk.write(job.entries)
                 self.sometimes["segment rolled"] += any(entry.flags & FLAG_ROLL for entry in job.entries)
@@ -262,8 +263,6 @@ class Monitor:
         self._note(f"end {machine.node_id} {how}")
         if "fdatasync" in how:
             self.sometimes["fdatasync failed"] += 1
-        if how.startswith("failed") and machine.fs.space_left < 1 << 30:
-            self.sometimes["disk full"] += 1
         others = [one for one in self.machines.values() if one is not machine and not one.up]
         if how == "power" and 2 * (len(others) + 1) > len(self.machines):
             self.sometimes["power failure of a majority"] += 1

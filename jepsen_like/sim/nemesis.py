@@ -94,6 +94,8 @@ class Nemesis:
             machine.fs.fail_next.clear()
             machine.resume()
             machine.start()
+            if machine.retired:  # somebody took it away: the network says so to whoever calls
+                self.network.links.down.discard(machine.host)
 
     # --- who ---------------------------------------------------------------------------------------------------------
 
@@ -292,9 +294,10 @@ class Nemesis:
         machine = self.machines[NodeId(1 + options.seed % options.nodes)]
         if not machine.up or not hasattr(machine.node, "raw"):
             return
-        index = rng.randint(1, max(1, _raft(machine).log.commit_index))
         assert machine.node is not None
         log = machine.node.parts.directory.log
+        first = max(1, log.first_index)
+        index = rng.randint(first, max(first, _raft(machine).log.commit_index))
         if index > log.tail.index or index in machine.rotten:
             return
         machine.rot(log.read_entries(index, index + 1, 1)[0], log)
