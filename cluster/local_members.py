@@ -54,7 +54,7 @@ class LocalMembers:
         """Whoever of the running nodes answers first."""
         nodes = self._cluster.nodes
         running = [node for node in nodes if is_running(node)] or nodes
-        return AdminApi([f"127.0.0.1:{node.admin_port}" for node in running])
+        return AdminApi([f"127.0.0.1:{node.admin_port}" for node in running], "raftmq node list")
 
     def members(self) -> dict[str, Any]:
         """`GET /v1/members`, from the leader."""

@@ -26,6 +26,7 @@ _EXIT_CODES = {
     "no_leader": ExitCode.REFUSED,
     "not_leader": ExitCode.REFUSED,
     "leader_unreachable": ExitCode.REFUSED,
+    "unreachable": ExitCode.REFUSED,
     "unknown_outcome": ExitCode.UNKNOWN,
 }
 
@@ -60,8 +61,10 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
 class AdminApi:
     """Asks the first node that can be reached. Never sends a request twice: once it left, it may be carried out."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], look: str = "raftmq topic list") -> None:
+        """`look`: the command that shows whether a change has happened."""
         self._addresses = list(addresses)
+        self._look = look
 
     def get(self, path: str) -> dict[str, Any]:
         """A reading that a majority has confirmed. Raises LocalError."""
@@ -87,11 +90,11 @@ class AdminApi:
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _broken(method, f"{connection.host}:{connection.port}", error) from None
+            raise _broken(method, f"{connection.host}:{connection.port}", error, self._look) from None
         finally:
             connection.close()
         if response.status >= 400:
-            raise _refused(answer)
+            raise _refused(answer, self._look)
         assert isinstance(answer, dict)
         return answer
 
@@ -115,7 +118,7 @@ class AdminApi:
         )
 
 
-def _broken(method: str, address: str, error: Exception) -> LocalError:
+def _broken(method: str, address: str, error: Exception, look: str) -> LocalError:
     if method == "GET":
         return LocalError(
             f"{address} broke off", str(error) or type(error).__name__, "raftmq status", ExitCode.UNREACHABLE
@@ -123,12 +126,12 @@ def _broken(method: str, address: str, error: Exception) -> LocalError:
     return LocalError(
         f"{address} did not say what became of the change",
         f"{str(error) or type(error).__name__}; it may have happened",
-        "look first, then repeat it if need be: raftmq topic list",
+        f"look first, then repeat it if need be: {look}",
         ExitCode.UNKNOWN,
     )
 
 
-def _refused(answer: Any) -> LocalError:
+def _refused(answer: Any, look: str) -> LocalError:
     """The API's own words; hints that speak HTTP are said as commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
@@ -136,6 +139,8 @@ def _refused(answer: Any) -> LocalError:
         hint = "raftmq topic list    (or raftmq group list)"
     if code == "exists":
         hint = "raftmq topic create NAME --update    (or --keep, to be content with it as it is)"
+    if code == "unknown_outcome":
+        hint = f"look first, then repeat it if need be: {look}"
     if code == "refused" and ": " in error["message"]:
         what, why = error["message"].split(": ", 1)
         return LocalError(what, why, hint, ExitCode.REFUSED)

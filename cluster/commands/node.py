@@ -16,6 +16,7 @@ from cluster.local_errors import ExitCode, LocalError
 if TYPE_CHECKING:
     from cluster.local_members import Joined, LocalMembers
 
+LOOK = "raftmq node list"
 NODE = click.argument("node", type=click.IntRange(1, 65535))
 
 
@@ -30,7 +31,7 @@ def node() -> None:
 @json_option
 def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the members, where they are, and how far each is behind the leader."""
-    api = AdminApi(admin_addresses(admin, data))
+    api = AdminApi(admin_addresses(admin, data), LOOK)
     view = _from_leader(api)
     if as_json:
         print_json({"schema": 1, **view})
@@ -129,7 +130,7 @@ def add(
 def _add_elsewhere(config: Path, via: str, node_id: int | None, *, learner: bool, as_json: bool) -> None:
     from cluster.members.elsewhere import prepare
 
-    api = AdminApi(admin_addresses(via))
+    api = AdminApi(admin_addresses(via), LOOK)
     prepared = prepare(config, api.get("/v1/members/join"), node_id)
     body = {**prepared.request, "auto_promote": not learner}
     added = api.post("/v1/members", body)
@@ -156,7 +157,7 @@ def _add_elsewhere(config: Path, via: str, node_id: int | None, *, learner: bool
 @json_option
 def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Let a learner vote that was added with --learner and has caught up."""
-    changed = AdminApi(admin_addresses(admin, data)).post(f"/v1/members/{node}/promote", {})
+    changed = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/promote", {})
     _print_changed(changed, as_json)
 
 
@@ -173,7 +174,7 @@ def remove(node: int, data: str | None, admin: str | None, as_json: bool) -> Non
     """
     addresses = admin_addresses(admin, data)
     if _is_elsewhere(admin, data):
-        changed = AdminApi(addresses).delete(f"/v1/members/{node}")
+        changed = AdminApi(addresses, LOOK).delete(f"/v1/members/{node}")
         _print_changed(changed, as_json)
         if not as_json:
             console().print(f"node {node} serves nobody any more; stop it on its machine")
@@ -217,7 +218,7 @@ def replace(node: int, data: str | None, as_json: bool) -> None:
 @json_option
 def drain(node: int, undo: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Have NODE hand leadership over and not lead until its next start, before work on its machine."""
-    view = AdminApi(admin_addresses(admin, data)).post(f"/v1/members/{node}/drain", {"drain": not undo})
+    view = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/drain", {"drain": not undo})
     if as_json:
         print_json({"schema": 1, **view})
     elif undo:
@@ -233,7 +234,7 @@ def drain(node: int, undo: bool, data: str | None, admin: str | None, as_json: b
 @json_option
 def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Hand leadership to NODE; it must have nearly the whole log."""
-    view = AdminApi(admin_addresses(admin, data)).post("/v1/leader/transfer", {"to": node})
+    view = AdminApi(admin_addresses(admin, data), LOOK).post("/v1/leader/transfer", {"to": node})
     if as_json:
         print_json({"schema": 1, **view})
     else:

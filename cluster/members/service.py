@@ -77,11 +77,18 @@ class MembersService:
     def handshake(self) -> Handshake:
         """What nodes that connect are checked against."""
         identity, members = self.identity, self.in_force
+        known = {node: str(uuid) for each in self._counted() for node, uuid in each.node_uuids.items()}
         removed = {voter.id: Removed(str(voter.uuid), members.index) for voter in members.removed}
         return Handshake(
             str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
-            {node: str(uuid) for node, uuid in members.node_uuids.items()}, removed if self.is_committed else {},
+            known, removed if self.is_committed else {},
         )  # fmt: skip
+
+    def _counted(self) -> list[Membership]:
+        """The newest membership that is known to be committed, and all above it: a node that is leaving is talked to
+        until that is certain, for without it nobody may be able to commit, or to undo, that it leaves."""
+        since = self._raw.committed_membership_index
+        return [each for each in self._raw.raft.members.history if each.index >= since]
 
     @property
     def own_address(self) -> Address:
@@ -93,10 +100,12 @@ class MembersService:
         """Where the members listen for each other: by the log, by this node's configuration."""
         configured = {NodeId(peer.id): (peer.host, peer.port) for peer in self._config.peers}
         found: dict[NodeId, tuple[Address, ...]] = {}
-        for node in self.in_force.node_uuids:
-            logged = self.in_force.address(node)
-            known = [(logged.host, logged.port)] if logged is not None else []
-            found[node] = tuple(dict.fromkeys([*known, *([configured[node]] if node in configured else [])]))
+        for members in reversed(self._counted()):
+            for node in members.node_uuids:
+                logged = members.address(node)
+                known = [(logged.host, logged.port)] if logged is not None else []
+                known += [configured[node]] if node in configured else []
+                found[node] = tuple(dict.fromkeys([*found.get(node, ()), *known]))
         return found
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:

@@ -23,6 +23,7 @@ class FakeRaw:
     def __init__(self, own: int, leads: Callable[[], bool], tail: Callable[[], LogTail]) -> None:
         self.raft: Any = SimpleNamespace(id=NodeId(own), members=SimpleNamespace(peers={}))
         self.membership = Membership(CLUSTER, tuple(Voter(NodeId(node), UUID(int=node)) for node in (1, 2, 3)))
+        self.raft.members.history = [self.membership]
         self.committed_membership_index = 0
         self.lag = {2: 12, 3: 0}
         """Peer -> entries it is behind; one without is silent."""
@@ -69,6 +70,7 @@ class FakeRaw:
             timestamp_ms=timestamp_ms, group_id=0, segment_size=1 << 26,
         )  # fmt: skip
         self.membership = memberships.decode(entry)
+        self.raft.members.history.append(self.membership)
         if self.commits is not None:
             self.commits(entry)
         return entry
