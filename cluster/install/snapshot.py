@@ -108,6 +108,8 @@ class SnapshotTake:
     async def _from(self, peer: NodeId, peers: Sequence[NodeId]) -> Snapshot:
         name = await self._newest(peer)
         manifest = await self._copy.manifest(peer, name)
+        if manifest.mark.index < self._at_least():
+            raise ValueError(f"checkpoint {name} of node {peer} is too old")
         self._mark = manifest.mark
         self._progress.begin("state", peer, name, manifest.size)
         await self._copy.run(peer, manifest)
