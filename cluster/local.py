@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cluster.local_config import move_ports, plan_nodes, read_nodes, write_configs
+from cluster.local_addresses import tell_new_ports
+from cluster.local_config import move_ports, plan_moved, plan_nodes, read_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_init import check_data_dirs, create_data_dirs
 from cluster.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
@@ -91,7 +92,10 @@ class LocalCluster:
                     self.start(node.id)
                     started.append(node.id)
                 on_stage("waiting for a leader")
-                return self.wait_ready(timeout_s)
+                view = self.wait_ready(timeout_s)
+                if base_port is not None:
+                    tell_new_ports(view)
+                return view
             except BaseException:
                 self._stop(started)
                 raise
@@ -197,7 +201,7 @@ class LocalCluster:
                 "raftmq down    (then repeat the command)",
                 ExitCode.REFUSED,
             )
-        moved = plan_nodes(self.data, len(nodes), base_port) if base_port is not None else nodes
+        moved = plan_moved(nodes, base_port) if base_port is not None else nodes
         check_ports(moved)
         move_ports(moved, failpoints=failpoints)
         return moved

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cluster.config import FailpointsSection, dump, load
+from cluster.config import FailpointsSection, PeerNode, dump, load
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
 from cluster.toml_text import toml_value
@@ -43,6 +43,13 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
         log = str(data / f"n{i + 1}" / "node.log")
         nodes.append(NodeRecord(i + 1, None, broker, namesrv, peer, admin, log))
     return nodes
+
+
+def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
+    """The same nodes with 4 x count ports in a row from `base_port`."""
+    planned = plan_nodes(nodes[0].home.parent, len(nodes), base_port)
+    return [replace(ports, id=node.id, log=node.log, replaces=node.replaces)
+            for node, ports in zip(nodes, planned, strict=True)]  # fmt: skip
 
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
@@ -135,26 +142,15 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
 
 
 def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
-    """Rewrites existing raftmq.toml files for other ports; every other setting in them stays."""
+    """Rewrites existing raftmq.toml files for other ports; every other setting in them stays. Who is no member any more
+    goes from [[peers]], who joined since comes in."""
     for node in nodes:
         config = load(node.config_path)
         listeners = tuple(
             replace(each, port=_listener_port(node, each.name) or each.port, advertised="") for each in config.listeners
         )
-        peers = tuple(
-            replace(
-                peer,
-                port=other.peer_port,
-                admin=f"{HOST}:{other.admin_port}",
-                listeners={
-                    name: f"{HOST}:{other.broker_port}" if _listener_port(other, name) else address
-                    for name, address in peer.listeners.items()
-                },
-            )
-            for peer in config.peers
-            for other in nodes
-            if other.id == peer.id
-        )
+        known = {peer.id: peer for peer in config.peers}
+        peers = tuple(_moved_peer(known.get(other.id) or known[node.id], other) for other in nodes)
         moved = replace(
             config,
             node=replace(config.node, data_dir="data"),
@@ -168,6 +164,15 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
         fresh.write_text(dump(moved), encoding="utf-8")
         load(fresh)
         fresh.replace(node.config_path)
+
+
+def _moved_peer(like: PeerNode, node: NodeRecord) -> PeerNode:
+    """The table of `node`; what has no place in cluster.json is said as in `like`."""
+    listeners = {
+        name: f"{HOST}:{node.broker_port}" if _listener_port(node, name) else address
+        for name, address in like.listeners.items()
+    }
+    return replace(like, id=node.id, port=node.peer_port, admin=f"{HOST}:{node.admin_port}", listeners=listeners)
 
 
 def _listener_port(node: NodeRecord, name: str) -> int | None:
