@@ -221,7 +221,10 @@ class GroupInvariants:
         if not fit.may_campaign(raft):
             return False
         last = raft.log.tail.id
-        would_vote = [r.id for r in rafts if r.members.own_id in raft.members.voters and r.log.is_up_to_date(last)]
+        would_vote = [
+            each.id for each in rafts
+            if raft.members.is_voter(each.id) and each.log.is_up_to_date(last) and fit.may_vote(each)
+        ]  # fmt: skip
         return len(would_vote) >= raft.members.quorum
 
     def _entry(self, raft: Raft, index: int) -> tuple[EntryId, int]:

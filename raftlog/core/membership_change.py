@@ -101,7 +101,7 @@ def _check_live(raft: Raft, new: Membership) -> None:
     if len(live) < quorum:
         missing = [node for node in new.voter_ids if node not in live]
         raise MembershipError(
-            f"voters {new.voter_ids} need {quorum} that answer, and only {live or 'none'} do: bring back "
+            f"of voters {new.voter_ids} {quorum} must answer, and only {live or 'none'} do: bring back "
             f"{' or '.join(f'node {node}' for node in missing)}, or remove it first"
         )
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from raftlog.core.config import RaftConfig
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raw_node import RawNode, Ready
-from raftlog.errors import DamagedLogError
+from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after
 from raftlog.membership import Membership, decode
 from raftlog.messages import Message
@@ -56,13 +56,11 @@ class Disk:
     """Indexes that cannot be read."""
     withheld: int | None = None
     """Term in which the end of the log was lost; None if it never was."""
+    first_index: int = 0
+    """What lies below is trimmed: kept here, so that it can come back, and never read."""
 
     def __post_init__(self) -> None:
         self.replace(0, self.entries)
-
-    @property
-    def first_index(self) -> int:
-        return 0
 
     @property
     def previous(self) -> LogTail:
@@ -77,9 +75,12 @@ class Disk:
         return [first, *(decode(entry) for entry in self.entries if entry.type == EntryType.MEMBERSHIP)]
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        return [(e.index, e.term) for at, e in enumerate(self.entries) if not at or self.entries[at - 1].term != e.term]
+        held = self.entries[self.first_index :]
+        return [(e.index, e.term) for at, e in enumerate(held) if not at or held[at - 1].term != e.term]
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        if low < self.first_index:
+            raise OutOfRangeError(f"entry {low} is trimmed: the log begins at {self.first_index}")
         found: list[Entry] = []
         for entry in self.entries[low:high]:
             if entry.index in self.damaged:
@@ -88,7 +89,9 @@ class Disk:
                 first, last = self.damaged[0], self.damaged[-1]
                 raise DamagedLogError(
                     f"entries {first} to {last} are damaged",
-                    position=entry.position, first_index=first, last_index=last,
+                    position=entry.position,
+                    first_index=first,
+                    last_index=last,
                 )
             if found and sum(e.size for e in found) + entry.size > bytes_max:
                 break
@@ -143,6 +146,31 @@ class Group:
         self.nodes[node].hold_campaigns("damage", bool(disk.damaged))
         self.nodes[node].raft.members.changed = False  # stories begin after the first Ready
         self.observe(node)
+
+    def join(self, node: NodeId) -> None:
+        """A new node with nothing but GENESIS; no member yet."""
+        self.disks[node] = Disk()
+        self.start(node)
+
+    def trim(self, node: NodeId, first_index: int) -> None:
+        """The log of `node` begins at `first_index` from now on: higher, as it was trimmed, or lower, as more came."""
+        disk = self.disks[node]
+        assert first_index <= min(disk.tail.index, disk.applied_index + 1), "only what a checkpoint holds is trimmed"
+        disk.first_index = first_index
+        if node in self.nodes:
+            self.act(node, RawNode.trimmed)
+
+    def install(self, node: NodeId, source: NodeId) -> None:
+        """What the node does about an offer: a checkpoint of `source`, the log with its last entry, a restart."""
+        theirs, disk = self.disks[source], self.disks[node]
+        at = theirs.applied_index
+        if node in self.nodes:
+            self.crash(node)
+        if not any(disk.entries[at : at + 1] == [entry] for entry in theirs.entries[at : at + 1]):
+            disk.entries, disk.tails, disk.damaged = theirs.entries[: at + 1], theirs.tails[: at + 1], range(0)
+            disk.hard_state = disk.hard_state._replace(term=max(disk.hard_state.term, disk.tail.term))
+        disk.first_index, disk.applied_index = min(theirs.first_index, at), at
+        self.start(node)
 
     def lose_from(self, node: NodeId, index: int) -> None:
         """The end of a crashed node's log is gone, as when its blocks cannot be read: noted before anything else."""

@@ -18,30 +18,37 @@ A block is command lines, a line `----`, the outcome, an empty line. `#` starts 
     damage N LOW HIGH            entries LOW to HIGH of its disk cannot be read         repair N
     lose N INDEX                 the disk of a crashed node loses INDEX and above      release N     gives its vote back
     fit N [yes|no]               says whether it may vote, campaign; lets it campaign   resign N
-    network | log N | state [N ...] | progress N
+    join N                       a new node with nothing but GENESIS
+    add N M [UUID] | promote N M | remove N M     the leader N proposes that M joins as learner, becomes a voter, leaves
+    trim N INDEX                 the log of N begins at INDEX from now on: its checkpoint and state reach there
+    install N M                  N takes over the state of M and the end of its log, and starts again
+    network | log N | state [N ...] | progress N | members [N ...]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from raft_group import Disk, Group, chain
 
 from raftlog.core.config import RaftConfig
-from raftlog.core.raw_node import Ready
+from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import RaftLogError
+from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.messages import (
     AppendEntries,
     AppendEntriesReply,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     Message,
     RequestVote,
     RequestVoteReply,
 )
-from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, NodeId
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, NodeId, Voter
 
 _RUN_MAX = 200
 
@@ -71,8 +78,18 @@ def show_message(m: Message) -> str:
     if isinstance(m, Heartbeat):
         return head + f" commit={m.commit_index}" + f" round={m.context}" * bool(m.context)
     if isinstance(m, HeartbeatReply):
-        return head + f" round={m.context}" * bool(m.context)
+        return head + f" round={m.context}" * bool(m.context) + " unfit" * (not m.fit)
+    if isinstance(m, InstallSnapshot):
+        return head + f" first={m.first_index} last={show_id(m.last)}"
     return head
+
+
+def show_members(raw: RawNode) -> str:
+    m = raw.membership
+    what = f"voters {' '.join(map(str, m.voter_ids))}"
+    what += f", learners {' '.join(map(str, m.learner_ids))}" * bool(m.learners)
+    what += f", left {' '.join(str(each.id) for each in m.removed)}" * bool(m.removed)
+    return what + f" (index {m.index}{'' if raw.committed_membership_index == m.index else ', not committed'})"
 
 
 def show_ready(node: NodeId, ready: Ready) -> Iterator[str]:
@@ -89,6 +106,10 @@ def show_ready(node: NodeId, ready: Ready) -> Iterator[str]:
         yield f"  after persist {show_message(message)}"
     if ready.committed_entries:
         yield "  apply: " + " ".join(map(show_entry, ready.committed_entries))
+    if ready.members_changed:
+        yield "  members changed"
+    if ready.install is not None:
+        yield f"  install: the leader's log begins at {ready.install.first_index}"
     for read in ready.read_states:
         yield f"  read {read.context} at index {read.index}"
 
@@ -160,6 +181,37 @@ class Story:
 
     def do_persisted(self, node: str, term: str, index: str) -> None:
         self._act(node, "persisted", EntryId(int(term), int(index)))
+
+    def do_join(self, *nodes: str) -> None:
+        for node in nodes:
+            self.group.join(NodeId(int(node)))
+
+    def do_add(self, node: str, joining: str, uuid: str = "") -> Iterator[str]:
+        voter = Voter(NodeId(int(joining)), UUID(int=int(uuid or joining)))
+        address = Address(voter.id, "host", 9000 + voter.id)
+        return self._change(node, lambda members: with_learner(members, voter, address))
+
+    def do_promote(self, node: str, learner: str) -> Iterator[str]:
+        return self._change(node, lambda members: promoted(members, NodeId(int(learner))))
+
+    def do_remove(self, node: str, leaving: str) -> Iterator[str]:
+        return self._change(node, lambda members: without(members, NodeId(int(leaving))))
+
+    def _change(self, node: str, change: Callable[[Membership], Membership]) -> Iterator[str]:
+        raw = self.group.nodes[NodeId(int(node))]
+        entry: Any = self._act(node, "propose_membership", change(raw.membership), raw.log_time_ms())
+        yield f"{show_entry(entry)}: {show_members(raw)}"
+
+    def do_trim(self, node: str, first_index: str) -> None:
+        raw = self.group.nodes.get(NodeId(int(node)))
+        if raw is not None:
+            self.group.disks[NodeId(int(node))].applied_index = raw.applied_index
+        self.group.trim(NodeId(int(node)), int(first_index))
+
+    def do_install(self, node: str, source: str) -> None:
+        raw = self.group.nodes[NodeId(int(source))]
+        self.group.disks[NodeId(int(source))].applied_index = raw.applied_index
+        self.group.install(NodeId(int(node)), NodeId(int(source)))
 
     def _act(self, node: str, method: str, *args: object) -> object:
         return self.group.act(NodeId(int(node)), lambda raw: getattr(raw, method)(*args))
@@ -279,7 +331,9 @@ class Story:
 
     def do_log(self, node: str) -> Iterator[str]:
         raw = self.group.nodes[NodeId(int(node))]
-        yield " ".join(show_entry(raw.raft.log.entry(index)) for index in range(raw.last_index + 1))
+        yield " ".join(
+            show_entry(raw.raft.log.entry(index)) for index in range(raw.raft.log.first_index, raw.last_index + 1)
+        )
 
     def do_state(self, *nodes: str) -> Iterator[str]:
         for node in map(NodeId, map(int, nodes)) if nodes else list(self.group.nodes):
@@ -289,6 +343,10 @@ class Story:
                 f"{node} {s.role.name} term={s.term} vote={s.vote} leader={s.leader_id} last={show_id(raw.tail.id)} "
                 f"persisted={s.persisted_index} commit={s.commit_index} applied={s.applied_index}"
             )
+
+    def do_members(self, *nodes: str) -> Iterator[str]:
+        for node in map(NodeId, map(int, nodes)) if nodes else list(self.group.nodes):
+            yield f"{node} counts {show_members(self.group.nodes[node])}"
 
     def do_progress(self, node: str) -> Iterator[str]:
         for peer in self.group.nodes[NodeId(int(node))].status().peers:

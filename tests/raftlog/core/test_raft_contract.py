@@ -191,7 +191,7 @@ def test_a_follower_below_the_trimmed_log_waits_for_a_snapshot() -> None:
         group.act(ONE, lambda raw: raw.propose(EntryType.MESSAGES, b"x", 0))
         settle(group)
     # A leader that kept only the newest entries: what node 3 needs is gone, and nothing wrong is sent instead.
-    trimmed = Trimmed(group.disks[ONE].entries, group.disks[ONE].hard_state, applied_index=6)
+    trimmed = Disk(group.disks[ONE].entries, group.disks[ONE].hard_state, applied_index=6, first_index=5)
     node = RawNode(CONFIG, hard_state=trimmed.hard_state, log=trimmed, members=[members_of((1, 2, 3))], applied_index=6,
                    rng=random.Random(1))  # fmt: skip
     group.nodes[ONE], group.disks[ONE] = node, trimmed
@@ -204,14 +204,3 @@ def test_a_follower_below_the_trimmed_log_waits_for_a_snapshot() -> None:
     assert peers[TWO].lag == 0
     assert (peers[THREE].state, peers[THREE].lag) == ("SNAPSHOT", 8)
     assert node.commit_index == 7
-
-
-class Trimmed(Disk):
-    """A disk that has given up everything below index 5."""
-
-    @property
-    def first_index(self) -> int:
-        return 5
-
-    def term_ranges(self) -> list[tuple[int, int]]:
-        return [(max(first, 5), term) for first, term in super().term_ranges() if term]
