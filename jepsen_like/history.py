@@ -18,13 +18,15 @@ it may still happen later). After an `info` the process is retired, because its 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, overload
 
 import msgspec
 
@@ -35,7 +37,7 @@ OpType = Literal["invoke", "ok", "fail", "info"]
 
 _CRC_TAIL = len(b',"crc":"00000000"}\n')
 _TAIL_FORMAT = b',"crc":"%08x"}\n'
-_BATCH_BYTES = 1 << 17
+_BATCH_BYTES = 1 << 16
 """Lines read, checked and decoded together: the loops are then C, and the bytes stay in the cache."""
 
 
@@ -49,7 +51,7 @@ class HistoryError(Exception):
         self.why = why
 
 
-class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One step of one operation. `value` is plain JSON; its shape belongs to `f` (see `checker_log`)."""
 
     index: int
@@ -63,7 +65,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nanoseconds on the recorder's one clock; never decreases along the history."""
 
 
-class _OpLine(Op, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _OpLine(Op, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     crc: str
 
 
@@ -156,30 +158,64 @@ def read_history(path: Path, *, allow_cut: bool = False) -> History:
     Raises HistoryError with the line for a foreign, newer, cut or edited file and for steps that cannot be:
     a completion without an invocation, a process that invokes twice, a clock that runs backwards.
     """
-    return read_operations(path, allow_cut=allow_cut)[0]
+    file = HistoryFile(path, allow_cut=allow_cut)
+    pairing = Pairing(file.error_at)
+    ops: list[Op] = []
+    for batch in file.batches():
+        pairing.feed(batch)
+        ops += batch
+    return History(file.meta, ops, file.complete)
 
 
-def read_operations(path: Path, *, allow_cut: bool = False) -> tuple[History, list[Operation]]:
-    """The same, with the steps already paired up."""
-    with path.open("rb") as file:
-        return _Reader(str(path), allow_cut).read(file)
+class StepsOnDisk(Sequence[Op]):
+    """The steps of a whole history, read when somebody first looks at one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _ops(self) -> list[Op]:
+        return read_history(self._path).ops
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    @overload
+    def __getitem__(self, index: int) -> Op: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Op]: ...
+
+    def __getitem__(self, index: int | slice) -> Op | list[Op]:
+        return self._ops[index]
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self._ops)
 
 
-class _Reader:
-    def __init__(self, path: str, allow_cut: bool) -> None:
-        self.path = path
-        self.allow_cut = allow_cut
-        self.crc = 0
+class HistoryFile:
+    """A history on disk, read once from its beginning to its end; after that `meta` and `complete` are known."""
 
-    def read(self, lines: IO[bytes]) -> tuple[History, list[Operation]]:
-        first = next(lines, b"")
-        if not first.endswith(b"\n"):
-            raise self._error(1, "not a history: no first line" if first else "the file is empty")
-        meta = self._head(first[:-1])
-        ops: list[Op] = []
-        complete = self._ops(lines, ops)
-        operations = pair_up(ops, lambda op, why: self._error(op.index + 2, why))
-        return History(meta, ops, complete), operations
+    def __init__(self, path: Path, *, allow_cut: bool = False) -> None:
+        self.path = str(path)
+        self.meta: dict[str, Any] = {}
+        self.complete = False
+        """Whether the closing line was there, and last."""
+        self._allow_cut = allow_cut
+        self._crc = 0
+
+    def batches(self) -> Iterator[list[Op]]:
+        """All steps, some hundred at a time. Raises HistoryError; OSError if the file cannot be read."""
+        with Path(self.path).open("rb") as lines:
+            first = next(lines, b"")
+            if not first.endswith(b"\n"):
+                raise self._error(1, "not a history: no first line" if first else "the file is empty")
+            self.meta = self._head(first[:-1])
+            yield from self._batches(lines)
+
+    def error_at(self, op: Op, why: str) -> HistoryError:
+        """The error for a step that cannot be."""
+        return self._error(op.index + 2, why)
 
     def _head(self, line: bytes) -> dict[str, Any]:
         try:
@@ -193,58 +229,54 @@ class _Reader:
         self._check(1, line, head.crc)
         return head.meta
 
-    def _ops(self, lines: IO[bytes], ops: list[Op]) -> bool:
-        """Appends every step to `ops`; whether the closing line was there, and last."""
+    def _batches(self, lines: IO[bytes]) -> Iterator[list[Op]]:
         decode = msgspec.json.Decoder(Op).decode_lines
-        number = 1
+        count = 0
         while batch := lines.readlines(_BATCH_BYTES):
             bodies = [line[:-_CRC_TAIL] + b"}" for line in batch]
-            crc = self.crc
+            crc = self._crc
             chain = [crc := zlib.crc32(body, crc) for body in bodies]
             try:
-                if _TAIL_FORMAT * len(batch) % tuple(chain) != b"".join([line[-_CRC_TAIL:] for line in batch]):
-                    return self._ops_one_by_one(itertools.chain(batch, lines), number, ops)
-                some = decode(b"\n".join(bodies))
+                is_whole = _TAIL_FORMAT * len(batch) % tuple(chain) == b"".join([line[-_CRC_TAIL:] for line in batch])
+                ops = decode(b"\n".join(bodies)) if is_whole else []
             except msgspec.MsgspecError:
-                return self._ops_one_by_one(itertools.chain(batch, lines), number, ops)
-            first = len(ops)
-            if len(some) != len(batch) or [op.index for op in some] != list(range(first, first + len(some))):
-                return self._ops_one_by_one(itertools.chain(batch, lines), number, ops)
-            ops += some
-            number += len(batch)
-            self.crc = crc
-        return self._ends_without_end(number)
+                ops = []
+            if len(ops) != len(batch) or [op.index for op in ops] != list(range(count, count + len(ops))):
+                yield from self._one_by_one(itertools.chain(batch, lines), count)
+                return
+            yield ops
+            count += len(ops)
+            self._crc = crc
+        self._ends_without_end(count)
 
-    def _ops_one_by_one(self, lines: Iterator[bytes], number: int, ops: list[Op]) -> bool:
-        """The same line by line, after line `number`: the last lines of every file, and the first wrong one."""
+    def _one_by_one(self, lines: Iterator[bytes], count: int) -> Iterator[list[Op]]:
+        """The same line by line, after `count` steps: the last lines of every file, and the first wrong one."""
         decode = msgspec.json.Decoder(Op).decode
-        crc = self.crc
         for line in lines:
-            number += 1
             body = line[:-_CRC_TAIL] + b"}"
-            chained = zlib.crc32(body, crc)
+            chained = zlib.crc32(body, self._crc)
             try:
                 op = decode(body) if line[-_CRC_TAIL:] == _TAIL_FORMAT % chained else None
             except msgspec.MsgspecError:
                 op = None
             if op is None:
-                self.crc = crc
-                return self._last(number, line, lines, len(ops))
-            if op.index != number - 2:
-                raise self._error(number, f"index {op.index} where {number - 2} belongs")
-            ops.append(op)
-            crc = chained
-        return self._ends_without_end(number)
+                self.complete = self._last(count + 2, line, lines, count)
+                return
+            if op.index != count:
+                raise self._error(count + 2, f"index {op.index} where {count} belongs")
+            yield [op]
+            count += 1
+            self._crc = chained
+        self._ends_without_end(count)
 
-    def _ends_without_end(self, number: int) -> bool:
-        if not self.allow_cut:
-            raise self._error(number, "the file is cut after this line: the closing line is missing")
-        return False
+    def _ends_without_end(self, count: int) -> None:
+        if not self._allow_cut:
+            raise self._error(count + 1, "the file is cut after this line: the closing line is missing")
 
     def _last(self, number: int, line: bytes, lines: Iterator[bytes], count: int) -> bool:
         """The closing line, a torn one, or an error."""
         if not line.endswith(b"\n"):
-            if self.allow_cut:
+            if self._allow_cut:
                 return False
             raise self._error(number, "the file is cut in the middle of this line")
         if not line.startswith(b'{"end":'):
@@ -268,8 +300,8 @@ class _Reader:
             raise self._error(number, f"the closing line counts {end.end} steps, the file holds {count}")
 
     def _check(self, number: int, line: bytes, crc: str) -> None:
-        self.crc = zlib.crc32(line[: 1 - _CRC_TAIL] + b"}", self.crc)
-        if crc != f"{self.crc:08x}":
+        self._crc = zlib.crc32(line[: 1 - _CRC_TAIL] + b"}", self._crc)
+        if crc != f"{self._crc:08x}":
             raise self._error(number, "the checksum does not fit: a line was changed, removed or moved here")
 
     def _error(self, line: int, why: str) -> HistoryError:
@@ -288,31 +320,63 @@ class Operation(NamedTuple):
         return self.completed.type if self.completed else "info"
 
 
+_operation: Callable[[tuple[Op, Op]], Operation] = partial(tuple.__new__, Operation)
+"""The quickest way to make one."""
+
+
+class Pairing:
+    """Pairs completions with invocations, some steps at a time, in the order of the history."""
+
+    def __init__(self, error: Callable[[Op, str], Exception]) -> None:
+        self._error = error
+        self._pending: dict[int, Op] = {}
+        self._retired: set[int] = set()
+        self._last_ns: float = -math.inf
+
+    def feed(self, ops: Iterable[Op]) -> list[Operation]:
+        """The operations that complete in these steps, in the order of their completions.
+
+        Raises `error(op, why)` for steps no single-threaded process can take.
+        """
+        pending, retired = self._pending, self._retired
+        last_ns = self._last_ns
+        begun: list[Op] = []
+        ended: list[Op] = []
+        for op in ops:
+            process, kind, time_ns = op.process, op.type, op.time_ns
+            if time_ns < last_ns:
+                raise self._error(op, f"time runs backwards, from {last_ns} to {time_ns} ns")
+            last_ns = time_ns
+            if kind == "invoke":
+                if process in pending or process in retired:
+                    raise self._error(
+                        op, f"process {process} invokes while its operation before may still be under way"
+                    )
+                pending[process] = op
+                continue
+            invoked = pending.pop(process, None)
+            if invoked is None or invoked.f != op.f:
+                raise self._error(op, f"process {process} completes {op.f!r}, which it did not invoke")
+            begun.append(invoked)
+            ended.append(op)
+            if kind == "info":
+                retired.add(process)
+        self._last_ns = last_ns
+        return list(map(_operation, zip(begun, ended, strict=True)))
+
+    def still_open(self) -> list[Operation]:
+        """Operations that have not completed, in order of invocation."""
+        return [Operation(op, None) for op in self._pending.values()]
+
+
+def by_invocation(operation: Operation) -> int:
+    """The key that sorts operations in order of invocation."""
+    return operation[0].index
+
+
 def pair_up(
     ops: Iterable[Op], error: Callable[[Op, str], Exception] = lambda op, why: ValueError(f"op {op.index}: {why}")
 ) -> list[Operation]:
     """Operations in order of invocation. Raises `error(op, why)` for steps no single-threaded process can take."""
-    pending: dict[int, int] = {}
-    retired: set[int] = set()
-    invocations: list[Op] = []
-    completions: list[Op | None] = []
-    last_ns: int | None = None
-    for op in ops:
-        process, kind, time_ns = op.process, op.type, op.time_ns
-        if last_ns is not None and time_ns < last_ns:
-            raise error(op, f"time runs backwards, from {last_ns} to {time_ns} ns")
-        last_ns = time_ns
-        if kind == "invoke":
-            if process in pending or process in retired:
-                raise error(op, f"process {process} invokes while its operation before may still be under way")
-            pending[process] = len(invocations)
-            invocations.append(op)
-            completions.append(None)
-            continue
-        place = pending.pop(process, -1)
-        if place < 0 or invocations[place].f != op.f:
-            raise error(op, f"process {process} completes {op.f!r}, which it did not invoke")
-        completions[place] = op
-        if kind == "info":
-            retired.add(process)
-    return list(map(Operation._make, zip(invocations, completions, strict=True)))
+    pairing = Pairing(error)
+    return sorted([*pairing.feed(ops), *pairing.still_open()], key=by_invocation)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
-from operator import attrgetter, sub
+from operator import sub
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.steps import FAULT, NOTES, Operations, values_of
+from jepsen_like.checkers.steps import FAULT, Operations, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
 
 NAME = "availability"
-
-_JUDGED_AFTER_THE_RUN = frozenset({"read", "digest"})
-"""Read from replicas one by one: says nothing about the cluster being available."""
 
 REST_NS = 2_000_000_000
 """Clients that do not try for this long are not waiting any more."""
@@ -48,14 +46,65 @@ class Fault(NamedTuple):
     op: int
 
 
-def check(operations: Operations, workload: Workload) -> Result:
+class Attempts:
+    """When clients tried, column by column."""
+
+    def __init__(self) -> None:
+        self.invoked = array("q")
+        """Indexes of the steps; the other columns are nanoseconds on the clock of the history."""
+        self.invoked_ns = array("q")
+        self.ended_ns = array("q")
+        self.successes = array("q")
+        """The ends of those that succeeded, ascending."""
+        self._unsuccessful: set[int] = set()
+
+    @classmethod
+    def of(cls, operations: list[Operation]) -> Attempts:
+        """From operations in any order."""
+        self = cls()
+        self.add([operation for operation in operations if operation.completed is not None])
+        self.close([operation for operation in operations if operation.completed is None])
+        return self
+
+    def add(self, completed: list[Operation]) -> None:
+        """Operations that completed."""
+        ended = [done.time_ns for _, done in completed if done is not None]
+        outcomes = [done.type for _, done in completed if done is not None]
+        self.invoked.extend([asked.index for asked, _ in completed])
+        self.invoked_ns.extend([asked.time_ns for asked, _ in completed])
+        self.ended_ns.extend(ended)
+        if outcomes.count("ok") == len(outcomes):
+            self.successes.extend(ended)
+        else:
+            good = [time_ns for time_ns, outcome in zip(ended, outcomes, strict=True) if outcome == "ok"]
+            self.successes.extend(good)
+            self._unsuccessful.update(operation[0].index for operation in completed if operation.outcome != "ok")
+
+    def close(self, still_open: list[Operation]) -> None:
+        """Nothing follows but those that never completed: they waited until the last attempt. All are put in order."""
+        self.invoked.extend([asked.index for asked, _ in still_open])
+        self.invoked_ns.extend([asked.time_ns for asked, _ in still_open])
+        self.ended_ns.extend([max(self.invoked_ns, default=0)] * len(still_open))
+        self._unsuccessful.update(asked.index for asked, _ in still_open)
+        self.successes = array("q", sorted(self.successes))
+        order = sorted(range(len(self.invoked)), key=self.invoked.__getitem__)
+        self.invoked, self.invoked_ns, self.ended_ns = (
+            array("q", list(map(column.__getitem__, order)))
+            for column in (self.invoked, self.invoked_ns, self.ended_ns)
+        )
+
+    def any_success_since(self, position: int) -> bool:
+        """Whether one of them succeeded, from this position on in order of invocation."""
+        return any(index not in self._unsuccessful for index in islice(self.invoked, position, None))
+
+
+def check(operations: Operations, attempts: Attempts, workload: Workload) -> Result:
     """Measures outages and failover times. Wrong is only a cluster that does not come back after the last fault."""
     findings = Findings()
-    attempts = operations.of(*sorted(operations.kinds - NOTES - _JUDGED_AFTER_THE_RUN))
     faults = faults_of(operations)
     pauses = outages(attempts)
     long = [pause for pause in pauses if pause.length_ns > workload.unavailable_after_ns]
-    if workload.must_recover and faults and attempts:
+    if workload.must_recover and faults and attempts.invoked:
         _recovered(attempts, faults, findings)
     stats: dict[str, Any] = {
         "faults": len(faults),
@@ -82,26 +131,26 @@ def faults_of(operations: Operations) -> list[Fault]:
     return faults
 
 
-def outages(attempts: list[Operation], at_least_ns: int = 1_000_000) -> list[Outage]:
+def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
     """Times between two successes in which clients were waiting or trying, and that lasted longer than this.
 
     From the moment a client was first left waiting: a time in which nobody asked anything is no outage.
     """
-    if not attempts:
+    if not attempts.invoked:
         return []
-    invoked = list(map(attrgetter("invoked.time_ns"), attempts))
-    ends = [invoked[-1] if end is None else end.time_ns for _, end in attempts]
+    invoked, ends = attempts.invoked_ns, attempts.ended_ns
     latest_end = list(accumulate(ends, max))
-    marks = [end.time_ns for _, end in attempts if end is not None and end.type == "ok"]
-    marks.sort()
-    marks = [invoked[0], *marks, max(latest_end[-1], invoked[-1])]
+    marks = [invoked[0], *attempts.successes, max(latest_end[-1], invoked[-1])]
+    lengths = map(sub, islice(marks, 1, None), marks)
     found: list[Outage] = []
-    for i, length in enumerate(map(sub, islice(marks, 1, None), marks)):
-        if length > at_least_ns:
-            position = bisect_right(invoked, marks[i])
-            waiting_until = latest_end[position - 1] if position else marks[i]
-            tries = ((invoked[k], ends[k]) for k in range(position, len(invoked)))
-            found += _waited(marks[i], marks[i + 1], waiting_until, tries)
+    for i in [i for i, length in enumerate(lengths) if length > at_least_ns]:
+        position = bisect_right(invoked, marks[i])
+        waiting_until = latest_end[position - 1] if position else marks[i]
+        if waiting_until >= marks[i + 1]:  # by far the most
+            found.append(Outage(marks[i], marks[i + 1]))
+            continue
+        tries = ((invoked[k], ends[k]) for k in range(position, len(invoked)))
+        found += _waited(marks[i], marks[i + 1], waiting_until, tries)
     return [outage for outage in found if outage.length_ns > at_least_ns]
 
 
@@ -146,15 +195,17 @@ def quantile(ordered: list[int], share: float) -> int:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def _recovered(attempts: list[Operation], faults: list[Fault], findings: Findings) -> None:
+def _recovered(attempts: Attempts, faults: list[Fault], findings: Findings) -> None:
     for fault in faults:
         if fault.end_ns is None:
             findings.doubt(f"the fault {fault.kind!r} on nodes {list(fault.nodes)} was never lifted")
             return
     last = max(faults, key=lambda fault: fault.end_ns or 0)
-    after = [o for o in attempts if o.invoked.time_ns >= (last.end_ns or 0)]
-    if not after:
+    lifted_ns = last.end_ns or 0
+    first = bisect_left(attempts.invoked_ns, lifted_ns)
+    if first == len(attempts.invoked_ns):
         findings.doubt("nobody tried anything after the last fault was lifted")
-    elif not any(o.outcome == "ok" for o in after):
-        what = f"after the last fault, {last.kind!r}, was lifted, none of {len(after):,} operations succeeded"
-        findings.add("no-recovery", what, (last.op, after[0].invoked.index))
+    elif not attempts.any_success_since(first):
+        count = len(attempts.invoked_ns) - first
+        what = f"after the last fault, {last.kind!r}, was lifted, none of {count:,} operations succeeded"
+        findings.add("no-recovery", what, (last.op, attempts.invoked[first]))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from jepsen_like.checkers import availability, digests, log, offsets, polls, registers
-from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.steps import NOTES, VOCABULARY, MalformedStep, Operations
+from jepsen_like.checkers.evidence import Evidence
+from jepsen_like.checkers.steps import NOT_CLIENTS, VOCABULARY, MalformedStep
 from jepsen_like.checkers.verdict import Result, Verdict
 from jepsen_like.checkers.workload import Workload, workload_named
-from jepsen_like.history import HistoryError, Op, Operation, pair_up, read_operations
+from jepsen_like.history import HistoryError, HistoryFile, Op, StepsOnDisk
 
-_NOT_CLIENTS = NOTES | {"read", "digest"}
+_BATCH = 2048
+"""Steps that are looked at together."""
 
 
 def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
@@ -24,58 +26,64 @@ def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
     """
     if isinstance(workload, str):
         workload = workload_named(workload)
+    steps = iter(history)
+    batches = iter(lambda: list(islice(steps, _BATCH)), [])
     with _no_collections():
         try:
-            return _judge(pair_up(history, lambda op, why: MalformedStep(op.index, why)), workload)
+            return _judge(Evidence.of(batches, lambda op, why: MalformedStep(op.index, why)), workload)
         except MalformedStep as error:
             return Verdict(workload.name, (), (str(error),))
 
 
-def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verdict, list[Op]]:
+def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verdict, Sequence[Op]]:
     """Judges a file by the workload it names, or by another. Foreign, cut or edited: unknown, with the line.
 
-    Raises OSError if the file cannot be read.
+    The steps are read from the file again if anybody looks at them. Raises OSError if the file cannot be read.
     """
+    name = workload if isinstance(workload, str) else workload.name if workload else "?"
+    file = HistoryFile(path)
     with _no_collections():
         try:
-            history, operations = read_operations(path)
+            evidence = Evidence.of(file.batches(), file.error_at)
         except HistoryError as error:
-            name = workload if isinstance(workload, str) else workload.name if workload else "?"
             return Verdict(name, (), (f"line {error.line}: {error.why}",)), []
+        except MalformedStep as error:
+            return Verdict(name, (), (str(error),)), StepsOnDisk(path)
         if workload is None:
-            workload = str(history.meta.get("workload", "log"))
+            workload = str(file.meta.get("workload", "log"))
         try:
             known = workload_named(workload) if isinstance(workload, str) else workload
         except ValueError as error:
-            return Verdict(str(workload), (), (f"line 1: {error}",)), history.ops
-        return _judge(operations, known), history.ops
+            return Verdict(str(workload), (), (f"line 1: {error}",)), StepsOnDisk(path)
+        return _judge(evidence, known), StepsOnDisk(path)
 
 
-def _judge(paired: list[Operation], workload: Workload) -> Verdict:
-    operations = Operations(paired)
+def _judge(evidence: Evidence, workload: Workload) -> Verdict:
     try:
-        return Verdict(workload.name, _results(operations, workload), tuple(_doubts(operations, workload)))
+        return Verdict(workload.name, _results(evidence, workload), tuple(_doubts(evidence, workload)))
     except MalformedStep as error:
         return Verdict(workload.name, (), (str(error),))
 
 
-def _results(operations: Operations, workload: Workload) -> tuple[Result, ...]:
-    messages = Messages.of(operations)
+def _results(evidence: Evidence, workload: Workload) -> tuple[Result, ...]:
+    operations, messages, attempts = evidence.operations, evidence.messages, evidence.attempts
     run = {
         log.NAME: lambda: log.check(operations, messages, workload),
         polls.NAME: lambda: polls.check(operations, messages, workload),
         offsets.NAME: lambda: offsets.check(operations, workload),
         registers.NAME: lambda: registers.check(operations, workload),
-        availability.NAME: lambda: availability.check(operations, workload),
+        availability.NAME: lambda: availability.check(operations, attempts, workload),
         digests.NAME: lambda: digests.check(operations, workload),
     }
     return tuple(run[name]() for name in workload.checkers)
 
 
-def _doubts(operations: Operations, workload: Workload) -> Iterator[str]:
+def _doubts(evidence: Evidence, workload: Workload) -> Iterator[str]:
+    operations = evidence.operations
     for f in sorted(operations.kinds - VOCABULARY):
         yield f"line {operations.of(f)[0].invoked.index + 2}: no checker judges {f!r}"
-    acked = sum(len(operations.answered(f)) for f in (operations.kinds & VOCABULARY) - _NOT_CLIENTS)
+    acked = evidence.messages.acknowledged
+    acked += sum(len(operations.answered(f)) for f in (operations.kinds & VOCABULARY) - NOT_CLIENTS)
     if acked < workload.min_acked:
         yield f"only {acked} operations were acknowledged, {workload.min_acked} are needed to prove anything"
 

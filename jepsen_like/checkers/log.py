@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import accumulate, islice
-from operator import attrgetter, lt
+from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.log_detail import judge_dumps
 from jepsen_like.checkers.messages import Dump, Messages, Send
+from jepsen_like.checkers.shelves import NEVER, NO_SENDS, Shelf
 from jepsen_like.checkers.steps import Operations, Queue, place, queue_of, values_of
 from jepsen_like.checkers.verdict import Findings, Result
 from jepsen_like.checkers.workload import Workload
@@ -31,7 +31,7 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
         findings.doubt(f"{queue[0]}/{queue[1]} was not read to its end on node {node}")
     if messages.nodes and len(messages.nodes) < workload.replicas:
         findings.doubt(f"only nodes {messages.nodes} were read; the workload has {workload.replicas} replicas")
-    if messages.acked and not messages.nodes and not operations.of("poll"):
+    if messages.acknowledged and not messages.nodes and not operations.of("poll"):
         findings.doubt("messages were acknowledged, and nobody read them back")
     return findings.result(NAME, statistics(messages), workload.allowed)
 
@@ -39,23 +39,29 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
 def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
     """All passes over sends and dumps."""
     suspicious: set[Queue] = set()
-    shelves = {queue: _Shelf.of(messages.acked.get(queue, ())) for queue in messages.dumps.keys() | messages.acked}
+    shelves = dict(messages.shelves)
+    waiting = {send.message_id: send for send in messages.unknown}
     for queue, dumps in messages.dumps.items():
-        if _is_perfect(shelves[queue], queue, dumps):
-            messages.perfect[queue] = shelves[queue].invoked
+        shelf = _with_guests(shelves.get(queue, NO_SENDS), dumps[0], waiting)
+        if _is_perfect(shelf, queue, dumps):
+            shelves[queue] = shelf
+            messages.perfect[queue] = shelf.invoked
+            _note_found(shelf, queue, waiting)
         else:
             suspicious |= _suspicious(messages, queue, dumps)
     for queue in suspicious:
         messages.perfect.pop(queue, None)
     judge_dumps(messages, suspicious, findings)
-    for queue, acked in messages.acked.items():
-        if len(set(shelves[queue].offsets)) < len(acked):
-            _one_place_acknowledged_twice(acked, findings)
-    for queue, placed in _placed(messages).items():
-        if queue not in shelves or len(placed) > len(shelves[queue].offsets) or not shelves[queue].keeps_real_time():
-            _real_time(queue, placed, findings)
+    for queue, shelf in messages.shelves.items():
+        if len(set(shelf.offsets)) < len(shelf.offsets):
+            _one_place_acknowledged_twice(messages.acked[queue], findings)
+    found = _found(messages)
+    for queue in dict.fromkeys((*messages.shelves, *found)):
+        knows_all = queue in messages.perfect or queue not in found
+        if not knows_all or not shelves[queue].keeps_real_time():
+            _real_time(queue, _placed(messages, queue, found), findings)
         if ordered:
-            _producer_order(queue, placed, findings)
+            _producer_order(queue, _placed(messages, queue, found), findings)
 
 
 def unread(messages: Messages) -> list[tuple[int, Queue]]:
@@ -65,51 +71,42 @@ def unread(messages: Messages) -> list[tuple[int, Queue]]:
 
 def statistics(messages: Messages) -> dict[str, Any]:
     """Counts by outcome, and messages read per node."""
-    acked = sum(map(len, messages.acked.values()))
     stored = sum(send.found is not None for send in messages.unknown)
     rows = dict.fromkeys(messages.nodes, 0)
     for dumps in messages.dumps.values():
         for dump in dumps:
             rows[dump.node] += len(dump.ids)
     return {
-        "acked": acked,
-        "failed": len(messages.sends) - acked - len(messages.unknown),
+        "acked": messages.acknowledged,
+        "failed": len(messages.failed),
         "unknown": len(messages.unknown),
         "unknown_stored": stored,
         "read": {str(node): count for node, count in rows.items()},
     }
 
 
-class _Shelf(NamedTuple):
-    """The acknowledged sends of one queue in order of their offsets, column by column."""
-
-    offsets: list[int]
-    ids: list[str]
-    topics: set[str]
-    invoked: list[int]
-    completed: list[int]
-
-    @classmethod
-    def of(cls, acked: Iterable[Send]) -> _Shelf:
-        """Sorts them; sends at one offset stay in order of invocation."""
-        sends = sorted(acked, key=attrgetter("offset"))
-        offsets, ids, topics, invoked, completed = (
-            map(attrgetter(name), sends) for name in ("offset", "message_id", "topic", "invoked", "completed")
-        )
-        return cls(list(offsets), list(ids), set(topics), list(invoked), list(completed))
-
-    def keeps_real_time(self) -> bool:
-        """Whether no send stands behind one invoked after it had completed: `_real_time` then finds nothing.
-
-        Walked down from the highest offset: nothing above a send may have completed before it was invoked.
-        """
-        earliest_above = accumulate(reversed(self.completed), min)
-        return not any(map(lt, earliest_above, islice(reversed(self.invoked), 1, None)))
+def _with_guests(shelf: Shelf, dump: Dump, waiting: dict[str, Send]) -> Shelf:
+    """The shelf, and beside what was acknowledged the sends of unknown outcome (`waiting`, by id) that stand there."""
+    if not waiting or len(dump.ids) <= len(shelf.ids):
+        return shelf
+    offsets = [offset for message_id, offset in zip(dump.ids, dump.offsets, strict=True) if message_id in waiting]
+    guests = [waiting[message_id] for message_id in dump.ids if message_id in waiting]
+    ids = [send.message_id for send in guests]
+    if len(set(ids)) < len(ids):
+        return shelf
+    return shelf.with_guests(offsets, ids, [send.invoked for send in guests], [send.topic for send in guests])
 
 
-def _is_perfect(shelf: _Shelf, queue: Queue, dumps: list[Dump]) -> bool:
-    """Whether every replica holds exactly the acknowledged messages of this queue in their places, sent before they
-    were read. The usual case, in passes that cost little; where it does not hold, the others find out why.
+def _note_found(shelf: Shelf, queue: Queue, waiting: dict[str, Send]) -> None:
+    if waiting and NEVER in shelf.completed:
+        for message_id, offset, completed in zip(shelf.ids, shelf.offsets, shelf.completed, strict=True):
+            if completed == NEVER:
+                waiting.pop(message_id).found = (queue, offset)
+
+
+def _is_perfect(shelf: Shelf, queue: Queue, dumps: list[Dump]) -> bool:
+    """Whether every replica holds exactly the messages of this shelf in their places, sent before they were read. The
+    usual case, in passes that cost little; where it does not hold, the others find out why.
     """
     first = dumps[0]
     return (
@@ -146,7 +143,7 @@ def _suspicious(messages: Messages, queue: Queue, dumps: list[Dump]) -> set[Queu
                     send.found = (queue, offset)
                 continue
             suspects |= _stray(send, queue, offset, earliest)
-        if matched != len(messages.acked.get(queue, ())):
+        if matched != len(messages.shelves.get(queue, NO_SENDS).ids):
             suspects.add(queue)
     return suspects
 
@@ -171,20 +168,18 @@ def _one_place_acknowledged_twice(acked: list[Send], findings: Findings) -> None
             findings.add("inconsistent-offset", what, (first.completed, send.completed), subject=send.message_id)
 
 
-def _placed(messages: Messages) -> dict[Queue, list[Send]]:
-    """Acknowledged sends, and those of unknown outcome that were found, per queue in order of invocation."""
-    placed: dict[Queue, list[Send]] = defaultdict(list, messages.acked)
-    touched = set()
+def _found(messages: Messages) -> dict[Queue, list[Send]]:
+    """Sends of unknown outcome by the queue they were found in, in order of invocation."""
+    found: dict[Queue, list[Send]] = defaultdict(list)
     for send in messages.unknown:
         if send.found is not None:
-            queue = send.found[0]
-            if queue not in touched:
-                touched.add(queue)
-                placed[queue] = list(placed[queue])
-            placed[queue].append(send)
-    for queue in touched:
-        placed[queue].sort(key=attrgetter("invoked"))
-    return placed
+            found[send.found[0]].append(send)
+    return found
+
+
+def _placed(messages: Messages, queue: Queue, found: dict[Queue, list[Send]]) -> list[Send]:
+    """What was acknowledged in a queue or, of unknown outcome, found there, in order of invocation."""
+    return sorted((*messages.acked.get(queue, ()), *found.get(queue, ())), key=attrgetter("invoked"))
 
 
 def _offset(send: Send) -> int:
@@ -234,22 +229,28 @@ def _producer_order(queue: Queue, placed: list[Send], findings: Findings) -> Non
             last[send.producer] = send
 
 
-def _higher(a: Send, b: Send) -> Send:
+class _Acked(NamedTuple):
+    completed: int
+    offset: int
+    message_id: str
+
+
+def _higher(a: _Acked, b: _Acked) -> _Acked:
     return a if a.offset >= b.offset else b
 
 
 def _stale_reads(operations: Operations, messages: Messages, findings: Findings) -> None:
     """The end of a queue, asked for after an offset was acknowledged, lies behind that offset."""
-    frontiers: dict[Queue, tuple[list[int], list[Send]]] = {}
+    frontiers: dict[Queue, tuple[list[int], list[_Acked]]] = {}
     with values_of(operations.answered("max_offset")) as watched:
         for operation in watched:
             assert operation.completed is not None
             queue = queue_of(operation.invoked.value)
             answered = int(operation.completed.value["offset"])
             if queue not in frontiers:
-                acked = sorted(messages.acked.get(queue, ()), key=attrgetter("completed"))
-                highest: list[Send] = list(accumulate(acked, _higher))
-                frontiers[queue] = [send.completed for send in acked], highest
+                shelf = messages.shelves.get(queue, NO_SENDS)
+                acked = sorted(map(_Acked, shelf.completed, shelf.offsets, shelf.ids))
+                frontiers[queue] = [send.completed for send in acked], list(accumulate(acked, _higher))
             completions, highest = frontiers[queue]
             before = bisect_left(completions, operation.invoked.index)
             if before and highest[before - 1].offset >= answered:

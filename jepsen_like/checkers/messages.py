@@ -6,11 +6,14 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import msgspec
 
-from jepsen_like.checkers.steps import Operations, Queue, queue_of, values_of
+from jepsen_like.checkers.shelves import Rows, Shelf, no_rows
+from jepsen_like.checkers.steps import MalformedStep, Operations, Queue, queue_of, values_of
 from jepsen_like.history import Operation, OpType
 
 # gc=False: a million of these would otherwise be walked by every full collection.
@@ -77,25 +80,23 @@ class Dump:
         self._starts: list[int] = []
         self._ops: list[int] = []
 
-    def extend(self, asked: int, messages: list[tuple[int, str]], ended: bool, op: int) -> None:
+    def extend(self, asked: int, offsets: list[int], ids: list[str], ended: bool, op: int) -> None:
         """Appends one answer."""
         self.ended |= ended
         self.last_op = op
         expected = asked if self.next_offset is None else self.next_offset
-        if not messages:
+        if not offsets:
             self.next_offset = expected
             return
         position = len(self.ids)
         self._starts.append(position)
         self._ops.append(op)
-        offsets, ids = columns(messages)
         if offsets != list(range(expected, expected + len(offsets))):
             for i, offset in enumerate(offsets):
                 if offset != expected:
                     self.breaks.append((position + i, expected))
                     self.fell_back |= offset < expected
                 expected = offset + 1
-        "".join(ids)  # the cheapest way to refuse an id that is no string
         self.offsets += offsets
         self.ids += ids
         self.next_offset = offsets[-1] + 1
@@ -128,76 +129,150 @@ class Dump:
         return self.offsets == other.offsets and self.ids == other.ids
 
 
+class _Answer(NamedTuple):
+    """What one final read was answered, its rows as columns."""
+
+    asked: int
+    """Index of the step, like `op`."""
+    dump: Dump
+    offset: int
+    offsets: list[int]
+    ids: list[str]
+    ended: bool
+    op: int
+
+
 class Messages:
-    """Sends by id and by queue, and dumps by queue."""
+    """Sends by id and by queue, and dumps by queue: first everything is added, then it is closed."""
 
     def __init__(self) -> None:
-        self.sends: dict[str, Send] = {}
-        self.acked: dict[Queue, list[Send]] = defaultdict(list)
-        """Acknowledged sends per queue, in order of invocation."""
         self.dumps: dict[Queue, list[Dump]] = {}
         """Per queue one dump for every node that was read at all, in order of nodes."""
-        self.unknown: list[Send] = []
-        """Sends of unknown outcome, in order of invocation."""
         self.nodes: list[int] = []
         self.perfect: dict[Queue, list[int]] = {}
-        """Queues that are the same on all replicas, every row an acknowledged message in its place, and for each place
+        """Queues that are the same on all replicas, every row a message that may stand in its place, and for each place
         the step that sent what stands there; known once the log checker has run.
         """
+        self.unknown: list[Send] = []
+        """Sends of unknown outcome, in order of invocation."""
+        self.failed: list[Send] = []
+        self.shelves: dict[Queue, Shelf] = {}
+        """Acknowledged sends per queue, by offset."""
+        self._rows: dict[Queue, Rows] = {}
+        self._answers: list[_Answer] = []
+        self._read_at_all: dict[tuple[Queue, int], Dump] = {}
 
     @classmethod
     def of(cls, operations: Operations) -> Messages:
         """Raises MalformedStep for a value of another shape and for an id that was sent twice."""
         self = cls()
-        dumps: dict[tuple[Queue, int], Dump] = {}
-        with values_of(operations.of("send")) as sends:
-            self._add_sends(sends)
-        with values_of(operations.of("read")) as reads:
-            for operation in reads:
-                self._read(operation, dumps)
-        self.nodes = sorted({node for _, node in dumps})
-        queues = sorted({queue for queue, _ in dumps} | self.acked.keys())
-        for queue, node in itertools.product(queues, self.nodes):
-            self.dumps.setdefault(queue, []).append(dumps.get((queue, node)) or Dump(node, queue))
+        self.add_sends(operations.of("send"))
+        self.add_reads(operations.of("read"))
+        self.close()
         return self
 
-    def _add_sends(self, operations: Iterator[Operation]) -> None:
-        """One loop and no calls: most of a history is sends."""
-        sends, acked = self.sends, self.acked
-        queues: dict[Queue, Queue] = {}
-        for invoked, completed in operations:
-            value = invoked.value
-            message_id, topic, producer = value["id"], value["topic"], value.get("producer")
-            if not isinstance(message_id, str) or not isinstance(topic, str):
-                raise TypeError("id and topic are strings")
-            if producer is not None and not isinstance(producer, str):
-                raise TypeError("a producer is a string")
-            if completed is None:
-                send = Send(message_id, topic, producer, "info", invoked.index, -1)
-            else:
-                send = Send(message_id, topic, producer, completed.type, invoked.index, completed.index)
-            if sends.setdefault(message_id, send) is not send:
-                raise ValueError(f"message id {message_id!r} was sent before; ids must be unique")
-            if send.outcome == "info":
-                self.unknown.append(send)
-            elif send.outcome == "ok":
-                assert completed is not None
+    def add_sends(self, operations: list[Operation]) -> None:
+        """Raises MalformedStep. One loop and no calls: most of a history is sends."""
+        by_queue = self._rows
+        with values_of(operations) as walk:
+            for invoked, completed in walk:
+                value = invoked.value
+                message_id, topic, producer = value["id"], value["topic"], value.get("producer")
+                if not isinstance(message_id, str) or not isinstance(topic, str):
+                    raise TypeError("id and topic are strings")
+                if producer is not None and not isinstance(producer, str):
+                    raise TypeError("a producer is a string")
+                if completed is None:
+                    self.unknown.append(Send(message_id, topic, producer, "info", invoked.index, -1))
+                    continue
+                if completed.type != "ok":
+                    send = Send(message_id, topic, producer, completed.type, invoked.index, completed.index)
+                    (self.failed if send.outcome == "fail" else self.unknown).append(send)
+                    continue
                 answer = completed.value
                 if answer.get("id", message_id) != message_id:
                     raise ValueError(f"answers {answer['id']!r}, not {message_id!r}")
-                queue_id = answer["queue_id"]
-                queue = queues.get((answer.get("topic", topic), queue_id))
-                if queue is None or type(queue_id) is not int:
-                    queue = queue_of({"topic": topic, **answer})
-                    queue = queues.setdefault(queue, queue)
-                send.queue, send.offset = queue, int(answer["queue_offset"])
-                acked[queue].append(send)
+                queue_id, offset = answer["queue_id"], answer["queue_offset"]
+                rows = by_queue.get((answer.get("topic", topic), queue_id))
+                if rows is None or type(queue_id) is not int or type(offset) is not int:
+                    offset = int(offset)
+                    rows = by_queue.setdefault(queue_of({"topic": topic, **answer}), no_rows())
+                offsets, ids, topics, producers, begun, ended = rows
+                offsets.append(offset)
+                ids.append(message_id)
+                topics.append(topic)
+                producers.append(producer)
+                begun.append(invoked.index)
+                ended.append(completed.index)
 
-    @staticmethod
-    def _read(operation: Operation, dumps: dict[tuple[Queue, int], Dump]) -> None:
-        value = operation.invoked.value
-        queue, node = queue_of(value), int(value["node"])
-        dump = dumps.setdefault((queue, node), Dump(node, queue))
-        if operation.completed is not None and operation.completed.type == "ok":
-            answer = operation.completed.value
-            dump.extend(int(value["offset"]), answer["messages"], bool(answer["end"]), operation.completed.index)
+    def add_reads(self, operations: list[Operation]) -> None:
+        """Final reads. Raises MalformedStep."""
+        with values_of(operations) as walk:
+            for invoked, completed in walk:
+                value = invoked.value
+                queue, node = queue_of(value), int(value["node"])
+                dump = self._read_at_all.get((queue, node))
+                if dump is None:
+                    dump = self._read_at_all[queue, node] = Dump(node, queue)
+                if completed is not None and completed.type == "ok":
+                    answer = completed.value
+                    offset, (offsets, ids) = int(value["offset"]), columns(answer["messages"])
+                    sum(offsets)  # the cheapest way to refuse an offset that is no number, or an id that is no string
+                    "".join(ids)
+                    ended, op = bool(answer["end"]), completed.index
+                    self._answers.append(_Answer(invoked.index, dump, offset, offsets, ids, ended, op))
+
+    def close(self) -> None:
+        """Everything was added. Raises MalformedStep for an id that was sent twice."""
+        self.unknown.sort(key=attrgetter("invoked"))
+        self.shelves = {queue: Shelf.of(rows) for queue, rows in self._rows.items()}
+        self._refuse_repeated_ids()
+        for _, dump, offset, offsets, ids, ended, op in sorted(self._answers, key=itemgetter(0)):
+            dump.extend(offset, offsets, ids, ended, op)
+        self._answers.clear()
+        self.nodes = sorted({node for _, node in self._read_at_all})
+        queues = sorted({queue for queue, _ in self._read_at_all} | self.shelves.keys())
+        for queue, node in itertools.product(queues, self.nodes):
+            dump = self._read_at_all.get((queue, node)) or Dump(node, queue)
+            self.dumps.setdefault(queue, []).append(dump)
+
+    @property
+    def acknowledged(self) -> int:
+        """How many sends were."""
+        return sum(len(rows.ids) for rows in self._rows.values())
+
+    @cached_property
+    def sends(self) -> dict[str, Send]:
+        """Every send by the id of its message, in order of invocation; made when it is first asked for."""
+        return {send.message_id: send for send in self._all()}
+
+    @cached_property
+    def acked(self) -> dict[Queue, list[Send]]:
+        """Acknowledged sends per queue, in order of invocation; made when they are first asked for."""
+        acked: dict[Queue, list[Send]] = defaultdict(list)
+        for send in self.sends.values():
+            if send.queue is not None:
+                acked[send.queue].append(send)
+        return acked
+
+    def _all(self) -> list[Send]:
+        """In order of invocation."""
+        found = [*self.failed, *self.unknown]
+        for queue, (offsets, ids, topics, producers, invoked, completed) in self._rows.items():
+            rows = zip(offsets, ids, topics, producers, invoked, completed, strict=True)
+            found += [
+                Send(id_, topic, who, "ok", begun, ended, queue, at) for at, id_, topic, who, begun, ended in rows
+            ]
+        return sorted(found, key=attrgetter("invoked"))
+
+    def _refuse_repeated_ids(self) -> None:
+        others = [send.message_id for send in (*self.failed, *self.unknown)]
+        distinct = set(others).union(*(rows.ids for rows in self._rows.values()))
+        if len(distinct) == len(others) + self.acknowledged:
+            return
+        seen: set[str] = set()
+        for send in self._all():
+            if send.message_id in seen:
+                why = f"send: message id {send.message_id!r} was sent before; ids must be unique"
+                raise MalformedStep(send.completed if send.completed >= 0 else send.invoked, why)
+            seen.add(send.message_id)

@@ -261,9 +261,9 @@ def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
             topics[str(value.get("group", value["consumer"]))].add(str(value["topic"]))
     for name, wanted_topics in topics.items():
         group = polls.groups[name]
-        for queue, acked in polls.messages.acked.items():
+        for queue, shelf in polls.messages.shelves.items():
             if queue[0] in wanted_topics:
-                _unseen_in(name, group, queue, polls, findings, last_ack=max(send.completed for send in acked))
+                _unseen_in(name, group, queue, polls, findings, last_ack=max(shelf.completed))
 
 
 def _unseen_in(name: str, group: _Group, queue: Queue, polls: _Polls, findings: Findings, *, last_ack: int) -> None:
@@ -271,6 +271,8 @@ def _unseen_in(name: str, group: _Group, queue: Queue, polls: _Polls, findings: 
     if drained < last_ack:
         findings.doubt(f"group {name!r} did not poll {queue[0]}/{queue[1]} to its end after the last send")
     reached = group.next_offset.get(queue, 0)
+    if group.seen[queue].issuperset(polls.messages.shelves[queue].offsets):
+        return
     for send in polls.messages.acked[queue]:
         if send.offset in group.seen[queue]:
             continue

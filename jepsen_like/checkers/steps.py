@@ -31,14 +31,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from operator import attrgetter, length_hint
+from operator import length_hint
 from typing import Any
 
-from jepsen_like.history import Operation
+from jepsen_like.history import Operation, by_invocation
 
 FAULT, LEADER, PHASE = "fault", "leader", "phase"
 NOTES = frozenset({FAULT, LEADER, PHASE})
 """Steps about the run, which no client performed."""
+
+NOT_CLIENTS = NOTES | {"read", "digest"}
+"""Those, and what is read from replicas one by one: says nothing about the cluster being available."""
 
 VOCABULARY = NOTES | {
     *("send", "read", "poll", "rebalance", "max_offset"),
@@ -46,8 +49,6 @@ VOCABULARY = NOTES | {
     *("put", "get", "delete", "cas", "create"),
     "digest",
 }
-
-_invoked_index = attrgetter("invoked.index")
 
 Queue = tuple[str, int]
 """(topic, queue id)"""
@@ -64,10 +65,19 @@ class MalformedStep(Exception):
 class Operations:
     """The operations of a history, in order of invocation, sorted by what they are."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[Operation] = ()) -> None:
         self._by_f: dict[str, list[Operation]] = defaultdict(list)
+        self.add(operations)
+
+    def add(self, operations: Iterable[Operation]) -> None:
+        """More of them. Call `close` unless they come in order of invocation."""
         for operation in operations:
             self._by_f[operation.invoked.f].append(operation)
+
+    def close(self) -> None:
+        """Puts them in order."""
+        for found in self._by_f.values():
+            found.sort(key=by_invocation)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -79,7 +89,7 @@ class Operations:
         found = [self._by_f[f] for f in kinds if self._by_f.get(f)]
         if len(found) == 1:
             return found[0]
-        return sorted(chain.from_iterable(found), key=_invoked_index)
+        return sorted(chain.from_iterable(found), key=by_invocation)
 
     def answered(self, *kinds: str) -> list[Operation]:
         """Those of them that were answered with ok."""
@@ -92,7 +102,7 @@ def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
     walk = iter(operations)
     try:
         yield walk
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         position = len(operations) - length_hint(walk) - 1
         if position < 0:
             raise

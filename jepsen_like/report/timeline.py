@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jepsen_like.checkers.availability import Fault, Outage, faults_of, outages
-from jepsen_like.checkers.steps import LEADER, NOTES, PHASE, Operations
+from jepsen_like.checkers.availability import Attempts, Fault, Outage, faults_of, outages
+from jepsen_like.checkers.steps import LEADER, NOT_CLIENTS, NOTES, PHASE, Operations
 from jepsen_like.history import Operation
 from jepsen_like.report.series import Series, series_of
 from jepsen_like.report.svg import Panel, Scale, decades, drawing, linear, logarithmic, mark, ticks
@@ -14,8 +14,6 @@ from jepsen_like.report.svg import Panel, Scale, decades, drawing, linear, logar
 WIDTH, LEFT, RIGHT = 1120.0, 150.0, 1100.0
 LANE, PLOT, GAP = 20.0, 150.0, 44.0
 SHORTEST_OUTAGE_NS = 300_000_000
-
-_READ_BACK = frozenset({"read", "digest"})
 
 
 class Term(NamedTuple):
@@ -41,14 +39,14 @@ class Timeline(NamedTuple):
     @classmethod
     def of(cls, operations: Operations) -> Timeline | None:
         """None if no client did anything."""
-        attempts = operations.of(*sorted(operations.kinds - NOTES - _READ_BACK))
+        attempts = operations.of(*sorted(operations.kinds - NOT_CLIENTS))
         if not attempts:
             return None
         notes = operations.of(*sorted(NOTES))
         start = min(o.invoked.time_ns for o in (attempts[0], *notes[:1]))
         end = max(_last_ns(o) for some in (attempts, notes) for o in some)
         phases = [(o.invoked.time_ns, str(o.invoked.value["name"])) for o in operations.of(PHASE)]
-        long = [outage for outage in outages(attempts) if outage.length_ns >= SHORTEST_OUTAGE_NS]
+        long = [outage for outage in outages(Attempts.of(attempts)) if outage.length_ns >= SHORTEST_OUTAGE_NS]
         series = series_of(attempts, start, end)
         return cls(start, end, phases, faults_of(operations), _terms(operations), long, series)
 

@@ -9,13 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like import history as history_module
 from jepsen_like.checkers import check, check_file, workload_named
 from jepsen_like.checkers import log as log_checker
-from jepsen_like.checkers.log import _real_time, _Shelf
+from jepsen_like.checkers.log import _real_time
 from jepsen_like.checkers.messages import Send
 from jepsen_like.checkers.script import Script
+from jepsen_like.checkers.shelves import Shelf, no_rows
 from jepsen_like.checkers.verdict import Findings
-from jepsen_like.history import HistoryWriter
+from jepsen_like.history import History, HistoryWriter, OpType, read_history
+
+
+def shelf_of(sends: list[Send]) -> Shelf:
+    rows = no_rows()
+    for send in sends:
+        rows.offsets.append(send.offset)
+        rows.ids.append(send.message_id)
+        rows.topics.append(send.topic)
+        rows.producers.append(send.producer)
+        rows.invoked.append(send.invoked)
+        rows.completed.append(send.completed)
+    return Shelf.of(rows)
 
 
 def test_real_time_is_judged_alike_by_the_quick_and_the_thorough_pass() -> None:
@@ -32,7 +46,7 @@ def test_real_time_is_judged_alike_by_the_quick_and_the_thorough_pass() -> None:
         sends.sort(key=lambda send: send.invoked)
         findings = Findings()
         _real_time(("t", 0), sends, findings)
-        assert _Shelf.of(sends).keeps_real_time() == (not findings.counts), sends
+        assert shelf_of(sends).keeps_real_time() == (not findings.counts), sends
         broken += bool(findings.counts)
     assert 100 < broken < 1900
 
@@ -66,6 +80,70 @@ def test_polls_are_judged_alike_with_and_without_what_the_log_checker_knows(
     assert (knowing["verdict"] == "valid") == (damage == "none")
     monkeypatch.setattr(log_checker, "_is_perfect", lambda *_: False)
     assert check(script.ops, "log").to_json() == knowing
+
+
+def with_guests() -> Script:
+    """Sends of unknown outcome: `u` stands among the acknowledged, `v` nowhere."""
+    script = Script().send("a", 0).unsure("send", topic="t", id="u").unsure("send", topic="t", id="v").send("b", 2)
+    script.poll("c", 0, (0, "a"), (1, "u"), (2, "b"))
+    return script
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        ((("a", "u", "b"), ("a", "u", "b")), {}),
+        ((("a", "u", "b"), ("a", "u", "b", "v")), {"lost-on-node": 1}),
+        ((("a", "u", "b", "u"), ("a", "u", "b", "u")), {"duplicate": 2}),
+        ((("a", "u", "b", "x"), ("a", "u", "b", "x")), {"phantom": 2}),
+    ],
+)
+def test_sends_of_unknown_outcome_are_guests(
+    replicas: tuple[tuple[str, ...], ...], expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = with_guests()
+    for node, ids in enumerate(replicas, 1):
+        script.read(node, *ids)
+    verdict = check(script.ops, "log")
+    assert verdict.counts == expected
+    assert verdict.result("log").stats["unknown_stored"] == (2 if "v" in replicas[1] else 1)
+    monkeypatch.setattr(log_checker, "_is_perfect", lambda *_: False)
+    assert check(script.ops, "log").to_json() == verdict.to_json()
+
+
+def test_a_guest_found_in_two_queues_is_a_duplicate() -> None:
+    script = Script().send("a", 0).unsure("send", topic="t", id="u").send("b", 0, queue=1)
+    script.read(1, "a", "u").read(1, "b", "u", queue=1)
+    assert check(script.ops, "log").counts == {"duplicate": 1}
+
+
+def test_a_guest_sent_after_an_acknowledged_message_stands_behind_it() -> None:
+    script = Script().send("a", 1).unsure("send", topic="t", id="u").read(1, "u", "a")
+    assert check(script.ops, "log").counts == {"realtime-order": 1}
+
+
+@pytest.mark.parametrize(("outcome", "expected"), [("ok", "valid"), ("fail", "invalid")])
+def test_the_steps_of_a_file_are_read_again_only_when_looked_at(
+    outcome: OpType, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HistoryWriter(tmp_path / "h.jsonl", {"workload": "log"}) as history:
+        sent = history.invoke(1, "send", {"topic": "t", "id": "a"})
+        (history.ok if outcome == "ok" else history.fail)(sent, {"queue_id": 0, "queue_offset": 0})
+        read = history.invoke(2, "read", {"node": 1, "topic": "t", "queue_id": 0, "offset": 0})
+        history.ok(read, {"messages": [[0, "a"]], "end": True})
+        history.ok(history.invoke(3, "put", {"key": "k", "value": 1}), {})
+    looked: list[Path] = []
+
+    def read_again(path: Path) -> History:
+        looked.append(path)
+        return read_history(path)
+
+    monkeypatch.setattr(history_module, "read_history", read_again)
+    verdict, ops = check_file(tmp_path / "h.jsonl", workload_named("log")._replace(min_acked=1))
+    assert (verdict.outcome, looked) == (expected, [])
+    assert verdict.text(ops)
+    assert len(looked) == (expected == "invalid")
+    assert [op.index for op in ops[2:]] == [2, 3, 4, 5]
 
 
 MESSAGES, QUEUES, REPLICAS, UNDER_WAY = 1_000_000, 4, 3, 200
