@@ -24,9 +24,11 @@ from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage import identity as identities
 from raftlog.storage import layout
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.genesis_copy import read_copy
 from raftlog.storage.identity import Identity
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.types import EMPTY_TAIL, LogTail
+from raftlog.types import EMPTY_TAIL, Entry, LogTail
 from statemachine.rocks_reader import CheckpointReader
 
 SPARE_BYTES = 1 << 20
@@ -65,7 +67,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 class _Source(NamedTuple):
     identity: Identity
     cut: LogTail
-    segment_size: int
+    genesis: Entry
     parts: list[Part]
 
 
@@ -117,19 +119,21 @@ def _look_at(request: Request) -> _Source:
                 ExitCode.REFUSED,
             )
         parts = parts_below(data / layout.LOG, cut.end_position, cut.header_crc, identity.group_id)
-        return _Source(identity, cut, _segment_size(parts[0].path), parts)
+        return _Source(identity, cut, _genesis(data, parts[0], identity.group_id), parts)
     except RaftLogError as error:
         raise _source_damaged(error, None, "") from error
     except OSError as error:
         raise _source_vanished(error, request, "") from error
 
 
-def _segment_size(first: Path) -> int:
-    with first.open("rb") as file:
+def _genesis(data: Path, first: Part, group_id: int) -> Entry:
+    """The entry at index 0, which a trimmed log does not hold any more."""
+    if first.header.base_position > 0:
+        return read_copy(OsFileSystem(), data, group_id)
+    with first.path.open("rb") as file:
         file.seek(LOCAL_HEADER_SIZE)
         header = FrameHeader(file.read(HEADER_SIZE))
-        entry = header.entry(file.read(header.frame_length - HEADER_SIZE))
-    return genesis_format.decode(entry).segment_size
+        return header.entry(file.read(header.frame_length - HEADER_SIZE))
 
 
 def _make_target(target: Path, data: Path) -> None:
@@ -279,11 +283,11 @@ class _Work:
             name=name, made_ms=request.made_ms, node=identity.node_id, cluster_uuid=str(identity.cluster_uuid),
             cluster_name=request.cluster_name, broker_name=request.broker_name, group_id=identity.group_id,
             index=cut.index, term=cut.term, position=cut.end_position, header_crc=cut.header_crc,
-            timestamp_ms=cut.timestamp_ms, segment_size=self._source.segment_size,
+            timestamp_ms=cut.timestamp_ms, segment_size=genesis_format.decode(self._source.genesis).segment_size,
             origin=[(str(each.cluster_uuid), each.last_index) for each in identity.origin],
             digest=sums, segments=segments, state=records,
             bytes_total=logged + sum(record.size for record in records), bytes_new=self._bytes_new,
-            versions=request.versions,
+            versions=request.versions, genesis=(self._source.genesis.header + self._source.genesis.payload).hex(),
         )  # fmt: skip
 
     def _read_log_back(self) -> tuple[LogTail, list[SegmentRecord]]:

@@ -78,6 +78,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     bytes_new: int
     """Copied; the rest are hard links."""
     versions: dict[str, str]
+    genesis: str = ""
+    """The frame at index 0 in hexadecimal digits. Needed where `segments` begin above it."""
 
 
 class _Schema(msgspec.Struct):

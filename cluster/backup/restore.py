@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from cluster.backup import files
 from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import read_header
-from cluster.backup.verify import verify
+from cluster.backup.verify import genesis_of, verify
 from cluster.config import dump, load
 from cluster.local_config import plan_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
@@ -27,8 +27,8 @@ from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
 from raftlog.storage import identity as identities
-from raftlog.storage import layout
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage import layout, log_first
+from raftlog.storage.fs import OsFileSystem, write_file
 from raftlog.storage.genesis import Voter
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.identity import Ancestor, Identity
@@ -163,6 +163,7 @@ class _Cluster:
             self._copy_state(file, data)
         for segment in manifest.segments:
             self._copy_segment(segment, data)
+        self._begin_log(manifest.segments[0], data)
         hard_state = HardStateStore.create(self._fs, data / layout.HARD_STATE, manifest.group_id)
         hard_state.save(HardState(manifest.term + 1, NOBODY, manifest.index))
         hard_state.close()
@@ -193,6 +194,15 @@ class _Cluster:
             page[MARK_OFFSETS[seq % 2] : MARK_OFFSETS[seq % 2] + len(mark)] = mark
         if files.copy_behind(bytes(page), source, target, record.end_position - record.base_position) != record.crc32c:
             raise OSError(errno.EIO, "the backup changed while it was read", str(source))
+
+    def _begin_log(self, first: SegmentRecord, data: Path) -> None:
+        """What a log that begins above GENESIS needs to be whole."""
+        genesis = genesis_of(self._manifest)
+        if first.base_position > 0 and genesis is not None:  # `verify` has seen that it is there
+            group_id, name = self._manifest.group_id, layout.segment_name(first.base_position)
+            _, header = read_header(self._backup / LOG / name, group_id)
+            write_file(self._fs, data / layout.GENESIS, genesis.header + genesis.payload)
+            log_first.save(self._fs, data / layout.LOG, header.previous, group_id)
 
     def _term_of_last(self, source: Path, record: SegmentRecord) -> int:
         following = [each for each in self._manifest.segments if each.base_position == record.end_position]

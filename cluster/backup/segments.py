@@ -13,9 +13,10 @@ from cluster.backup.files import CHUNK, drop_cache
 from cluster.backup.manifest import SegmentRecord
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
-from raftlog.storage import layout
+from raftlog.storage import layout, log_first
+from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, SegmentHeader, decode_header, newest_mark
-from raftlog.types import LogTail
+from raftlog.types import EMPTY_TAIL, LogTail
 
 
 class Part(NamedTuple):
@@ -40,7 +41,8 @@ def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) ->
 
     Raises CorruptLogError if a file in the middle is missing or its local header damaged, OSError if one vanishes.
     """
-    headers = [read_header(log / layout.segment_name(base), group_id) for base in _bases(log, end_position)]
+    bases = [base for base in bases_of(log, group_id) if base < end_position]
+    headers = [read_header(log / layout.segment_name(base), group_id) for base in bases]
     parts: list[Part] = []
     for number, (path, header) in enumerate(headers):
         following = headers[number + 1][1].previous if number + 1 < len(headers) else None
@@ -51,8 +53,11 @@ def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) ->
     return parts
 
 
-def _bases(log: Path, end_position: int) -> list[int]:
-    return [base for base in layout.segment_bases([path.name for path in log.iterdir()]) if base < end_position]
+def bases_of(log: Path, group_id: int) -> list[int]:
+    """Where the log's files begin, ascending; those that a trim gave up and has not removed yet are none of them."""
+    floor = log_first.load(OsFileSystem(), log, group_id) or EMPTY_TAIL
+    bases = layout.segment_bases([path.name for path in log.iterdir()])
+    return [base for base in bases if base >= floor.end_position]
 
 
 def _is_sealed_at(log: Path, end_position: int) -> bool:

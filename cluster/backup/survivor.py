@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.backup.segments import last_of, walk
+from cluster.backup.segments import bases_of, last_of, walk
 from cluster.local_errors import ExitCode, LocalError
 from raftlog import membership as memberships
 from raftlog.errors import RaftLogError
@@ -157,7 +157,7 @@ def _read(directory: Path) -> Survivor:
     identity = identities.decode((directory / layout.IDENTITY).read_bytes(), directory / layout.IDENTITY)
     group_id = identity.group_id
     log = directory / layout.LOG
-    bases = layout.segment_bases([path.name for path in log.iterdir()])
+    bases = bases_of(log, group_id)
     if not bases:
         raise FileNotFoundError(2, "there is no segment file", str(log))
     tail, sound = last_of(log / layout.segment_name(bases[-1]), group_id)
@@ -174,7 +174,7 @@ def _read(directory: Path) -> Survivor:
 
 def _damage(log: Path, bases: list[int], group_id: int) -> Iterator[str]:
     """Reads every sealed segment file: what rots there shows only when it is read."""
-    tail: LogTail | None = EMPTY_TAIL
+    tail: LogTail | None = EMPTY_TAIL if bases[0] == 0 else None
     for base, end in pairwise(bases):
         try:
             tail, _ = walk(log / layout.segment_name(base), tail, end, group_id)

@@ -11,9 +11,10 @@ from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import walk
-from raftlog.errors import RaftLogError
+from raftlog.errors import FrameError, RaftLogError
+from raftlog.frame import decode_entries
 from raftlog.storage.layout import segment_name
-from raftlog.types import EMPTY_TAIL, LogTail
+from raftlog.types import EMPTY_TAIL, Entry, LogTail
 from statemachine import sums
 from statemachine.kv import KVCorruptError
 from statemachine.rocks_reader import CheckpointReader
@@ -34,7 +35,7 @@ class Verified(NamedTuple):
 def verify(backup: Path) -> Verified:
     """Reads all of it. Raises LocalError if there is no backup, or one of a newer release, or no readable manifest."""
     manifest = manifests.load(backup)
-    problems = [*_unexpected(backup, manifest)]
+    problems = [*_unexpected(backup, manifest), *_genesis_problems(backup, manifest)]
     problems += _log_problems(backup, manifest)
     problems += [problem for record in manifest.state if (problem := _file_problem(backup, record))]
     if not problems:
@@ -100,6 +101,21 @@ def _log_problems(backup: Path, manifest: Manifest) -> list[str]:
     if (tail.index, tail.term, tail.end_position) != (manifest.index, manifest.term, manifest.position):
         problems.append(f"{backup / LOG} ends at index {tail.index}, the manifest says {manifest.index}")
     return problems
+
+
+def genesis_of(manifest: Manifest) -> Entry | None:
+    """The entry at index 0; None if the manifest does not have it. Raises FrameError."""
+    return next(decode_entries(bytes.fromhex(manifest.genesis), manifest.group_id), None)
+
+
+def _genesis_problems(backup: Path, manifest: Manifest) -> list[str]:
+    try:
+        known = genesis_of(manifest)
+    except (FrameError, ValueError) as error:
+        return [f"{backup / MANIFEST} has no readable GENESIS: {error}"]
+    if known is None and manifest.segments[0].base_position > 0:
+        return [f"{backup / MANIFEST} has no GENESIS, and the log begins above it"]
+    return []
 
 
 def _file_problem(backup: Path, record: FileRecord) -> str:

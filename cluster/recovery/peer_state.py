@@ -205,9 +205,9 @@ def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said:
 
 
 def _members(directory: NodeDir) -> Membership:
-    """Those of GENESIS: no state is there to tell of others. After a change of cluster the log is searched for them."""
+    """Those of the newest MEMBERSHIP entry that the log still has, else of GENESIS: no state is there to tell."""
     identity, log = directory.identity, directory.log
-    members = (newest_above(log, -1) if identity.origin else None) or memberships.of_genesis(log.genesis)
+    members = newest_above(log, -1) or memberships.of_genesis(log.genesis)
     return Membership(
         str(identity.cluster_uuid),
         identity.group_id,

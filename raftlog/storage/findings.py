@@ -26,7 +26,7 @@ class Finding(NamedTuple):
     size: int
     kind: str
     """What is damaged: directory, identity, genesis copy, hard state, run, vote withheld, clean marker, segment file,
-    local header, sync mark, frame, tail, sidecar, kept index."""
+    local header, sync mark, frame, tail, sidecar, kept index, first, install."""
     severity: Severity
     text: str
 

@@ -21,7 +21,7 @@ __all__ = ["Finding", "IrrelevantRange", "Severity", "irrelevant_ranges", "verif
 
 
 def verify_log(fs: FileSystem, directory: Path, *, group_id: int | None = None) -> Iterator[Finding]:
-    """Reads IDENTITY, GENESIS, hard state, RUN, VOTE_WITHHELD and all of log/ in `directory` (DATA).
+    """Reads IDENTITY, GENESIS, hard state, RUN, VOTE_WITHHELD, INSTALL and all of log/ in `directory` (DATA).
 
     Changes nothing and takes no lock: of a running node it may report its own writes. `group_id`: by default what
     IDENTITY says, else the first local header that can be read. Raises OSError if the disk cannot be read at all.
@@ -34,6 +34,7 @@ def verify_log(fs: FileSystem, directory: Path, *, group_id: int | None = None) 
     yield from verify_files.check_identity(fs, directory)
     yield from verify_files.check_run(fs, directory, group)
     yield from verify_files.check_withheld(fs, directory, group)
+    yield from verify_files.check_install(fs, directory, group)
     yield from verify_segments.check_log(fs, directory, group)
 
 

@@ -1,4 +1,4 @@
-"""The offline check of the small files: IDENTITY, hard state, RUN, VOTE_WITHHELD."""
+"""The offline check of the small files: IDENTITY, hard state, RUN, VOTE_WITHHELD, INSTALL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raftlog.errors import CorruptLogError, IdentityError
-from raftlog.storage import hard_state, layout, run_file, vote_withheld
+from raftlog.storage import hard_state, install_file, layout, run_file, vote_withheld
 from raftlog.storage import identity as identities
 from raftlog.storage.findings import Finding, IrrelevantRange, Severity
 from raftlog.storage.fs import FileSystem, read_file
@@ -88,6 +88,26 @@ def check_withheld(fs: FileSystem, directory: Path, group_id: int) -> Iterator[F
         return
     text = f"the vote is withheld: {withheld.reason}" if withheld else "damaged, so the vote is withheld"
     yield Finding(path, 0, 0, "vote withheld", Severity.REPAIRABLE, text)
+
+
+def check_install(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
+    """INSTALL is a finding in itself: what else is wrong with log/ does not matter if it is replaced."""
+    path = directory / layout.INSTALL
+    if not fs.exists(path):
+        return
+    try:
+        install = install_file.decode(read_file(fs, path), group_id)
+    except CorruptLogError as error:
+        yield Finding(path, 0, 0, "install", Severity.FATAL, str(error))
+        return
+    if install is None:
+        text = "damaged: the log stays, unless it was set aside already"
+    else:
+        text = (
+            f"the next start replaces the log by the one in {layout.INSTALL_DIR}/, entries {install.first_index}.."
+            f"{install.last.index}, unless the old one holds that last entry"
+        )
+    yield Finding(path, 0, 0, "install", Severity.NOTE, text)
 
 
 def irrelevant(fs: FileSystem, directory: Path) -> Iterator[IrrelevantRange]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE
-from raftlog.storage import layout
+from raftlog.storage import layout, log_first
 from raftlog.storage.findings import Finding, IrrelevantRange, Severity
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, read_file, unreadable
 from raftlog.storage.genesis_copy import read_copy
@@ -43,16 +43,55 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
             log, 0, 0, "segment file", Severity.FATAL, "the log of this node is gone: there is no segment file"
         )
         return
+    floor = log_first.load(fs, log, group_id)
+    if floor is None:
+        text = "damaged: the log begins with its first file, and the next trim writes it again"
+        yield Finding(log / layout.FIRST, 0, 0, "first", Severity.NOTE, text)
+    leftovers, bases = _parted(fs, log, bases, floor, group_id)
+    for base in leftovers:
+        text = "left by a trim: removed at the next start"
+        yield Finding(log / layout.segment_name(base), 0, 0, "segment file", Severity.NOTE, text)
     pages = [_page(fs, log / layout.segment_name(base)) for base in bases]
-    tail: LogTail | None = EMPTY_TAIL
+    tail = _before(pages[0], bases[0], floor, log, group_id)
     for number, base in enumerate(bases):
         check = _SegmentCheck(fs, log, base, pages[number], group_id, tail)
         yield from check.headers(active=number == len(bases) - 1)
         following = pages[number + 1] if number + 1 < len(bases) else None
-        yield from check.frames(following, bases[number + 1] if following is not None else None)
+        try:
+            yield from check.frames(following, bases[number + 1] if following is not None else None)
+        except FileNotFoundError:  # trimmed while it was looked at?
+            floor = log_first.load(fs, log, group_id)
+            if floor is None or base >= floor.end_position:
+                raise
         tail = check.tail
     yield from _check_genesis_copy(fs, directory, log / layout.segment_name(bases[0]), group_id)
     yield from check_hard_state(fs, directory, group_id, tail.term if tail else 0)
+
+
+def _parted(
+    fs: FileSystem, log: Path, bases: list[int], floor: LogTail | None, group_id: int
+) -> tuple[list[int], list[int]]:
+    """Bases of the files that lie below a gap below FIRST, and of the others, as a start sees them."""
+    kept = [base for base in bases if floor is None or base >= floor.end_position]
+    if floor is None or not kept or kept[0] != floor.end_position:
+        return [], bases
+    below, expected = bases[: -len(kept)], floor.segment_base
+    while below and below[-1] == expected:
+        page = _page(fs, log / layout.segment_name(below[-1]))
+        if header_is_damaged(page):
+            break
+        expected = decode_header(page, log / layout.segment_name(below[-1]), group_id).previous.segment_base
+        kept.insert(0, below.pop())
+    return below, kept
+
+
+def _before(page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int) -> LogTail | None:
+    """The tail before the first file: as FIRST says, or lower, where the file's own header does."""
+    if floor is not None and base >= floor.end_position:
+        return floor
+    if header_is_damaged(page):
+        return EMPTY_TAIL if base == 0 else None
+    return decode_header(page, log / layout.segment_name(base), group_id).previous
 
 
 def _page(fs: FileSystem, path: Path) -> bytes:
@@ -272,6 +311,8 @@ def _index_fault(fs: FileSystem, path: Path, group_id: int, index: SegmentIndex,
         return f"it ends at position {head.tail.end_position}, the segment at {end.end_position}"
     if found.offsets != index.offsets or found.terms != index.terms:
         return "its entries are not where the frames are"
+    if found.members and not {*index.members} <= {*found.members}:
+        return "it misses MEMBERSHIP entries"
     return ""
 
 
@@ -285,7 +326,10 @@ def _check_genesis_copy(fs: FileSystem, directory: Path, first: Path, group_id: 
             text = "it is not the frame at index 0"
     except FrameError as error:
         text = str(error)
-    if text:
+    if text and first.stem != "0" * 20:
+        text = f"{text}; the log begins above GENESIS: put {layout.GENESIS} of any other node here, which is the same"
+        yield Finding(path, 0, 0, "genesis copy", Severity.FATAL, text)
+    elif text:
         yield Finding(path, 0, 0, "genesis copy", Severity.NOTE, f"{text}: written again from the log")
 
 
@@ -293,7 +337,11 @@ def irrelevant(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Irrel
     """Unused bytes of local headers, what lies behind the last frame, files that are not read."""
     log = directory / layout.LOG
     names = fs.listdir(log) if fs.exists(log) else []
-    bases = layout.segment_bases(names)
+    floor = log_first.load(fs, log, group_id)
+    leftovers, bases = _parted(fs, log, layout.segment_bases(names), floor, group_id)
+    for name in [call(base) for base in leftovers for call in (layout.segment_name, layout.index_name)]:
+        if fs.exists(log / name):
+            yield IrrelevantRange(log / name, 0, fs.open(log / name).size(), "left by a trim")
     for base, following in pairwise([*bases, None]):
         path = log / layout.segment_name(base if base is not None else 0)
         yield from _unused_header(path)

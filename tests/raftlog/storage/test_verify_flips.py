@@ -40,9 +40,11 @@ class Made(NamedTuple):
     fs: MemoryFileSystem
     entries: list[Entry]
     clean: bool
+    first: int = 0
+    """Index of the first entry that is left."""
 
 
-def make(segment_size: int, bytes_max: int, seed: int, *, clean: bool) -> Made:
+def make(segment_size: int, bytes_max: int, seed: int, *, clean: bool, trimmed: bool = False) -> Made:
     """A directory of some `bytes_max` bytes: terms change, sizes vary, the last batch lies above the mark."""
     rng = Random(seed)
     fs = MemoryFileSystem()
@@ -71,9 +73,11 @@ def make(segment_size: int, bytes_max: int, seed: int, *, clean: bool) -> Made:
     run = RunFile(fs, DATA, group_id=GROUP)
     for number in (1, 2):
         run.write(Run(RunState.RUNNING, 1, bytes(16), number, 3, 1))
+    if trimmed:
+        log.remove_files(log.trim(entries[len(entries) // 2].position))
     directory.close(clean)
     fs.restart()
-    return Made(fs, entries, clean)
+    return Made(fs, entries, clean, log.first_index)
 
 
 def regions(made: Made) -> dict[str, list[tuple[Path, int, int]]]:
@@ -104,6 +108,8 @@ def regions(made: Made) -> dict[str, list[tuple[Path, int, int]]]:
         "kept index": whole(log / layout.ACTIVE_INDEX),
         "any byte": whole(*paths, DATA / "RUN", DATA / "hard_state"),
     }  # fmt: skip
+    if made.first:
+        found["FIRST"] = whole(log / layout.FIRST)
     if made.clean:
         found["CLEAN"] = whole(log / layout.CLEAN, log / layout.index_name(bases[-1]))
     return found
@@ -157,7 +163,8 @@ def check_open(made: Made, fs: MemoryFileSystem, context: str) -> None:
     except RaftLogError:
         return
     log = directory.log
-    low = 0
+    low = log.first_index
+    assert low <= made.first, context
     while low <= log.tail.index:
         try:
             found = log.read_entries(low, log.tail.index + 1, 4 << 20)
@@ -166,7 +173,7 @@ def check_open(made: Made, fs: MemoryFileSystem, context: str) -> None:
             continue
         assert found == made.entries[low : low + len(found)], context
         low += len(found)
-    for entry in made.entries[: log.tail.index + 1 : 7]:
+    for entry in made.entries[made.first : log.tail.index + 1 : 7]:
         try:
             assert log.read_at(entry.position, entry.size) == entry.header + entry.payload, context
         except DamagedLogError:
@@ -184,21 +191,24 @@ REGIONS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["clean", "killed"])
+@pytest.fixture(scope="module", params=["clean", "killed", "trimmed"])
 def small(request: pytest.FixtureRequest) -> Made:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(active_index, "DISTANCE", 2000)
-        return make(8192, 30_000, seed=1, clean=request.param)
+        clean, trimmed = request.param == "clean", request.param == "trimmed"
+        return make(8192, 80_000 if trimmed else 30_000, seed=1, clean=clean, trimmed=trimmed)
 
 
 def test_a_sound_directory_has_no_findings(small: Made) -> None:
     assert list(verify_log(small.fs, DATA)) == []
 
 
-@pytest.mark.parametrize("name", [*REGIONS, "CLEAN"])
+@pytest.mark.parametrize("name", [*REGIONS, "CLEAN", "FIRST"])
 def test_a_sample_of_flips(small: Made, name: str) -> None:
     if name == "CLEAN" and not small.clean:
         pytest.skip("no CLEAN after a kill")
+    if name == "FIRST" and not small.first:
+        pytest.skip("no FIRST without a trim")
     seed = 20261120
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     ranges = [(found.path, found.offset, found.size) for found in irrelevant_ranges(small.fs, DATA)]
@@ -236,6 +246,14 @@ def test_what_is_missing_or_lies_is_found(small: Made) -> None:
             "vote withheld", Severity.REPAIRABLE,
         ),
     ]  # fmt: skip
+    if small.first:
+        cases[3] = (lambda fs: fs.unlink(log / layout.segment_name(bases[0])), "segment file", Severity.REPAIRABLE)
+        cases[6] = (lambda fs: fs.unlink(DATA / "GENESIS"), "genesis copy", Severity.FATAL)
+        cases += [
+            (lambda fs: fs.damage(log / "FIRST", 20, b"??"), "first", Severity.NOTE),
+            (lambda fs: fs.open(log / layout.segment_name(77), create=True), "segment file", Severity.NOTE),
+            (lambda fs: fs.open(DATA / "INSTALL", create=True), "install", Severity.NOTE),
+        ]
     for number, (harm, kind, severity) in enumerate(cases):
         fs = copy(small)
         harm(fs)

@@ -1,0 +1,97 @@
+"""A log that was trimmed: backed up, read back, restored, and left to one survivor, without what is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cluster.backup import manifest as manifests
+from cluster.backup.create import create
+from cluster.backup.restore import restore
+from cluster.backup.survivor import look_at, recover
+from cluster.backup.verify import verify
+from cluster.config import load
+from cluster.local_errors import LocalError
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.node_dir import open_node_dir
+from raftlog.storage.segmented_log import SegmentedLog
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def trimmed(stopped: Any) -> Any:
+    """The recorded directory, begun again at its third file; what the trim gave up next is still there."""
+    opened = open_node_dir(OsFileSystem(), stopped.data)
+    log = opened.log
+    bases = [segment.base for segment in log._segments]
+    log.remove_files(log.trim(bases[2]))
+    opened.close(clean=True)
+    return stopped
+
+
+def first_of(data: Path) -> int:
+    opened = open_node_dir(OsFileSystem(), data)
+    try:
+        log = opened.log
+        assert not log.damage.ranges
+        first, last = log.first_index, log.tail.index
+        assert len(log.read_entries(first, last + 1, 1 << 30)) == last + 1 - first
+        return log.first_index
+    finally:
+        opened.close(clean=True)
+
+
+def test_a_trimmed_log_is_backed_up_and_restored(trimmed: Any, tmp_path: Path) -> None:
+    first = first_of(trimmed.data)
+    assert first > 0
+    made = create(trimmed.request(tmp_path / "to"))
+    assert made.manifest.segments[0].base_position > 0
+    assert made.manifest.genesis
+    assert verify(Path(made.path)).problems == []
+    cluster = restore(Path(made.path), tmp_path / "new", count=2, base_port=21000, now_ms=NOW_MS)
+    for node in cluster.nodes:
+        data = Path(load(node.config_path).node.data_dir)
+        assert first_of(data) == first
+        opened = open_node_dir(OsFileSystem(), data)
+        assert opened.log.genesis.segment_size == made.manifest.segment_size
+        assert "trimmed" in opened.log.report.rows
+        opened.close(clean=True)
+    again = trimmed._replace(data=Path(load(cluster.nodes[0].config_path).node.data_dir))
+    again = again._replace(checkpoint=again.grow(3))
+    assert verify(Path(create(again.request(tmp_path / "to", NOW_MS)).path)).problems == []
+
+
+def test_files_that_a_trim_gave_up_are_not_backed_up(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(SegmentedLog, "_unlink", lambda self, path: False)  # it comes later
+    opened = open_node_dir(OsFileSystem(), stopped.data)
+    log = opened.log
+    base = log._segments[2].base
+    log.remove_files(log.trim(base))
+    made = create(stopped.request(tmp_path / "to"))
+    assert made.manifest.segments[0].base_position == base
+    opened.close(clean=True)
+
+
+@pytest.mark.parametrize("genesis", ["", "00", "524d5131"])
+def test_a_trimmed_backup_without_GENESIS_is_not_restored(trimmed: Any, tmp_path: Path, genesis: str) -> None:
+    made = create(trimmed.request(tmp_path / "to"))
+    path = Path(made.path)
+    (path / manifests.MANIFEST).write_bytes(manifests.encode(replace(made.manifest, genesis=genesis)))
+    (problem,) = verify(path).problems
+    assert "GENESIS" in problem
+    with pytest.raises(LocalError, match="is damaged"):
+        restore(path, tmp_path / "new", now_ms=NOW_MS)
+
+
+def test_a_survivor_with_a_trimmed_log_goes_on(trimmed: Any) -> None:
+    first = first_of(trimmed.data)
+    found = look_at(trimmed.data)
+    assert found.sound
+    assert not found.damage
+    members = recover(trimmed.data, str(found.identity.cluster_uuid), NOW_MS)
+    assert [int(voter) for voter in members.voter_ids] == [found.identity.node_id]
+    assert first_of(trimmed.data) == first
