@@ -45,11 +45,12 @@ from raftlog.storage.run_file import Run, RunState
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, LogTail, NodeId
-from statemachine import keys, payload, sums
+from statemachine import keys, payload, sums, trim
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
 from statemachine.kv import META, Batch
 from statemachine.memory_kv import MemoryKV
+from statemachine.trim import Trim
 
 ROOT = Path(__file__).parents[3]
 GROUP = 9
@@ -132,6 +133,11 @@ def newer_messages(_: Path) -> Any:
     return payload.decode(bytes([payload.VERSION_KEYS + 1]) + known[1:])
 
 
+def newer_trim(_: Path) -> Any:
+    known = trim.encode(Trim(4096, 3, "why"))
+    return trim.decode(msgpack.packb({**msgpack.unpackb(known), "format": trim.FORMAT + 1}))
+
+
 def newer_command(_: Path) -> Any:
     state = BrokerState(MemoryKV())
     entry = make_entry(
@@ -190,6 +196,7 @@ KINDS = {
     "frame": Kept(frame.VERSION, newer_frame),
     "GENESIS": Kept(genesis.FORMAT, newer_genesis),
     "MESSAGES": Kept(payload.VERSION_KEYS, newer_messages),
+    "TRIM": Kept(trim.FORMAT, newer_trim),
     "MEMBERSHIP": Kept(membership.FORMAT, newer_membership),
     "rows": Kept(keys.FORMAT, newer_rows, "start the node with the version that wrote it"),
     "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
