@@ -131,7 +131,14 @@ def _add_elsewhere(config: Path, via: str, node_id: int | None, *, learner: bool
     from cluster.members.elsewhere import prepare
 
     api = AdminApi(admin_addresses(via), LOOK)
-    prepared = prepare(config, api.get("/v1/members/join"), node_id)
+    try:
+        join = api.get("/v1/members/join")
+    except LocalError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        fix = f"raftmq node add --config {config} --via http://HOST:PORT    (the [admin] address of a node that runs)"
+        raise LocalError(error.what, error.why, fix, ExitCode.UNREACHABLE) from None
+    prepared = prepare(config, join, node_id)
     body = {**prepared.request, "auto_promote": not learner}
     added = api.post("/v1/members", body)
     if as_json:

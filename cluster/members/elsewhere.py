@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cluster.config import Config, PeerNode, load
 from cluster.config_rules import ANY_ADDRESS
 from cluster.local_errors import ExitCode, LocalError
-from cluster.members.joining import add_request, make_directory, peer_tables
+from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from raftlog.storage.fs import OsFileSystem
 
 
@@ -33,15 +33,15 @@ def prepare(file: Path, join: dict[str, Any], node_id: int | None) -> Prepared:
     """Completes the file and makes the directory. Raises ConfigError, LocalError; both leave what was there."""
     config = load(file)
     _check(file, config, join, node_id)
-    own = config.peer_of(config.node.id)
+    own, directory, fs = config.peer_of(config.node.id), Path(config.node.data_dir), OsFileSystem()
+    check_directory(fs, directory, own.id, join)
     _check_reachable(file, own, join)
     notes = []
     if _complete(file, config, own, join):
         config = load(file)
         notes.append(f"the other members are written into {file}")
-    directory = Path(config.node.data_dir)
     fresh = not directory.exists()
-    identity = make_directory(OsFileSystem(), directory, config.node.id, join, time.time_ns() // 1_000_000)
+    identity = make_directory(fs, directory, config.node.id, join, time.time_ns() // 1_000_000)
     notes.append(
         f"{directory} is {'made' if fresh else 'there'}: node {config.node.id} of cluster {join['cluster_id']}"
     )

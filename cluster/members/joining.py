@@ -30,6 +30,24 @@ def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, A
 
     Raises LocalError if the directory is another node's or cluster's, or holds anything else.
     """
+    known = check_directory(fs, directory, node, join)
+    if known is not None:
+        return known
+    origin = tuple(Ancestor(UUID(each["cluster_id"]), each["last_index"]) for each in join["ancestors"])
+    identity = Identity(UUID(join["cluster_id"]), join["group"], NodeId(node), uuid.uuid4(), now_ms, origin)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        create_joining_dir(fs, directory, identity, _genesis(join))
+    except (OSError, StorageError) as error:
+        raise _as_local(error, directory) from error
+    return identity
+
+
+def check_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any]) -> Identity | None:
+    """This very node's identity if an attempt before has made the directory, None if it is to be made. Changes nothing.
+
+    Raises LocalError if it is another's, or the id is.
+    """
     if _is_used(fs, directory):
         return _known_directory(fs, directory, node, join)
     if node in join["taken_ids"]:
@@ -39,14 +57,7 @@ def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, A
             f"use id {join['next_id']}    (node.id in its configuration, or no --id at all)",
             ExitCode.REFUSED,
         )
-    origin = tuple(Ancestor(UUID(each["cluster_id"]), each["last_index"]) for each in join["ancestors"])
-    identity = Identity(UUID(join["cluster_id"]), join["group"], NodeId(node), uuid.uuid4(), now_ms, origin)
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        create_joining_dir(fs, directory, identity, _genesis(join))
-    except (OSError, StorageError) as error:
-        raise _as_local(error, directory) from error
-    return identity
+    return None
 
 
 def _is_used(fs: FileSystem, directory: Path) -> bool:
