@@ -153,8 +153,10 @@ def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[i
     if floor.end_position > 0:
         run.note("trimmed", f"the log was trimmed up to position {floor.end_position}, index {floor.index + 1}")
     kept = [base for base in bases if base >= floor.end_position]
-    if not kept or kept[0] != floor.end_position:  # its own first file is lost: nothing is removed beside that
-        return floor, bases
+    if not kept:
+        return None, bases
+    if kept[0] != floor.end_position:  # its own first file is lost: nothing is removed beside that
+        return floor, kept
     expected = floor.segment_base
     below = [base for base in bases if base < floor.end_position]
     while below and below[-1] == expected and (header := _read(run, below[-1]).header) is not None:

@@ -49,7 +49,7 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
         yield Finding(log / layout.FIRST, 0, 0, "first", Severity.NOTE, text)
     leftovers, bases = _parted(fs, log, bases, floor, group_id)
     for base in leftovers:
-        text = "left by a trim: removed at the next start"
+        text = "left by a trim: not read any more"
         yield Finding(log / layout.segment_name(base), 0, 0, "segment file", Severity.NOTE, text)
     pages = [_page(fs, log / layout.segment_name(base)) for base in bases]
     tail = _before(pages[0], bases[0], floor, log, group_id)
@@ -73,8 +73,10 @@ def _parted(
 ) -> tuple[list[int], list[int]]:
     """Bases of the files that lie below a gap below FIRST, and of the others, as a start sees them."""
     kept = [base for base in bases if floor is None or base >= floor.end_position]
-    if floor is None or not kept or kept[0] != floor.end_position:
+    if floor is None or not kept:
         return [], bases
+    if kept[0] != floor.end_position:
+        return bases[: -len(kept)], kept
     below, expected = bases[: -len(kept)], floor.segment_base
     while below and below[-1] == expected:
         page = _page(fs, log / layout.segment_name(below[-1]))
