@@ -155,7 +155,7 @@ class Group:
     def trim(self, node: NodeId, first_index: int) -> None:
         """The log of `node` begins at `first_index` from now on: higher, as it was trimmed, or lower, as more came."""
         disk = self.disks[node]
-        assert first_index <= min(disk.tail.index, disk.applied_index + 1), "only what a checkpoint holds is trimmed"
+        assert first_index <= max(disk.applied_index, disk.first_index), "the last entry that is applied stays"
         disk.first_index = first_index
         if node in self.nodes:
             self.act(node, RawNode.trimmed)
@@ -166,10 +166,10 @@ class Group:
         at = theirs.applied_index
         if node in self.nodes:
             self.crash(node)
-        if not any(disk.entries[at : at + 1] == [entry] for entry in theirs.entries[at : at + 1]):
+        if disk.entries[at : at + 1] != theirs.entries[at : at + 1]:  # else it went on by itself meanwhile
             disk.entries, disk.tails, disk.damaged = theirs.entries[: at + 1], theirs.tails[: at + 1], range(0)
             disk.hard_state = disk.hard_state._replace(term=max(disk.hard_state.term, disk.tail.term))
-        disk.first_index, disk.applied_index = min(theirs.first_index, at), at
+            disk.first_index, disk.applied_index = min(theirs.first_index, at), at
         self.start(node)
 
     def lose_from(self, node: NodeId, index: int) -> None:
