@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.client.connection import Links
+from cluster.client.connection import Links, Reply
 from cluster.client.errors import Failed
 from cluster.client.view import ClusterView
 from cluster.remoting.codec import Header, ext_of, java_hash
@@ -117,6 +117,14 @@ class GroupMember:
             timeout_s=_CALL_S * 2,
             accept=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
         )
+        listed = self._listed(reply)
+        if self.client_id not in listed:
+            # Who answered may have passed the request on to a leader that this client does not know: a node that
+            # joined has never heard of it. To look for the leader is to learn who the nodes are.
+            self._view.suspect(self._view.leader)
+        return listed
+
+    def _listed(self, reply: Reply) -> list[str]:
         if reply.code != ResponseCode.SUCCESS:
             return []
         try:
