@@ -13,6 +13,7 @@ Nothing is lost on the way: what is put aside was never acknowledged, and everyt
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cluster.append_lane import Persisted
+from raftlog.errors import DiskFullError
+from statemachine.kv import KVFullError
 
 if TYPE_CHECKING:
     from cluster.alarms import Alarms
@@ -36,9 +39,34 @@ RESUME_POINTS = 2
 """Percentage points below the line at which sends are taken again."""
 RESERVE_BYTES_MAX = 512 << 20
 """The reserve is half of what lies above the line, and at most this."""
+OPENING_BYTES = 64 << 20
+"""What opening may write at once: RocksDB brings its buffers to disk."""
 FULL = "disk_full"
 PARKED = "log_waits_for_space"
 """Keys of the alarms."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it is nothing but a lack of space."""
+    return isinstance(error, DiskFullError | KVFullError)
+
+
+def reserve_of(total_bytes: int, refuse_percent: int) -> int:
+    """Bytes that are not for messages."""
+    return min(RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
+
+
+async def wait_for_space(
+    fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]
+) -> bool:
+    """Returns True when a node that had to be closed may be opened again, False if `ended` says so first."""
+    while not ended():
+        free, total = fs.free_bytes(directory), fs.total_bytes(directory)
+        enough = reserve_of(total, limits.disk_refuse_writes_percent) + min(OPENING_BYTES, total // 10)
+        if free >= enough:
+            return True
+        await asyncio.sleep(LOOK_EVERY_MS / 1000)
+    return False
 
 
 class DiskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +142,7 @@ class DiskSpace:
             logger.warning("the space left for %s is unknown: %s", self._directory, error)
             return
         self._used = 100.0 * (1.0 - self._free / self._total) if self._total else 100.0
-        reserve = min(RESERVE_BYTES_MAX, self._total * (100 - self._limit) // 200)
+        reserve = reserve_of(self._total, self._limit)
         self._reserved = "" if self._free >= reserve else (
             f"{self._free} bytes are left for {self._directory}, less than the reserve of {reserve}"
         )  # fmt: skip
@@ -165,9 +193,9 @@ class DiskSpace:
         text = ""
         if full:
             text = (
-                f"the disk is full: {self._used:.1f} % of {self._total} bytes used, "
+                f"the disk is full: {self._used:.1f} per cent of {self._total} bytes used, "
                 f"retention.disk_refuse_writes_percent = {self._limit}; nothing was stored, sends are taken again "
-                f"below {self._limit - RESUME_POINTS} %"
+                f"below {self._limit - RESUME_POINTS}"
             )
         elif self._parked:
             text = "the disk is full: the log waits for space; nothing was stored, sends enter again when there is some"

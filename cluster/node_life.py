@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from cluster.config import Config
+from cluster.disk_space import is_full, wait_for_space
 from cluster.environment import Environment
 from cluster.node import Node
 from cluster.recovery.opening import StateLostError
 from cluster.recovery.peer_state import restore_from_peers
+from raftlog.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,8 @@ class NodeLife:
 
     async def run(self) -> Node | None:
         """Returns the last node that ran, closed; None if it was stopped before one did. Raises as Node and Node.start
-        do, and StateLostError if no peer can help."""
+        do, and StateLostError if no peer can help. A node that ended for lack of space is opened again when there is
+        some."""
         while not self._ended():
             self.node = node = await self._open()
             if node is None:
@@ -57,16 +61,36 @@ class NodeLife:
             await node.finished
             await node.close()
             self._closed(node)
-            if node.failure is not None or not node.restarting:
+            again = await self._space_again(node.failure) if node.failure is not None else bool(node.restarting)
+            if not again:
                 break
-            logger.warning("the node starts again in its process, %s", node.restarting)
+            logger.warning("the node starts again in its process, %s", node.restarting or "there is space again")
         return self.node
 
     def _ended(self) -> bool:
         return self._stopped
 
+    async def _space_again(self, failure: BaseException) -> bool:
+        """Whether it ended for lack of space, of which there is enough by now."""
+        if not is_full(failure):
+            return False
+        logger.critical("the node is closed until there is space on the disk of %s", self._config.node.data_dir)
+        directory = Path(self._config.node.data_dir)
+        return await wait_for_space(self._environment.fs, directory, self._config.retention, self._ended)
+
     async def _open(self) -> Node | None:
         """None if it was stopped meanwhile."""
+        while self.node is not None:
+            try:
+                return await self._open_once()
+            except StorageError as error:
+                if not is_full(error):
+                    raise
+                if not await self._space_again(error):
+                    return None
+        return await self._open_once()
+
+    async def _open_once(self) -> Node | None:
         try:
             return Node(self._config, self._environment)
         except StateLostError as lost:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-MOUNT = 'mount -t tmpfs -o size="$0" none "$1" && shift && exec "$@"'
+sys.path.insert(0, str(Path(__file__).parent))  # for small_disks.py
 
-SmallDisk = Callable[..., str]
-
-
-def _can_mount(place: Path) -> bool:
-    try:
-        done = subprocess.run(
-            ["unshare", "-Urm", "sh", "-c", MOUNT, "1m", str(place), "true"], capture_output=True, check=False
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
+from small_disks import MOUNT, ROOT, SmallDisk, can_mount
 
 
 @pytest.fixture
@@ -30,7 +18,7 @@ def small_disk(tmp_path: Path) -> SmallDisk:
     """small_disk(script, size="30m", timeout_s=60) -> what it printed; its first argument is the mounted folder."""
     place = tmp_path / "small"
     place.mkdir()
-    if not _can_mount(place):
+    if not can_mount(place):
         pytest.skip("no file system can be mounted here (unshare -Urm)")
 
     def run(script: str, size: str = "30m", timeout_s: float = 60) -> str:

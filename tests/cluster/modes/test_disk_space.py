@@ -56,7 +56,7 @@ def test_it_refuses_above_the_line_and_resumes_well_below_it() -> None:
 
 def test_the_refusal_names_limit_value_key_and_what_follows() -> None:
     text = Watched().used(95).refused
-    for part in ("95.0 %", "retention.disk_refuse_writes_percent = 90", "nothing was stored", "below 88 %"):
+    for part in ("95.0 per cent", "retention.disk_refuse_writes_percent = 90", "nothing was stored", "below 88"):
         assert part in text
 
 
