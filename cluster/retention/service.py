@@ -255,6 +255,11 @@ class Retention:
             self._alarms.clear(FILES)
         self.note()
 
+    def _held_by(self, files: int) -> str:
+        if files == len(self._files):
+            return ""  # they are about to go
+        return self._blocked or "the newest two files always stay"
+
     # --- what is shown -----------------------------------------------------------------------------------------------
 
     def note(self) -> None:
@@ -274,7 +279,7 @@ class Retention:
             trimmed_at_index=mark.index if mark.index >= 0 else None,
             trimmed_ms=mark.timestamp_ms if mark.index >= 0 else None, first_position=log.first_position,
             first_index=log.first_index, end_position=log.tail.end_position, applied_index=state.applied.index,
-            files_left=files, bytes_left=size, files_held_by=self._blocked if files > len(self._files) else "",
+            files_left=files, bytes_left=size, files_held_by=self._held_by(files),
             log_held_by=decision.held if decision and self._leads() else "",
             disk_used_percent=round(self._found.disk.percent(), 1) if self._found else None, keep_ms=rules.keep_ms,
             bytes_max=rules.bytes_max, delete_when=rules.delete_when, protect_unconsumed=rules.protect_unconsumed,
