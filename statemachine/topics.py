@@ -65,7 +65,7 @@ class TopicConfig:
     def retention_ms(self) -> int | None:
         """How long its messages are kept, milliseconds of log time (0: for ever); None if as long as all others."""
         text = self.attributes.get(RETENTION, "")
-        return int(text) if _is_retention(text) else None
+        return int(text) if is_retention(text) else None
 
     @property
     def queues(self) -> int:
@@ -91,7 +91,8 @@ def check_topic_name(name: Any) -> str:
     return str(name)
 
 
-def _is_retention(text: str) -> bool:
+def is_retention(text: str) -> bool:
+    """Whether a topic's `retention.ms` may say so."""
     return text.isascii() and text.isdigit() and len(text) <= RETENTION_DIGITS_MAX
 
 
@@ -101,7 +102,7 @@ def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig
     if attributes.get("dedup", "retry") not in DEDUP_MODES:
         raise InvalidCommandError(f"attribute dedup must be one of {', '.join(DEDUP_MODES)}")
     kept = attributes.get(RETENTION, "0")
-    if not _is_retention(kept):
+    if not is_retention(kept):
         raise InvalidCommandError(
             f"attribute {RETENTION} must be a whole number of milliseconds, 0 for ever, not {kept!r}"
         )

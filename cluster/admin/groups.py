@@ -130,14 +130,15 @@ def _offsets(state: BrokerState, group: GroupConfig) -> list[OffsetView]:
         if topic is None:  # deleted by the apply lane since `committed` was read
             continue
         offset, end = committed.get((topic_id, queue)), state.max_offset(topic_id, queue)
+        first = state.min_offset(topic_id, queue)
         views.append(
             OffsetView(
                 topic=topic.name,
                 queue_id=queue,
                 committed_offset=offset,
-                min_offset=state.min_offset(topic_id, queue),
+                min_offset=first,
                 max_offset=end,
-                lag=None if offset is None else max(0, end - offset),
+                lag=None if offset is None else max(0, end - max(offset, first)),
             )
         )
     return sorted(views, key=lambda view: (view.topic, view.queue_id))

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
 from urllib.parse import quote
 
 import click
 
 from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
 from cluster.commands.common import data_option, json_option, print_json, print_table
+
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class KeptFor(click.ParamType[int]):
+    """90s, 15m, 12h, 7d, forever -> milliseconds, 0 for ever."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "forever":
+            return 0
+        match = re.fullmatch(r"([1-9]\d{0,5})([smhd])", str(value))
+        if match is None:
+            self.fail(f"{value} is no time to keep messages: write 90s, 15m, 12h, 7d or forever", param, ctx)
+        return int(match[1]) * _UNITS_MS[match[2]]
 
 
 @click.group()
@@ -19,6 +38,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 1024), help="How many queues (the cluster's default).")
 @click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
+@click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 90s, 15m, 12h, 7d, forever.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the topic if it is there.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Be content with the topic if it is there.")
 @data_option
@@ -28,6 +48,7 @@ def create(
     name: str,
     queues: int | None,
     dedup: str | None,
+    retention: int | None,
     if_exists: str | None,
     data: str | None,
     admin: str | None,
@@ -37,8 +58,11 @@ def create(
     body: dict[str, object] = {"name": name, "if_exists": if_exists or "fail"}
     if queues is not None:
         body["queues"] = queues
-    if dedup is not None:
-        body["attributes"] = {"dedup": dedup}
+    attributes = {} if dedup is None else {"dedup": dedup}
+    if retention is not None:
+        attributes["retention.ms"] = str(retention)
+    if attributes:
+        body["attributes"] = attributes
     answer = AdminApi(admin_addresses(admin, data)).post("/v1/topics", body)
     if as_json:
         print_json({"schema": 1, **answer})

@@ -25,6 +25,7 @@ from cluster.remoting.fields import (
 from cluster.remoting.route import SYSTEM_TOPICS
 from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
+from statemachine.topics import RETENTION, is_retention
 
 if TYPE_CHECKING:
     from statemachine.groups import GroupConfig
@@ -173,10 +174,16 @@ def changed_attributes(attributes: dict[str, str], changes: str | None) -> dict[
 
 
 def _checked_attribute(name: str, value: str) -> str:
+    if name == RETENTION:
+        if not is_retention(value):
+            remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        return value
     allowed = ATTRIBUTE_VALUES.get(name)
     if allowed is None:
-        near = difflib.get_close_matches(name, ATTRIBUTE_VALUES, 1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; known are {', '.join(sorted(ATTRIBUTE_VALUES))}"
+        known = [*ATTRIBUTE_VALUES, RETENTION]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; known are {', '.join(sorted(known))}"
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"unknown topic attribute {name[:80]}{hint}")
     if value not in allowed:
         remark = f"topic attribute {name} cannot be {value[:80]}, only {', '.join(allowed)}"
