@@ -11,7 +11,6 @@ import click
 from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
 from cluster.commands.common import data_option, json_option, print_json, print_table
 
-
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -38,7 +37,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 1024), help="How many queues (the cluster's default).")
 @click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
-@click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 90s, 15m, 12h, 7d, forever.")
+@click.option("--retention", type=KeptFor(), metavar="12h", help="How long its messages stay: 15m, 12h, 7d, forever.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the topic if it is there.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Be content with the topic if it is there.")
 @data_option
