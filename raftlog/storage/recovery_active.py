@@ -126,7 +126,7 @@ def _behind_damage(
     joined = rejoin(file, active, scan, index, goal)
     run.bytes_scanned += joined.bytes_read
     known = joined.reached or _follows(run, active, file, goal)
-    if not known or not _terms_known(run, index, joined, goal):
+    if not known or not _terms_known(run, scan.tail.term, joined):
         index.cut(index.base_index + count)
         return None
     run.found_damage("damage below the mark", joined.hole)
@@ -146,11 +146,12 @@ def _follows(run: RecoveryRun, active: Segment, file: File, goal: LogTail) -> bo
     return True
 
 
-def _terms_known(run: RecoveryRun, index: SegmentIndex, joined: Rejoined, goal: LogTail) -> bool:
-    """Where terms begin inside the hole is lost with its headers; that matters unless all of it was committed."""
-    hole = joined.hole
-    after = index.term(hole.last_index + 1) if joined.reached else goal.term
-    return index.term(hole.last_index) == after or hole.last_index <= run.committed_index
+def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
+    """Where terms begin inside the hole is lost with its headers, unless all of it is of one term (`low`: the one in
+    front of it) or it is a single entry; and that matters unless all of it was committed."""
+    hole, last = joined.hole, joined.last_term
+    one_term = last is not None and (last == low or hole.first_index == hole.last_index)
+    return one_term or hole.last_index <= run.committed_index
 
 
 def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) -> None:

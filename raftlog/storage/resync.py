@@ -16,7 +16,7 @@ from raftlog.storage.fs import File
 from raftlog.storage.scan import Scan, Window, read_around
 from raftlog.storage.segment import Segment
 from raftlog.storage.segment_index import SegmentIndex
-from raftlog.types import LogTail
+from raftlog.types import EntryType, LogTail
 
 _MAGIC = MAGIC.to_bytes(4)
 _STEP = 1024 * 1024
@@ -95,6 +95,8 @@ class Rejoined(NamedTuple):
     """Whether intact frames lead to the goal; else the hole does."""
     timestamp_ms: int
     bytes_read: int
+    last_term: int | None
+    """Of the hole's last entry; None if it cannot be told."""
 
 
 def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: LogTail) -> Rejoined:
@@ -117,16 +119,26 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
         end = (chain.first.position, chain.first.index - 1, chain.first.parent)
     why = f"{segment.path.name}: {scan.damage or 'zeroes, or the end of the file'}"
     hole = DamagedRange(low.end_position, end[0], low.index + 1, end[1], low.header_crc, end[2], why, located=False)
-    fill(index, hole, low.term)
+    last_term = _last_term(low, goal, chain)
+    fill(index, hole, low.term if last_term is None or hole.first_index < hole.last_index else last_term)
     if chain is None:
-        return Rejoined(hole, False, low.timestamp_ms, goal.end_position - low.end_position)
+        return Rejoined(hole, False, low.timestamp_ms, goal.end_position - low.end_position, last_term)
     for number, offset in enumerate(chain.places.offsets, chain.places.base_index):
         index.add(chain.places.base + offset, chain.places.term(number))
     index.members += chain.places.members
-    return Rejoined(hole, True, chain.timestamp_ms, chain.bytes_read)
+    return Rejoined(hole, True, chain.timestamp_ms, chain.bytes_read, last_term)
+
+
+def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
+    """A leader begins its term with a NOOP, so in front of anything else stands an entry of the same term."""
+    term: int = goal.term if chain is None else chain.first.term
+    if chain is None or term == low.term or chain.first.type != EntryType.NOOP:
+        return term
+    return low.term if term == low.term + 1 else None
 
 
 def fill(index: SegmentIndex, hole: DamagedRange, term: int) -> None:
-    """Gives the entries of `hole` a place and the lowest term they can have: only GENESIS is of term 0."""
+    """Gives the entries of `hole` a place and a term, the lowest they can have if it is not known: only GENESIS is of
+    term 0."""
     for number in range(hole.first_index, hole.last_index + 1):
         index.add(hole.first_position, max(term, min(number, 1)))

@@ -15,6 +15,7 @@ from raftlog.storage.segment import (
 )
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.verify import verify_log
+from raftlog.types import EntryType
 
 
 @pytest.fixture
@@ -70,6 +71,71 @@ def test_bad_sectors_are_damage(disk: Disk, index: int, where: int, sidecars: bo
     for damaged in log.damage.ranges:
         log.repair(damaged, disk.raw(damaged.first_index, damaged.last_index))
     disk.check(log, 10)
+
+
+def with_terms(disk: Disk, *more: tuple[int, EntryType]) -> SegmentedLog:
+    """Appends entries of (term, type) from index 10 on, the last above the mark. Returns the log of a killed node."""
+    log = disk.open()
+    for term, kind in more:
+        payload = b"" if kind is EntryType.NOOP else b"x" * 20
+        tail = tail_after(log.tail, disk.entries[-1])
+        disk.entries.append(
+            make_entry(
+                tail, term=term, entry_type=kind, payload=payload, timestamp_ms=0, group_id=GROUP, segment_size=4096
+            )
+        )
+    log.append(disk.entries[10:-1])
+    log.append(disk.entries[-1:])
+    disk.fs.restart()
+    return log
+
+
+NOOP, MESSAGES = EntryType.NOOP, EntryType.MESSAGES
+
+
+@row("damage below the mark")
+@pytest.mark.parametrize(
+    ("more", "victim", "term"),
+    [
+        (((5, NOOP), (5, MESSAGES), (5, MESSAGES)), 10, 5),  # what follows is no NOOP: the term began before it
+        (((5, NOOP), (5, MESSAGES)), 10, 5),  # the mark names it
+        (((1, MESSAGES), (2, NOOP), (2, MESSAGES)), 10, 1),  # between terms 1 and 2 there is no other
+    ],
+)
+def test_the_term_of_one_damaged_header_is_told_by_its_neighbours(
+    disk: Disk, more: tuple[tuple[int, EntryType], ...], victim: int, term: int
+) -> None:
+    log = with_terms(disk, *more)
+    disk.fs.damage(log._segments[-1].path, log._segments[-1].file_offset(disk.entries[victim].position) + 8, b"\xee")
+    log = disk.open()
+    assert log.report.vote_withheld is None
+    assert not disk.trash()
+    assert log.tail.index == 9 + len(more)
+    assert [each for first, each in log.term_ranges() if first <= victim][-1] == term
+    (damaged,) = log.damage.ranges
+    assert damaged[2:4] == (victim, victim)
+    log.repair(damaged, disk.raw(victim, victim))
+    assert log.read_entries(0, len(disk.entries), 1 << 20) == disk.entries
+
+
+@row("unreadable tail below the mark")
+@pytest.mark.parametrize(
+    ("more", "victims"),
+    [
+        (((2, NOOP), (4, NOOP), (4, MESSAGES), (4, MESSAGES)), (10,)),  # may be of term 1, 2 or 3
+        (((5, NOOP), (5, MESSAGES), (5, MESSAGES), (5, MESSAGES)), (10, 11)),  # where the term began is lost
+    ],
+)
+def test_a_hole_of_unknown_terms_is_cut_and_the_vote_withheld(
+    disk: Disk, more: tuple[tuple[int, EntryType], ...], victims: tuple[int, ...]
+) -> None:
+    log = with_terms(disk, (1, MESSAGES), *more)
+    for victim in victims:
+        segment = log._segments[-1]
+        disk.fs.damage(segment.path, segment.file_offset(disk.entries[victim + 1].position) + 8, b"\xee")
+    log = disk.open()
+    assert log.tail.index == 10
+    disk.check_withheld(log, disk.entries[-2].index, disk.entries[-2].term, "unreadable tail below the mark")
 
 
 @row("damage below the mark")
