@@ -1,0 +1,146 @@
+"""Topics with a time of their own, and groups that are behind: over a real state, no node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cluster.config import RetentionSection
+from cluster.retention import consumers
+from cluster.retention.consumers import Behind
+from cluster.retention.policy import Floor
+from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, gone_earlier, kept_longer
+from raftlog.frame import make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, EntryType
+from statemachine import commands, payload
+from statemachine.broker_state import BrokerState
+from statemachine.memory_kv import MemoryKV
+from statemachine.topics import TopicConfig
+
+HOUR = 3_600_000
+
+
+class Leader:
+    """Topics a, b and c with one queue, and a message where and when a test wants one."""
+
+    def __init__(self, **retention: str) -> None:
+        self.state = BrokerState(MemoryKV())
+        self.tail = EMPTY_TAIL
+        self._add(EntryType.GENESIS, b"", 0)
+        configs: list[dict[str, Any]] = [
+            {"name": name, "read_queues": 1, "write_queues": 1,
+             "attributes": {"retention.ms": retention[name]} if name in retention else {}}
+            for name in ("a", "b", "c")
+        ]  # fmt: skip
+        made = self.run(*[["create_topic", config, False] for config in configs])
+        self.ids = {topic.name: topic.id for topic in self.state.topics.values()}
+        assert all(result.ok for result in made), made
+
+    def run(self, *commanded: commands.Command) -> Sequence[commands.CommandResult]:
+        return self._add(EntryType.COMMAND, commands.pack(list(commanded)), self.tail.timestamp_ms)
+
+    def store(self, topic: str, now_ms: int, count: int = 1) -> int:
+        """`count` messages; returns the position of the first."""
+        topic_id = self.ids[topic]
+        at = self.tail.end_position + payload.MESSAGES_AT
+        items = b"".join(payload.ITEM.pack(at + n, 1, 0, 0, now_ms) for n in range(count))
+        run = payload.Run(topic_id, 0, self.state.max_offset(topic_id, 0), count, 0, items)
+        self._add(EntryType.MESSAGES, payload.encode([b"m" * count], count, [run]), now_ms)
+        return at
+
+    def commit(self, group: str, topic: str, offset: int) -> None:
+        self.run(["put_group", {"name": group}, True], ["commit_offsets", [[group, self.ids[topic], 0, offset]]])
+
+    def _add(self, kind: int, data: bytes, now_ms: int) -> Sequence[commands.CommandResult]:
+        entry = make_entry(
+            self.tail, term=1, entry_type=kind, payload=data, timestamp_ms=now_ms, group_id=1, segment_size=1 << 26
+        )
+        self.tail = tail_after(self.tail, entry)
+        return self.state.apply([entry]).results[0]
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "٣", "9" * 16])
+def test_a_topic_keeps_messages_for_a_whole_number_of_milliseconds(text: str) -> None:
+    leader = Leader()
+    (result,) = leader.run(["create_topic", {"name": "d", "attributes": {"retention.ms": text}}, False])
+    assert (result.ok, result.code) == (False, "invalid")
+    assert "whole number of milliseconds" in result.value
+    assert TopicConfig(9, "old", attributes={"retention.ms": text}).retention_ms is None, "of a row from before"
+
+
+def test_what_a_topic_keeps_longer_holds_the_log_from_its_first_young_message_on() -> None:
+    leader = Leader(a=str(100 * HOUR), b="0", c=str(HOUR))
+    leader.store("c", 1 * HOUR)
+    assert kept_longer(leader.state, 72 * HOUR, 1 * HOUR) is None, "no messages, or a shorter time"
+    old = leader.store("a", 10 * HOUR)
+    young = leader.store("a", 50 * HOUR)
+    assert kept_longer(leader.state, 72 * HOUR, 109 * HOUR) == Floor(old, "topic a (retention.ms 360000000)")
+    assert kept_longer(leader.state, 72 * HOUR, 110 * HOUR) == Floor(young, "topic a (retention.ms 360000000)")
+    assert kept_longer(leader.state, 72 * HOUR, 150 * HOUR) is None
+    assert kept_longer(leader.state, 200 * HOUR, 109 * HOUR) is None, "the others are kept longer still"
+    assert kept_longer(leader.state, 0, 109 * HOUR) is None, "everything is kept for ever"
+    for_ever = leader.store("b", 50 * HOUR)
+    assert kept_longer(leader.state, 72 * HOUR, 9999 * HOUR) == Floor(for_ever, "topic b (retention.ms 0)")
+
+
+def test_what_a_topic_keeps_shorter_goes_when_it_is_worth_an_entry() -> None:
+    leader = Leader(a=str(HOUR), b=str(100 * HOUR))
+    topic = leader.ids["a"]
+    leader.store("a", 1 * HOUR, LEAST_OFFSETS - 1)
+    leader.store("a", 2 * HOUR, 5)
+    leader.store("b", 2 * HOUR, 5)
+    assert gone_earlier(leader.state, 72 * HOUR, 2 * HOUR - 1) == []
+    assert gone_earlier(leader.state, 72 * HOUR, 2 * HOUR) == [], "a few are left for later"
+    assert gone_earlier(leader.state, 72 * HOUR, 3 * HOUR) == [(topic, 0, LEAST_OFFSETS + 4)], "unless it is all"
+    leader.store("a", 3 * HOUR, STEP_OFFSETS)
+    assert gone_earlier(leader.state, 0, 3 * HOUR) == [(topic, 0, LEAST_OFFSETS + 4)]
+    assert gone_earlier(leader.state, 72 * HOUR, 4 * HOUR) == [(topic, 0, STEP_OFFSETS)], "the rest with the next one"
+
+
+def test_groups_that_are_behind() -> None:
+    leader = Leader()
+    leader.store("a", 1 * HOUR, 4)
+    at = leader.store("a", 2 * HOUR, 4)
+    leader.store("b", 3 * HOUR, 2)
+    for group, topic, offset in (("slow", "a", 4), ("done", "a", 8), ("slow", "b", 2), ("off", "a", 99)):
+        leader.commit(group, topic, offset)
+    leader.run(["put_group", {"name": "silent"}, True])
+    rows = consumers.behind(leader.state)
+    assert rows == [Behind("slow", "a", leader.ids["a"], 0, 4, 8, at, 2 * HOUR)]
+    assert consumers.floor(rows) == Floor(at, "group slow has not consumed a queue 0 offset 4")
+    assert consumers.floor([]) is None
+
+
+def test_what_goes_unread_is_counted() -> None:
+    leader = Leader()
+    positions = [leader.store("a", HOUR * n, 1) for n in range(6)]
+    leader.commit("g", "a", 2)
+    rows = consumers.behind(leader.state)
+    counts = [sum(consumers.lost(leader.state, rows, position).values()) for position in positions]
+    assert counts == [0, 0, 0, 1, 2, 3]
+    assert consumers.lost(leader.state, rows, leader.tail.end_position) == {("g", "a"): 4}
+    named = [(leader.ids["a"], 0, 5)]
+    assert consumers.lost(leader.state, rows, 0, named) == {("g", "a"): 3}
+    assert consumers.lost(leader.state, rows, leader.tail.end_position, named) == {("g", "a"): 4}
+    assert consumers.within([*named, (9, 9, 9)], rows) == [(leader.ids["a"], 0, 2), (9, 9, 9)]
+
+
+def test_the_alarm_comes_before_the_loss() -> None:
+    leader = Leader()
+    leader.store("a", 10 * HOUR, 3)
+    leader.commit("g", "a", 1)
+    rows, rules = consumers.behind(leader.state), RetentionSection(hours=10)
+    end = leader.tail.end_position
+
+    def text(now_ms: int, **other: Any) -> str:
+        return consumers.warning(rows, replace(rules, **other), now_ms, end)
+
+    assert text(18 * HOUR - 1) == ""
+    assert text(18 * HOUR).startswith("group g is 2 messages of topic a behind, and retention will soon remove")
+    assert "raftmq group describe g" in text(18 * HOUR)
+    assert text(99 * HOUR, protect_unconsumed=True) == text(99 * HOUR, hours=0) == ""
+    assert text(11 * HOUR, bytes_max=end) == ""
+    assert text(11 * HOUR, bytes_max=(end - rows[0].position)), "at 80 % of the size"
