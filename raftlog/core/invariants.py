@@ -12,25 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from raftlog import membership as memberships
-from raftlog.core import fit, membership_change
 from raftlog.core.log import LogReader
+from raftlog.core.member_invariants import MemberInvariants, check_own
+from raftlog.core.member_invariants import require as _require
 from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
-from raftlog.errors import DamagedLogError, InvariantViolationError
-from raftlog.membership import Membership
-from raftlog.types import NOBODY, Entry, EntryId, EntryType, NodeId, Role
-
-
-def _require(holds: bool, raft: Raft, rule: str, *facts: object) -> None:
-    if not holds:
-        raise InvariantViolationError(f"node {raft.id}, term {raft.term}, {raft.role.name}: {rule}: {facts}")
+from raftlog.errors import DamagedLogError
+from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
 
 
 def check_state(raft: Raft) -> None:
     """One member, now."""
     _check_marks(raft)
     _check_role(raft)
+    check_own(raft)
     if raft.role is Role.LEADER:
         _check_progress(raft)
 
@@ -61,8 +56,6 @@ def _check_role(raft: Raft) -> None:
     withheld = raft.vote_withheld_since is not None
     _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or not (raft.holds or withheld), raft,
              "campaigns only with a whole log", raft.holds, raft.vote_withheld_since)  # fmt: skip
-    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or membership_change.may_stand(raft), raft,
-             "only voters campaign", raft.members.current)  # fmt: skip
     _require(not (leads and withheld), raft, "who lost entries does not lead", raft.vote_withheld_since)
     _require(not withheld or raft.term > (raft.vote_withheld_since or 0), raft,
              "who lost entries leaves the term of the loss", raft.vote_withheld_since)  # fmt: skip
@@ -72,14 +65,9 @@ def _check_role(raft: Raft) -> None:
 
 def _check_progress(raft: Raft) -> None:
     last = raft.log.tail.index
-    members = raft.members
     no_op = raft.term_start_index  # it may be trimmed, when it is applied for long
     _require(no_op < raft.log.first_index or raft.log.term_at(no_op) == raft.term, raft,
              "a leader's no-op is in its log")  # fmt: skip
-    peers = sorted({*members.voters, *members.learners} - {raft.id})
-    _require(list(members.peers) == peers, raft, "the log goes to the members in force", list(members.peers), peers)
-    _require(members.is_own_voter or members.current.index > raft.log.commit_index, raft,
-             "who is no voter by a committed entry does not lead", members.current)  # fmt: skip
     for node, peer in raft.members.peers.items():
         facts = (node, peer.match_index, peer.next_index, last)
         _require(peer.match_index < peer.next_index <= last + 1, raft, "match < next <= last + 1", facts)
@@ -147,8 +135,7 @@ class GroupInvariants:
         self._entries: dict[EntryId, int] = {}
         self._committed: dict[int, tuple[int, int]] = {}
         """Index -> (header_crc, term in which some member first knew it committed)."""
-        self._memberships: dict[EntryId, Membership] = {}
-        """Every MEMBERSHIP entry that was in some log."""
+        self._members = MemberInvariants(self._committed)
         self._seen: dict[NodeId, int] = {}
         self._lost: set[tuple[NodeId, int, int]] = set()
 
@@ -159,9 +146,13 @@ class GroupInvariants:
     def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
         """Call after each step of `raft`; `disks` are what each member would find after a crash."""
         self._check_log_matching(raft)
-        self._check_members(raft)
+        self._members.check(raft)
         self._check_commits(raft, disks)
         self._check_leader(raft)
+
+    def check_elections(self, rafts: Sequence[Raft]) -> None:
+        """Call it now and then with all that are up; cost: O(members squared)."""
+        self._members.check_elections(rafts)
 
     def applied(self, raft: Raft, entries: Sequence[Entry]) -> None:
         """State machine safety: no two members apply different entries at one index."""
@@ -184,50 +175,8 @@ class GroupInvariants:
                 return
             _require(known == -1, raft, "log matching: one entry per (term, index)", entry_id)
             self._entries[entry_id] = crc
-            self._note_membership(raft, index)
+            self._members.note(raft, log.entry(index))
             index -= 1
-
-    def _note_membership(self, raft: Raft, index: int) -> None:
-        entry = raft.log.entry(index)
-        if entry.type == EntryType.MEMBERSHIP:
-            self._memberships[entry.id] = memberships.decode(entry)
-
-    def _check_members(self, raft: Raft) -> None:
-        """The newest in the log is in force, "regardless of whether the entry is committed" (thesis 4.1)."""
-        log, current = raft.log, raft.members.current
-        in_log = [each for each in self._memberships if log.first_index <= each.index and log.matches(each)]
-        if in_log:
-            newest = self._memberships[max(in_log)]
-            _require(newest == current, raft, "the newest members in the log are in force", newest, current)
-        else:
-            _require(current.index < log.first_index or current.index == 0, raft,
-                     "the newest members in the log are in force", "none", current)  # fmt: skip
-
-    def check_elections(self, rafts: Sequence[Raft]) -> None:
-        """Of all members that could be elected now by the logs as they are, any two count members that differ by one
-        change at most: their majorities meet. Cost: O(members squared); call it now and then.
-
-        More than thesis 4.1 says of two configurations that follow each other: the one that is counted by a member that
-        was away may be old, but then nobody who knows better helps it.
-        """
-        if len({raft.members.voters for raft in rafts}) <= 1:
-            return
-        able = [raft for raft in rafts if self._can_be_elected(raft, rafts)]
-        for raft in able:
-            for other in able:
-                ours, theirs = raft.members.current, other.members.current
-                _require(ours.voters == theirs.voters or _one_voter_apart(ours, theirs), raft,
-                         "electable members count majorities that meet", ours, other.id, theirs)  # fmt: skip
-
-    def _can_be_elected(self, raft: Raft, rafts: Sequence[Raft]) -> bool:
-        if not fit.may_campaign(raft):
-            return False
-        last = raft.log.tail.id
-        would_vote = [
-            each.id for each in rafts
-            if raft.members.is_voter(each.id) and each.log.is_up_to_date(last) and fit.may_vote(each)
-        ]  # fmt: skip
-        return len(would_vote) >= raft.members.quorum
 
     def _entry(self, raft: Raft, index: int) -> tuple[EntryId, int]:
         """Id and header_crc of an entry of `raft`'s log; of a damaged one, what it was when it was seen before."""
@@ -281,7 +230,3 @@ class GroupInvariants:
                 )
                 _require(held, raft, "leader completeness: a new leader has every committed entry", index)
                 return
-
-
-def _one_voter_apart(ours: Membership, theirs: Membership) -> bool:
-    return len(set(ours.voters) ^ set(theirs.voters)) == 1
