@@ -20,6 +20,7 @@ from cluster.config import (
     PeerNode,
     PeerSection,
     RaftSection,
+    RepairSection,
     RetentionSection,
     SendSection,
 )
@@ -205,6 +206,7 @@ class Machine:
 
     def _opened(self, node: Node) -> None:
         self.watcher.opened(self)
+        self.was_installing = self.was_installing or node.parts.directory.installed is not None
         self.node = node
         self.nodes.append(node)
 
@@ -373,6 +375,7 @@ def config_of(node_id: int, options: Options) -> Config:
         ),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
+        repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
         retention=RetentionSection(
             hours=0, bytes_max=options.retained_bytes, delete_when="", every_ms=200, delete_gap_ms=20
         ),

@@ -60,6 +60,8 @@ class Options(NamedTuple):
     checkpoint_every_ms: int
     retained_bytes: int
     """Of log that retention leaves; 0: all."""
+    fetch_bytes_per_second: int
+    """What a node gives to others that fetch."""
 
     def describe(self) -> str:
         """One line."""
@@ -120,6 +122,7 @@ def draw(seed: int) -> Options:
         event_budget=400_000,
         checkpoint_every_ms=2000,
         retained_bytes=0,
+        fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
     )
     return _with_retention(drawn, stream(seed, "retention"))
 

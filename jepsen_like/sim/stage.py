@@ -22,6 +22,9 @@
     slow N FACTOR | slow-apply N FACTOR N's lanes, or its apply lane, take longer
     rot N INDEX                         a bit of entry INDEX flips on the disk of N, which runs
     spoil N                             the state of N, which is down, cannot be opened by its next start
+    join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched
+                                        off; a machine is gone for good, with its disk
+    copying N STAGE                     until node N copies the STAGE of a snapshot: state, log, backfill
     cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
     settle                              heals, starts all, waits until everything was answered and read; then judges
 
@@ -41,9 +44,10 @@ from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.hand import Hand
 from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
 from jepsen_like.sim.network import Edge
+from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import Options, draw
 from jepsen_like.sim.vandal import MALFORMED
-from jepsen_like.sim.world import Verdict, World
+from jepsen_like.sim.world import MEMBERS_S, Verdict, World
 from raftlog.types import FLAG_ROLL, NodeId, Role
 
 OPERATION_S = 6.0
@@ -54,7 +58,8 @@ _CALM: dict[str, Any] = {
     "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
     "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
     "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
-    "body_max": 40, "think_s": 0.03,
+    "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
+    "fetch_bytes_per_second": 32 << 20,
 }  # fmt: skip
 
 
@@ -104,6 +109,9 @@ class Stage(World):
             command(*plain, **named)
         except (TypeError, KeyError, ValueError) as error:
             raise ScriptError(f"line {number}: {' '.join(words)}: {error!r}") from error
+
+    def _tasks(self) -> tuple[Task, ...]:
+        return ()
 
     def _clients(self) -> list[Any]:
         return [*self._started, self.reader]
@@ -184,6 +192,30 @@ class Stage(World):
     def _leads(machine: Machine) -> bool:
         node = machine.node
         return node is not None and node.raw.role is Role.LEADER and node.proposals.open
+
+    def do_join(self, name: str, *, later: str = "") -> None:
+        self._change("join", name, later)
+
+    def do_leave(self, name: str, *, later: str = "") -> None:
+        self._change("leave", name, later)
+
+    def do_lose(self, name: str, *, later: str = "") -> None:
+        self._change("lose", name, later)
+
+    def _change(self, kind: str, name: str, later: str) -> None:
+        self.operator.add(Task(kind, NodeId(int(name))))
+        if not later and not self._until(lambda: self.operator.done, MEMBERS_S):
+            self.monitor.report("liveness", f"{kind} {name} is not done after {MEMBERS_S:.0f} s")
+
+    def do_copying(self, name: str, stage: str) -> None:
+        machine = self._machine(name)
+
+        def reached() -> bool:
+            node = machine.node
+            return node is not None and hasattr(node, "installs") and node.installs.view().stage == stage
+
+        if not self._until(reached, MEMBERS_S):
+            self.monitor.report("liveness", f"node {name} does not copy its {stage} within {MEMBERS_S:.0f} s")
 
     def do_wait(self, seconds: str) -> None:
         self._pass_time(float(seconds))
