@@ -173,7 +173,7 @@ class BackupSection(_Section, frozen=True, kw_only=True):
 
 
 class RetentionSection(_Section, frozen=True, kw_only=True):
-    """How long the log keeps messages, read or not; whole segment files go, never the newest two."""
+    """How long the log keeps messages, read or not; whole segment files go, never the newest."""
 
     hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 72
     """Log time; 0: for ever."""
