@@ -2,7 +2,7 @@
 
 Every `every_ms` a lane looks at disk, checkpoints and rows (lane.py). If the node leads it proposes a TRIM, which every
 node applies at the same entry: from then on nobody sees what is below. Then each node lets the files go for itself, one
-every `delete_gap_ms`: those below the TRIM, below its own older checkpoint and every lease, never the newest two.
+every `delete_gap_ms`: those below the TRIM, below its own older checkpoint and every lease, never the newest.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class Retention:
     def _held_by(self, files: int) -> str:
         if files == len(self._files):
             return ""  # they are about to go
-        return self._blocked or "the newest two files always stay"
+        return self._blocked or "the newest file always stays"
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
