@@ -127,7 +127,7 @@ def _show(outcome: Outcome, plan: Plan, folder: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def list_command(as_json: bool) -> None:
     """List scenarios and faults, and which wait for a feature."""
-    from jepsen_like.live.scenarios import NEMESES, SCENARIOS
+    from jepsen_like.live.scenarios import FAMILIES, NEMESES, SCENARIOS
 
     if as_json:
         told = {
@@ -153,6 +153,8 @@ def list_command(as_json: bool) -> None:
     click.echo("faults")
     for nemesis in NEMESES.values():
         click.echo(f"  {nemesis.name:<20} {nemesis.does}")
+    for name, members in FAMILIES.items():
+        click.echo(f"  {name:<20} all of {', '.join(members)}")
 
 
 @chaos.command("doctor")

@@ -73,7 +73,7 @@ def choose(
 
     `missing` says why a capability is not there. Raises LocalError if none of those asked for can be played.
     """
-    wanted = tuple(NEMESES.values()) if asked is None else asked
+    wanted = tuple(nemesis for nemesis in NEMESES.values() if nemesis.is_mixed) if asked is None else asked
     skipped = {}
     for nemesis in wanted:
         if lacking := nemesis.needs - capabilities:

@@ -55,6 +55,11 @@ class Processes:
             self.exits.setdefault(node, []).append(code)
         return code is None
 
+    def forget(self, node: int) -> None:
+        """A node that does not run and never will again: how it ended says nothing about the others."""
+        self._children.pop(node, None)
+        self.exits.pop(node, None)
+
     def aim(self, node: int) -> Callable[[], None]:
         """What kills it, ready to be called."""
         child = self._children[node]

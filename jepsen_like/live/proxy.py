@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar, cast
 
 from cluster.client.loop_thread import LoopThread
+from jepsen_like.live.gate import Gate
 
 HELD_BYTES_MAX = 32 << 20
 """Per connection and direction; then the sender is not read any more, as with a full socket buffer."""
@@ -260,22 +261,75 @@ class Fabric:
         of its nodes say, so its two directions belong to two edges.
         """
         self._thread = LoopThread()
-        rng = random.Random(seed)
+        self._rng = random.Random(seed)
+        self._targets = dict(target_ports)
         pairs = [(a, b) for a in sorted(target_ports) for b in sorted(target_ports) if a != b]
-        self._edges = {pair: Edge(pair, target_ports[pair[1]], random.Random(rng.random())) for pair in pairs}
+        self._edges = {pair: self._edge(pair) for pair in pairs}
+        self.gates: dict[int, int] = {}
+        """Node that joined -> the port at which all others reach it (gate.py)."""
+        self._gates: dict[int, asyncio.Server] = {}
         if duplex:
             for (a, b), edge in self._edges.items():
                 edge.answers = self._edges[b, a]
         try:
-            self.ports: dict[Pair, int] = self._thread.run(self._listen())
+            self.ports: dict[Pair, int] = self._thread.run(self._listen(pairs))
         except BaseException:
             self._thread.close()
             raise
 
-    async def _listen(self) -> dict[Pair, int]:
+    def _edge(self, pair: Pair) -> Edge:
+        return Edge(pair, self._targets[pair[1]], random.Random(self._rng.random()))
+
+    def add_node(self, node: int, port: int) -> None:
+        """A node joined that listens at `port`: edges from and to all others, and a gate at which they reach it."""
+        pairs = [pair for other in sorted(self._targets) for pair in ((other, node), (node, other))]
+        self._targets[node] = port
+        self._thread.run(self._add(node, {pair: self._edge(pair) for pair in pairs}))
+
+    async def _add(self, node: int, edges: dict[Pair, Edge]) -> None:
+        self._edges |= edges
+        self.ports |= await self._listen(edges)
+        loop = asyncio.get_running_loop()
+        gate = await loop.create_server(lambda: Gate(lambda source: self._enter(source, node)), HOST, 0)
+        self._gates[node], self.gates[node] = gate, int(gate.sockets[0].getsockname()[1])
+
+    def _enter(self, source: int, target: int) -> Callable[[asyncio.Transport], asyncio.Protocol] | None:
+        edge = self._edges.get((source, target))
+        if edge is None:
+            return None
+
+        def enter(transport: asyncio.Transport) -> asyncio.Protocol:
+            side = _Side(None, None, edge)
+            side.connection_made(transport)
+            return side
+
+        return enter
+
+    def remove_node(self, node: int) -> None:
+        """It left: its edges and its gate are closed."""
+
+        def act() -> None:
+            for pair in [pair for pair in self._edges if node in pair]:
+                self._close(self._edges.pop(pair))
+                del self.ports[pair]
+            if node in self._gates:
+                self._gates.pop(node).close()
+                del self.gates[node]
+            self._targets.pop(node, None)
+
+        self._on_loop(act)
+
+    @staticmethod
+    def _close(edge: Edge) -> None:
+        if edge.server is not None:
+            edge.server.close()
+        for link in list(edge.links):
+            link.abort()
+
+    async def _listen(self, pairs: Iterable[Pair]) -> dict[Pair, int]:
         loop = asyncio.get_running_loop()
         ports = {}
-        for pair, edge in self._edges.items():
+        for pair, edge in [(pair, self._edges[pair]) for pair in pairs]:
             server = await loop.create_server(lambda edge=edge: _Side(None, None, edge), HOST, 0)  # type: ignore[misc]
             edge.server = server
             ports[pair] = int(server.sockets[0].getsockname()[1])
@@ -343,10 +397,9 @@ class Fabric:
 
         def act() -> None:
             for edge in self._edges.values():
-                if edge.server is not None:
-                    edge.server.close()
-                for link in list(edge.links):
-                    link.abort()
+                self._close(edge)
+            for gate in self._gates.values():
+                gate.close()
 
         self._on_loop(act)
         self._thread.close()

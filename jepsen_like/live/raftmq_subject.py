@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from cluster.client.errors import RaftMQError, Unknown
 from cluster.config import dump, load
-from cluster.local_config import plan_nodes, write_configs
+from cluster.local_config import plan_nodes, write_config, write_configs
 from cluster.local_errors import LocalError
 from cluster.local_init import create_data_dirs
 from cluster.local_layout import ClusterFile, NodeRecord, write_cluster
@@ -52,7 +52,9 @@ READY_S = 60.0
 _READERS_FROM = 1_000_000
 _PULL_MESSAGES = 1024
 _STATUS_TIMEOUT_S = 0.5
-_CAPABILITIES = frozenset({Capability.FAILPOINTS, Capability.TRANSFER, Capability.GROUPS, Capability.TOPICS})
+_CAPABILITIES = frozenset(
+    {Capability.FAILPOINTS, Capability.TRANSFER, Capability.GROUPS, Capability.TOPICS, Capability.MEMBERS}
+)
 
 
 class RaftMQSubject:
@@ -85,8 +87,10 @@ class RaftMQSubject:
         data.mkdir(parents=True)
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
+        self._ids = {node.id for node in self.nodes}
+        """Ever given."""
         self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed)
-        self._pool = concurrent.futures.ThreadPoolExecutor(count, "raftmq-chaos-status")
+        self._pool = concurrent.futures.ThreadPoolExecutor(count + 2, "raftmq-chaos-status")
 
     @property
     def node_ids(self) -> list[int]:
@@ -99,7 +103,7 @@ class RaftMQSubject:
         return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
 
     def _node(self, node_id: int) -> NodeRecord:
-        return self.nodes[node_id - 1]
+        return next(node for node in self.nodes if node.id == node_id)
 
     def start(self) -> None:
         """See Subject."""
@@ -114,14 +118,36 @@ class RaftMQSubject:
         self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
-        """Every other node's address becomes that of the proxy on the edge to it."""
-        config = load(node.config_path)
+        """Every other node's address becomes that of the proxy on the edge to it; a node that joins is reached by the
+        others at its gate."""
+        config, ports = load(node.config_path), self.fabric.ports
+        own = self.fabric.gates.get(node.id, node.peer_port)
         peers = tuple(
-            peer if peer.id == node.id else replace(peer, port=self.fabric.ports[node.id, peer.id])
-            for peer in config.peers
+            replace(peer, port=own if peer.id == node.id else ports[node.id, peer.id]) for peer in config.peers
         )
         wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self._segment_size_bytes))
         node.config_path.write_text(dump(wired), encoding="utf-8")
+
+    def plan_joining(self) -> NodeRecord:
+        """One more node, with its folder, its configuration and its edges; its process is not started yet."""
+        number = 1 + max(self._ids)
+        self._ids.add(number)
+        base = free_base_port(4)
+        log = str(self.data / f"n{number}" / "node.log")
+        node = NodeRecord(number, None, base, base + 1, base + 2, base + 3, log)
+        self.nodes = [*self.nodes, node]
+        self.fabric.add_node(number, node.peer_port)
+        write_config(node, self.nodes, failpoints=True)
+        self._wire(node)
+        return node
+
+    def drop(self, node: int) -> None:
+        """The node is gone for good: its process ends, nobody asks it any more."""
+        self.processes.resume(node)
+        self.processes.terminate(node)
+        self.processes.forget(node)
+        self.nodes = [each for each in self.nodes if each.id != node]
+        self.fabric.remove_node(node)
 
     def wait_healthy(self, timeout_s: float) -> None:
         """Waits until all nodes agree on a leader that takes writes. Raises LocalError."""
@@ -175,7 +201,7 @@ class RaftMQSubject:
         environment = dict(os.environ) | self._environment(node)
         command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
         pid = self.processes.start(node, command, Path(record.log), environment)
-        self.nodes[node - 1] = replace(record, pid=pid)
+        self.nodes = [replace(each, pid=pid) if each.id == node else each for each in self.nodes]
         write_cluster(self.data, ClusterFile(self.nodes))
 
     def is_running(self, node: int) -> bool:
@@ -204,8 +230,9 @@ class RaftMQSubject:
 
     def states(self) -> dict[int, NodeState | None]:
         """See Subject."""
-        answers = self._pool.map(lambda node: fetch_status(node.admin_port, _STATUS_TIMEOUT_S), self.nodes)
-        return {node.id: _state(answer) for node, answer in zip(self.nodes, answers, strict=True)}
+        nodes = self.nodes
+        answers = self._pool.map(lambda node: fetch_status(node.admin_port, _STATUS_TIMEOUT_S), nodes)
+        return {node.id: _state(answer) for node, answer in zip(nodes, answers, strict=True)}
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
         """Sets one point of a node. Raises OSError if the node does not answer."""

@@ -14,6 +14,7 @@ from jepsen_like.live.explain import explain
 from jepsen_like.live.gates import Gate, applied_and_felt, gates, rounds_due
 from jepsen_like.live.judge import WORKLOAD, judge
 from jepsen_like.live.log_workload import LogWorkload
+from jepsen_like.live.members import LiveMembers
 from jepsen_like.live.monitor import PROCESS, Monitor
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
@@ -68,9 +69,11 @@ class Run:
         self._history = HistoryWriter(folder / "history.jsonl", meta)
         self._load = LogWorkload(subject, self._history, subject.load._replace(rate=plan.rate))
         self._side: SideWorkload | None = None
+        members: LiveMembers | None = None
         if isinstance(subject, RaftMQSubject):
             self._side = SideWorkload(subject, self._history, plan.seed)
-        self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks)
+            members = LiveMembers(subject)
+        self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks, members=members)
         self._monitor = Monitor(subject, self._history)
         self._scene: Scene | None = None
         if plan.is_scripted and isinstance(subject, RaftMQSubject):

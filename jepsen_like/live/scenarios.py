@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cluster.config_source import nearest
 from cluster.local_errors import ExitCode, LocalError
-from jepsen_like.live import nemesis_disk, nemesis_network, nemesis_process, nemesis_story
+from jepsen_like.live import nemesis_disk, nemesis_members, nemesis_network, nemesis_process, nemesis_story
 from jepsen_like.live.stage import Nemesis
 
 NEMESES: dict[str, Nemesis] = {
@@ -17,9 +17,13 @@ NEMESES: dict[str, Nemesis] = {
         *nemesis_network.NEMESES,
         *nemesis_disk.NEMESES,
         *nemesis_story.NEMESES,
+        *nemesis_members.NEMESES,
     )
 }
 """Every fault by name."""
+FAMILIES: dict[str, tuple[str, ...]] = {"membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES)}
+"""Names for several faults at once."""
+_MEMBERS = FAMILIES["membership"]
 
 
 class Scenario(NamedTuple):
@@ -61,6 +65,8 @@ _BUILT = (
     Scenario("clock-skew", "wall clocks jump", ("clock-skew",), subjects=("raftmq",)),
     Scenario("leader-ping-pong", "leadership handed round and round", ("leader-ping-pong",), subjects=("raftmq",)),
     Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
+    Scenario("membership-churn", "nodes join, leave and replace each other under load, among kills and partitions",
+             (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",)),
     Scenario("report-001", "metadata made on one leader is there on every other, after restarts without it and after"
              " 200 role switches", subjects=("raftmq",), is_scripted=True),
     Scenario("bitflip-minority", "bytes rot in files of one node after another: never served, never spread, repaired",
@@ -76,7 +82,6 @@ _WAITING = (
     Scenario("report-000", "messages read back from the object store while segments are trimmed",
              waits_for="tiered storage"),
     Scenario("report-004-surge", "a surge of traffic is held at the configured limits", waits_for="flow control"),
-    Scenario("membership-churn", "nodes join and leave under load", waits_for="membership change"),
 )  # fmt: skip
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (*_BUILT, *_WAITING)}
@@ -91,14 +96,15 @@ def scenario_named(name: str) -> Scenario:
 
 
 def nemeses_named(names: str) -> list[Nemesis]:
-    """A list like "kill-leader,slow-network". Raises LocalError naming the nearest to the one that is none."""
+    """A list like "kill-leader,membership". Raises LocalError naming the nearest to the one that is none."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
         raise _unknown("nemesis", names, NEMESES)
     for name in wanted:
-        if name not in NEMESES:
-            raise _unknown("nemesis", name, NEMESES)
-    return [NEMESES[name] for name in dict.fromkeys(wanted)]
+        if name not in NEMESES and name not in FAMILIES:
+            raise _unknown("nemesis", name, [*NEMESES, *FAMILIES])
+    single = [each for name in wanted for each in FAMILIES.get(name, (name,))]
+    return [NEMESES[name] for name in dict.fromkeys(single)]
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> LocalError:

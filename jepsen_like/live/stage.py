@@ -81,6 +81,31 @@ class SkewsClocks(Protocol):
         """How often the node's process has read a moved clock so far."""
 
 
+class ChangesMembers(Protocol):
+    """A subject with Capability.MEMBERS. What cannot be done in time is False, or node 0."""
+
+    def voters(self) -> list[int]:
+        """Their ids, as the leader knows them; [] if nobody can tell."""
+
+    def join(self, *, manual: bool = False) -> int:
+        """A node with an empty disk becomes a learner and starts; its id. `manual`: it stays one."""
+
+    def wait_voter(self, node: int) -> bool:
+        """Waits until it votes: the leader promotes it by itself."""
+
+    def wait_caught_up(self, node: int) -> bool:
+        """Waits until a learner has what the others have."""
+
+    def is_learner(self, node: int) -> bool:
+        """Whether it is one, and not about to be something else."""
+
+    def leave(self, node: int) -> bool:
+        """Takes a node out, waits until it says so itself if it runs, and ends it."""
+
+    def lose(self, node: int) -> bool:
+        """kill -9, and its disk is gone: it never comes back. It is a member all the same, until it is taken out."""
+
+
 class Stage:
     """One subject under load, and the means to hurt it."""
 
@@ -92,6 +117,7 @@ class Stage:
         *,
         power: PowerCut | None = None,
         clocks: SkewsClocks | None = None,
+        members: ChangesMembers | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,6 +126,7 @@ class Stage:
         self.rng = rng
         self.power = power
         self.clocks = clocks
+        self.members = members
         self.sleep = sleep
         self.clock = clock
         """Seconds; moves on with `sleep`."""
@@ -180,3 +207,5 @@ class Nemesis(NamedTuple):
     does: str
     apply: Callable[[Stage, float], Effect]
     needs: frozenset[Capability] = frozenset()
+    is_mixed: bool = True
+    """It is dealt when nobody names faults."""

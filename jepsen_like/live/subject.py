@@ -26,6 +26,7 @@ class Capability(Enum):
     CLOCK = "clock skew"
     GROUPS = "consumer groups"
     TOPICS = "topics and groups as metadata"
+    MEMBERS = "change of members"
 
 
 class Placed(NamedTuple):

@@ -17,7 +17,7 @@ from jepsen_like.live.stories import STORIES
 from jepsen_like.live.subject import Capability
 from jepsen_like.live.verdict import Verdict
 
-WAITING = ("report-000", "report-004-surge", "membership-churn")
+WAITING = ("report-000", "report-004-surge")
 
 
 def test_exit_codes_are_fixed() -> None:
@@ -69,7 +69,7 @@ def test_list_names_everything_and_what_it_waits_for(capsys: pytest.CaptureFixtu
     assert {name for name, feature in waits.items() if feature} == set(WAITING)
     assert {nemesis["name"] for nemesis in told["nemeses"]} == set(NEMESES)
     assert run(["chaos", "list"]) == 0
-    assert "[waits for membership change]" in capsys.readouterr().out
+    assert "[waits for flow control]" in capsys.readouterr().out
 
 
 def test_every_scenario_names_faults_that_there_are() -> None:
@@ -118,7 +118,8 @@ def test_what_cannot_be_played_is_skipped_with_the_reason() -> None:
     with pytest.raises(LocalError, match="none of these faults"):
         choose(frozenset(), {}, tuple(nemeses_named("power-loss-one")))
     every = choose(frozenset(Capability), {}, None)
-    assert {nemesis.name for nemesis in every.nemeses} == set(NEMESES)
+    assert {nemesis.name for nemesis in every.nemeses} == set(NEMESES) - {n.name for n in nemeses_named("membership")}
+    assert [n.name for n in nemeses_named("membership,member-grow,kill-one")][-2:] == ["member-learner", "kill-one"]
     assert choose(frozenset(), {}, ()).nemeses == ()
 
 

@@ -97,7 +97,7 @@ class Subject:
         self.paused.discard(node)
 
     def states(self) -> dict[int, NodeState | None]:
-        return {n: state(1, n == 1) if n in self.running - self.paused else None for n in self.node_ids}
+        return {n: state(1, n == self.node_ids[0]) if n in self.running - self.paused else None for n in self.node_ids}
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
         self.hits += not self._deaf
@@ -165,13 +165,52 @@ class Clocks:
         return 0 if self._deaf else len(self.offsets)
 
 
+class Members:
+    """Whoever joins runs and votes; the leader is the lowest id."""
+
+    def __init__(self, subject: Subject, *, deaf: bool) -> None:
+        self._subject = subject
+        self._deaf = deaf
+        self._next = 4
+        self._learners: set[int] = set()
+
+    def voters(self) -> list[int]:
+        return [node for node in self._subject.node_ids if node not in self._learners]
+
+    def join(self, *, manual: bool = False) -> int:
+        if self._deaf:
+            return 0
+        node, self._next = self._next, self._next + 1
+        self._subject.node_ids.append(node)
+        self._subject.running.add(node)
+        self._learners |= {node} if manual else set()
+        return node
+
+    def wait_voter(self, node: int) -> bool:
+        return node not in self._learners
+
+    def wait_caught_up(self, node: int) -> bool:
+        return True
+
+    def is_learner(self, node: int) -> bool:
+        return node in self._learners
+
+    def leave(self, node: int) -> bool:
+        self._subject.node_ids = [each for each in self._subject.node_ids if each != node]
+        self._subject.running.discard(node)
+        return not self._deaf
+
+    def lose(self, node: int) -> bool:
+        return self.leave(node)
+
+
 def stage(*, deaf: bool, seed: int, said: int = 10, leak: int = 0) -> Stage:
     subject: Any = Subject(said, leak, deaf=deaf)
     time, load = Time(), Load(follows=not deaf)
     time.load = load
     made = Stage(
         subject, load, random.Random(seed), power=Power(subject, deaf=deaf), clocks=Clocks(deaf=deaf),
-        sleep=time.sleep, clock=lambda: time.now,
+        members=Members(subject, deaf=deaf), sleep=time.sleep, clock=lambda: time.now,
     )  # fmt: skip
     made.wait_healthy = lambda timeout_s: 0.0  # type: ignore[method-assign]
     return made
@@ -185,12 +224,14 @@ def test_a_fault_that_is_felt_says_so_and_takes_itself_back(name: str, seed: int
     assert effect.happened, effect
     subject: Any = made.subject
     made.start_all()
-    assert (subject.running, subject.paused, subject.fabric.is_cut) == ({1, 2, 3}, set(), set())
+    assert (subject.running, subject.paused, subject.fabric.is_cut) == (set(subject.node_ids), set(), set())
+    assert len(subject.running) == 3
     assert made.load.factor == 1.0
 
 
 DEAF = ("pause-one", "pause-leader", "rolling-restart", "slow-disk", "full-disk", "held-disk", "power-loss-one",
-        "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong")  # fmt: skip
+        "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong", "member-grow", "member-replace-leader",
+        "member-replace-dead", "member-replace-kills", "member-learner")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DEAF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from cluster.peer.wire import Kind, pack
 from jepsen_like.live.proxy import Fabric
 
 WAIT_S = 10.0
@@ -185,3 +187,48 @@ def test_edges_between_sets_of_nodes() -> None:
     finally:
         fabric.close()
         fabric.close()
+
+
+def hello(source: int) -> bytes:
+    return pack(Kind.HELLO, ["cluster", 1, source, "uuid", 3, "control", 7])
+
+
+def test_a_node_that_joined_is_reached_at_one_gate_and_has_an_edge_per_pair(fabric: Fabric) -> None:
+    node = Node(b"three")
+    fabric.add_node(3, node.port)
+    first, second = (socket.create_connection(("127.0.0.1", fabric.gates[3])) for _ in range(2))
+    try:
+        fabric.cut([(2, 3)])
+        for source, connection in ((1, first), (2, second)):
+            connection.sendall(hello(source)[:9])
+            connection.sendall(hello(source)[9:] + b"and more")
+        until(lambda: node.heard == hello(1) + b"and more")
+        assert fabric.traffic()[2, 3].passed_bytes == 0, "the edge of node 2 is cut, and only that"
+        fabric.heal()
+        until(lambda: node.heard.count(b"and more") == 2)
+        assert {pair for pair in fabric.pairs if 3 in pair} == {(1, 3), (3, 1), (2, 3), (3, 2)}
+        assert fabric.ports[3, 1] != fabric.ports[3, 2]
+        fabric.remove_node(3)
+        assert [pair for pair in fabric.pairs if 3 in pair] == []
+        first.settimeout(WAIT_S)
+        with contextlib.suppress(ConnectionError):
+            while first.recv(100):
+                pass
+    finally:
+        for open_one in (first, second, node):
+            open_one.close()
+
+
+@pytest.mark.parametrize("early", [hello(9), b"\x00\x00\x00\x09nonsense!", b"\x7f\xff\xff\xff"])
+def test_a_gate_lets_nobody_in_whom_it_does_not_know(fabric: Fabric, early: bytes) -> None:
+    node = Node(b"three")
+    fabric.add_node(3, node.port)
+    try:
+        with socket.create_connection(("127.0.0.1", fabric.gates[3])) as connection:
+            connection.settimeout(WAIT_S)
+            connection.sendall(early)
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(10) == b""
+        assert node.heard == b""
+    finally:
+        node.close()
