@@ -153,8 +153,10 @@ class Node:
             retry=lambda: self._append.submit(RETRY), metrics=self.metrics.modes,
         )  # fmt: skip
         self.modes = modes.Modes(
-            config, raw, self.proposals.early, log, self.transport, loop, self.driver.wake, self.metrics.modes
-        )
+            config, raw, self.proposals.early, log, self.transport, loop, self.driver.wake, self.metrics.modes,
+            self.state, self._clock.monotonic_ms,
+        )  # fmt: skip
+        self.pulls.reads = self.modes.reads
         append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved)
         self.retention = Retention(
             config.retention, raw, self.state, log, parts.keeper, fs=self.environment.fs,

@@ -199,22 +199,31 @@ class AsyncConsumer:
             self._loop.call_soon_threadsafe(feed.room.set)
 
     async def _pull(self, feed: QueueFeed) -> PullResult:
-        """One pull at the leader. Raises OSError after telling the view, so that the next one looks for the leader."""
+        """One pull, at the leader unless a reply suggested another node. Raises OSError after telling the view, so that
+        the next one looks for the leader."""
         async with asyncio.timeout(30.0):
             leader = await self._view.find_leader()
+        address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
         request = PullRequest(
             self.topic, feed.queue_id, feed.next_offset, self.group, tags=self._tags,
             wait_s=LONG_POLL_S if self._follow else 0.0,
         )  # fmt: skip
         try:
-            return await pull_once(await self._member.links.get(leader), request)
+            result = await pull_once(await self._member.links.get(address), request)
         except TimeoutError:
-            self._member.links.drop(leader)
-            self._view.suspect(leader)
+            feed.ask = 0
+            self._member.links.drop(address)
+            self._view.suspect(address)
             raise
         except OSError:
-            self._view.suspect(leader)
+            feed.ask = 0
+            self._view.suspect(address)
             raise
+        except RaftMQError:
+            feed.ask = 0
+            raise
+        feed.ask = result.ask_next
+        return result
 
     async def _take_in(self, feed: QueueFeed, result: PullResult) -> bool:
         """Puts a pull's messages into the inbox; True if it brought nothing."""

@@ -27,6 +27,8 @@ class QueueFeed:
         self.committed: int | None = None
         self.end: int | None = None
         """Where a reader that does not follow stops."""
+        self.ask = 0
+        """Broker id of whom to pull from, as the last reply suggested; 0 is the leader."""
         self.finished = False
         self.revoked = False
         self.buffered_messages = 0

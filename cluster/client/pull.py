@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -49,6 +50,12 @@ class PullResult(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
+    ask_next: int = 0
+    """Broker id of whom the server would like to be asked next; 0 is the leader."""
+    served_by: int | None = None
+    """Node id of the follower that answered; None: the node leads."""
+    staleness_ms: int | None = None
+    """So long ago the follower had applied all that its leader had then committed; None: it leads, or never had."""
 
 
 class PullRequest(NamedTuple):
@@ -99,7 +106,14 @@ def read_reply(request: PullRequest, reply: Reply) -> PullResult:
         raise Failed(f"{what}: the reply lacks {error}", code=reply.code) from error
     messages = decode_messages(reply.body) if status is PullStatus.FOUND else []
     _check_order(request, messages, next_offset, what)
-    return PullResult(status, messages, next_offset, min_offset, max_offset)
+    return PullResult(status, messages, next_offset, min_offset, max_offset, *_who(reply.ext))
+
+
+def _who(ext: Mapping[str, str]) -> tuple[int, int | None, int | None]:
+    """(broker id to ask next, follower that answered, its staleness)."""
+    asked, served = ext.get("suggestWhichBrokerId", "0"), ext.get("raftmqServedBy", "")
+    stale = int(ext.get("raftmqStalenessMs", "-1"))
+    return int(asked) if asked.isdigit() else 0, int(served) if served else None, stale if stale >= 0 else None
 
 
 def _check_order(request: PullRequest, messages: list[Message], next_offset: int, what: str) -> None:

@@ -72,6 +72,8 @@ class ClusterView:
         self.environment = environment
         self.servers = tuple(servers)
         self.brokers: tuple[str, ...] = ()
+        self.by_id: dict[str, str] = {}
+        """broker id -> address, as the last server that was asked sees it; "0" is the leader."""
         self.leader: str | None = None
         self.links = Links(environment, on_lost=self.suspect)
         self.jitter = random.Random(environment.entropy(8))
@@ -153,6 +155,7 @@ class ClusterView:
         except (OSError, CodecError, msgspec.DecodeError):
             return None
         addresses = [data.brokerAddrs for data in table.values()]
+        self.by_id = {k: v for each in addresses for k, v in each.items()}
         leader = next((a["0"] for a in addresses if "0" in a), None)
         others = tuple(v for a in addresses for k, v in a.items() if k != "0")
         if leader is not None or others:

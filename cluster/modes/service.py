@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cluster.modes.follower_reads import FollowerReads
 from cluster.modes.levels import default_level, name_of
 from cluster.modes.written import SendsFrames, TellsWritten, WrittenRelay
 from cluster.peer.wire import Kind
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cluster.modes.ledger import Ledger
     from cluster.modes.metrics import ModeMetrics
     from raftlog.core.raw_node import RawNode
+    from statemachine.broker_state import BrokerState
 
 KINDS = frozenset((Kind.WANT_WRITTEN, Kind.WRITTEN))
 
@@ -57,15 +59,17 @@ class Modes:
 
     def __init__(
         self, config: Config, raw: RawNode, early: EarlyAnswers, log: TellsWritten, transport: SendsFrames,
-        loop: asyncio.AbstractEventLoop, wake: Callable[[], None], metrics: ModeMetrics,
+        loop: asyncio.AbstractEventLoop, wake: Callable[[], None], metrics: ModeMetrics, state: BrokerState,
+        now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
-        """`wake` schedules a driver turn."""
+        """`wake` schedules a driver turn; `now_ms` is the monotonic clock."""
         self._config = config
         self._early = early
         assert early.ledger is not None
         self._ledger: Ledger = early.ledger
         self._metrics = metrics
         self.relay = WrittenRelay(config.node_id, raw, early, log, transport, loop, wake)
+        self.reads = FollowerReads(config, raw, state, now_ms)
 
         def term_at(index: int) -> int | None:
             try:
@@ -78,6 +82,7 @@ class Modes:
     def tick(self, now_ms: int) -> None:
         """Called on a timer."""
         self.relay.tick(now_ms)
+        self.reads.staleness.tick(now_ms)
         self._metrics.window(self._early.window_messages)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:

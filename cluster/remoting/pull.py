@@ -9,10 +9,12 @@ round on the leader.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import google_crc32c
 
+from cluster.modes.follower_reads import LEADER, FollowerReads
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, integer, no_topic, refusing, text
 from cluster.remoting.long_poll import LongPolls
@@ -53,13 +55,14 @@ class Pull:
     """One pull as long as it is unanswered."""
 
     __slots__ = (
-        "bytes_max", "deadline_ms", "held", "messages_max", "offset", "parked", "queue_id", "repair_tries", "request",
-        "slot", "suspend_ms", "tags", "topic", "topic_id",
+        "bytes_max", "deadline_ms", "group", "held", "messages_max", "offset", "parked", "queue_id",
+        "repair_tries", "request", "slot", "suspend_ms", "tags", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(self, request: Request, topic: TopicConfig, queue_id: int, tags: TagFilter, flags: int) -> None:
         """Raises Refusal (29) if a number is missing."""
         self.request = request
+        self.group = request.ext.get("consumerGroup", "")
         self.topic = topic.name
         self.topic_id = topic.id
         self.queue_id = queue_id
@@ -100,6 +103,8 @@ class Pulls:
         self._services = services
         self._members = members
         self._metrics = metrics
+        self.reads: FollowerReads | None = None
+        """Who should serve next, and how stale this node may be; None: the leader, and nothing is said."""
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     def handlers(self) -> dict[int, Handler]:
@@ -282,7 +287,7 @@ class Pulls:
         pieces = read_intact(self._services, items)
         if len(pieces) == len(items):
             body = b"".join(pieces)
-            self._reply(pull, ResponseCode.SUCCESS, "FOUND", next_offset, body)
+            self._reply(pull, ResponseCode.SUCCESS, "FOUND", next_offset, body, items)
             if self._metrics is not None:
                 self._metrics.messages_out(pull.topic, len(items), len(body))
             return
@@ -317,15 +322,20 @@ class Pulls:
         remark = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE"
         self._reply(pull, ResponseCode.PULL_NOT_FOUND, remark, pull.offset)
 
-    def _reply(self, pull: Pull, code: int, remark: str, next_offset: int, body: bytes = b"") -> None:
+    def _reply(
+        self, pull: Pull, code: int, remark: str, next_offset: int, body: bytes = b"", items: Sequence[QueueItem] = ()
+    ) -> None:
         """Every reply to a pull carries all four numbers: Java clients unbox them unasked."""
         state = self._services.state
         ext = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": LEADER,
             "nextBeginOffset": str(next_offset),
             "minOffset": str(state.min_offset(pull.topic_id, pull.queue_id)),
             "maxOffset": str(state.max_offset(pull.topic_id, pull.queue_id)),
         }
+        if self.reads is not None:
+            ext["suggestWhichBrokerId"] = self.reads.suggest(pull.group, pull.queue_id, items)
+            self.reads.label(ext)
         pull.request.reply(code, remark, ext, body)
         if self._metrics is not None:
             self._metrics.pulled(_OUTCOMES.get(code, "refused"))
