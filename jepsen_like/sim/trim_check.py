@@ -1,0 +1,142 @@
+"""Retention takes what it may and nothing else: judged from the entries of the log, not from what a node says of it.
+
+- A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
+  first byte, or all of it older than `keep_ms` (log time). It lies at or below the older checkpoint of its leader.
+- After each TRIM the first offset of every queue is that of its first message at or above the position.
+- A node's files begin at or below the TRIM that it applied, its own older checkpoint, and every lease.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jepsen_like.sim.machine import Machine
+from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
+from statemachine import commands, payload
+from statemachine.trim import decode, highest
+
+Report = Callable[[str, str], None]
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+
+
+class _Roll(NamedTuple):
+    """Where a segment begins, and the entry before."""
+
+    position: int
+    previous: LogTail
+
+
+class TrimCheck:
+    """Fed with what nodes apply; `report` takes the checker's name and what is wrong."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._next = 0
+        """Index of the first entry that no node has applied."""
+        self._tail: Entry | None = None
+        self._rolls: list[_Roll] = []
+        self._positions: dict[Queue, list[int]] = {}
+        """Of the messages of each queue, by offset: what any leader ever gave out and the group committed."""
+        self._firsts: dict[Queue, int] = {}
+        self._known: list[tuple[int, dict[Queue, int]]] = []
+        """(index, first offset of every queue) after each TRIM."""
+        self._began: dict[NodeId, tuple[object, int]] = {}
+
+    def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
+        """A node has applied these."""
+        trimmed = False
+        for entry in (entry for run in runs for entry in run):
+            if entry.index == self._next:
+                self._learn(machine, entry)
+            trimmed |= entry.type == EntryType.TRIM
+        if trimmed:
+            self.compare(machine)
+
+    def compare(self, machine: Machine) -> None:
+        """The queues of a node begin where they should after the last TRIM that it has applied."""
+        node = machine.node
+        assert node is not None
+        at = bisect_left(self._known, node.state.applied.index + 1, key=lambda known: known[0])
+        for (topic_id, queue_id), first in (self._known[at - 1][1] if at else {}).items():
+            found = node.state.min_offset(topic_id, queue_id)
+            if found != first and topic_id in node.state.topics_by_id:
+                self._report(
+                    "retention", f"queue {queue_id} of topic {topic_id} begins at {found} on node {machine.node_id}, "
+                    f"the log says {first} as of index {self._known[at - 1][0]}",
+                )  # fmt: skip
+
+    def files(self, machine: Machine) -> None:
+        """A node may have let go some files."""
+        node = machine.node
+        if node is None or node.installs.missing_bytes:
+            return
+        log, state = node.parts.directory.log, node.state
+        known = self._began.get(machine.node_id)
+        self._began[machine.node_id] = (node, log.first_position)
+        if known is None or known[0] is not node or log.first_position <= known[1]:
+            return
+        marks = [one.manifest.mark.end_position for one in node.parts.keeper.checkpoints.all()]
+        limits = {
+            "the TRIM": state.trim_position, "its older checkpoint": marks[1] if len(marks) > 1 else 0,
+            **{f"the lease of {lease.holder}": lease.position for lease in node.leases.all()},
+        }  # fmt: skip
+        for what, position in limits.items():
+            if log.first_position > position:
+                self._report(
+                    "retention", f"node {machine.node_id} let go its log below {log.first_position}, {what} is at "
+                    f"{position}",
+                )  # fmt: skip
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def _learn(self, machine: Machine, entry: Entry) -> None:
+        self._next = entry.index + 1
+        if entry.flags & FLAG_ROLL and self._tail is not None:
+            tail = self._tail
+            previous = LogTail(tail.term, tail.index, tail.end_position, tail.header_crc, 0, tail.timestamp_ms)
+            self._rolls.append(_Roll(entry.position, previous))
+        if entry.type == EntryType.MESSAGES:
+            for topic_id, queue_id, base, _, _, items in payload.decode(entry.payload).iter_runs():
+                positions = self._positions.setdefault((topic_id, queue_id), [])
+                positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
+        elif entry.type == EntryType.TRIM:
+            self._trim(machine, entry)
+        elif entry.type == EntryType.COMMAND:
+            self._forget_topics(machine, entry)
+        self._tail = entry
+
+    def _forget_topics(self, machine: Machine, entry: Entry) -> None:
+        """A deleted topic's id is never used again."""
+        if any(command[0] == commands.DELETE_TOPIC for command in commands.unpack(entry.payload)):
+            assert machine.node is not None
+            for queue in [one for one in self._positions if one[0] not in machine.node.state.topics_by_id]:
+                del self._positions[queue]
+                self._firsts.pop(queue, None)
+
+    def _trim(self, machine: Machine, entry: Entry) -> None:
+        trim = decode(entry.payload)
+        if trim.position > 0:
+            self._justify(machine, entry, trim.position, trim.first_index)
+        named = highest(trim.queues)
+        for queue, positions in self._positions.items():
+            first = max(bisect_left(positions, trim.position), min(named.get(queue, 0), len(positions)))
+            self._firsts[queue] = max(first, self._firsts.get(queue, 0))
+        self._known.append((entry.index, dict(self._firsts)))
+
+    def _justify(self, machine: Machine, entry: Entry, position: int, first_index: int) -> None:
+        at = bisect_left(self._rolls, position, key=lambda roll: roll.position)
+        what = f"the TRIM at index {entry.index} to position {position}, index {first_index}"
+        if at == len(self._rolls) or self._rolls[at].position != position:
+            self._report("retention", f"{what}: no segment begins there")
+            return
+        roll, base = self._rolls[at], self._rolls[at - 1].position if at else 0
+        if roll.previous.index + 1 != first_index:
+            self._report("retention", f"{what}: the segment there begins with entry {roll.previous.index + 1}")
+        rules = machine.config.retention
+        large = rules.bytes_max and entry.position - base > rules.bytes_max
+        old = rules.keep_ms and roll.previous.timestamp_ms + rules.keep_ms <= entry.timestamp_ms
+        if not (large or old):
+            self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
