@@ -12,6 +12,7 @@ from cluster.append_lane import Persisted, PersistJob
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import Machine
+from jepsen_like.sim.trim_check import TrimCheck
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
 from raftlog.errors import InvariantViolationError
@@ -75,6 +76,7 @@ class Monitor:
         self._process: dict[Process, Machine] = {}
         self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
         self._checks = 0
+        self._trims = TrimCheck(self.report)
         self._writing: dict[NodeId, list[PersistJob]] = {}
         """What an append lane is in the middle of, or was when its process ended, or has put aside."""
 
@@ -172,6 +174,7 @@ class Monitor:
         self.log(f"node {node_id} starts: last index {log.tail.index}, applied {node.state.applied.index}")
         self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
         self.same_sums(machine)
+        self._trims.compare(machine)
 
     def _compare(self, machine: Machine, known: DurableLog, log: SegmentedLog) -> None:
         """What was on disk is still there, or a snapshot has taken its place."""
@@ -239,6 +242,7 @@ class Monitor:
         except InvariantViolationError as error:
             self.report("invariant", str(error))
         self.same_sums(machine)
+        self._trims.applied(machine, batch)
         if machine.backfilling and not node.installs.missing_bytes:
             machine.backfilling = False
             self.sometimes["backfill finished"] += 1
@@ -255,6 +259,8 @@ class Monitor:
 
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The node has heard."""
+        if lane == "retention" and not self.black_box:
+            self._trims.files(machine)
         self.on_reported(machine, lane, batch, done)
 
     def ended(self, machine: Machine, how: str) -> None:

@@ -60,6 +60,8 @@ class Options(NamedTuple):
     checkpoint_every_ms: int
     retained_bytes: int
     """Of log that retention leaves; 0: all."""
+    retained_ms: int
+    """How long retention leaves it, log time; 0: for ever."""
     fetch_bytes_per_second: int
     """What a node gives to others that fetch."""
 
@@ -122,6 +124,7 @@ def draw(seed: int) -> Options:
         event_budget=400_000,
         checkpoint_every_ms=2000,
         retained_bytes=0,
+        retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
     )
     return _with_retention(drawn, stream(seed, "retention"))
@@ -132,4 +135,5 @@ def _with_retention(drawn: Options, rng: random.Random) -> Options:
     if rng.random() < 0.5:
         return drawn
     size = rng.choice((12 << 10, 16 << 10, 24 << 10))
-    return drawn._replace(segment_size=size, checkpoint_every_ms=300, retained_bytes=rng.choice((1, 2, 4)) * size)
+    small = drawn._replace(segment_size=size, checkpoint_every_ms=300, retained_bytes=rng.choice((1, 2, 4)) * size)
+    return small if rng.random() < 0.7 else small._replace(retained_bytes=0, retained_ms=rng.choice((600, 1500)))

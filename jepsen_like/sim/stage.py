@@ -59,6 +59,7 @@ _CALM: dict[str, Any] = {
     "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
     "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
     "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
+    "retained_ms": 0,
     "fetch_bytes_per_second": 32 << 20,
 }  # fmt: skip
 
