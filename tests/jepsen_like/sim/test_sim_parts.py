@@ -244,5 +244,5 @@ def test_plans_hold_every_kind_and_one_fault_between_append_and_ack() -> None:
         assert "crash-before-ack" in {fault.kind for fault in faults}
         assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
         kinds |= {fault.kind for fault in faults}
-    assert kinds == {*FAULT_KINDS, "rot"}
+    assert kinds == {*FAULT_KINDS, "rot", "away"}
     assert plan(draw(3)) == plan(draw(3))
