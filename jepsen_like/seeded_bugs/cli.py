@@ -34,10 +34,12 @@ def choose(only: tuple[str, ...]) -> list[Bug]:
 
 
 def report(
-    bugs: list[Bug], seeds: dict[str, int], first_seed: int, jobs: int, *, as_json: bool, black_box: bool
-) -> int:
-    """Runs and prints the matrix; exit code 1 if a bug is not caught or the unmutated code raises an alarm."""
-    from jepsen_like.seeded_bugs import matrix
+    bugs: list[Bug], seeds: dict[str, int], first_seed: int, jobs: int, *, as_json: bool, black_box: bool,
+    judged: bool = False,
+) -> int:  # fmt: skip
+    """Runs and prints the matrix; exit code 1 if a bug is not caught, the unmutated code raises an alarm or, if the
+    gate is `judged`, the bugs prove too little."""
+    from jepsen_like.seeded_bugs import gate, matrix, recorded
     from jepsen_like.seeded_bugs.catalogue import BugError, patched
 
     try:
@@ -51,12 +53,14 @@ def report(
         if not as_json:
             _print_row(row)
     clean = matrix.clean(bugs, seeds, jobs=jobs, first_seed=first_seed)
+    standings = gate.standings(bugs, found, recorded.load())
     used = {engine: seeds[engine] for engine in dict.fromkeys(bug.engine for bug in bugs)}
     cpu_seconds = round(clean.cpu_seconds + sum(row.cpu_seconds for row in found), 1)
     if as_json:
         unmutated = {"first_seed": first_seed, "seeds": used, "alarms": clean.alarms}
-        rows = [row.as_dict() for row in found]
-        click.echo(json.dumps({"bugs": rows, "clean": unmutated, "cpu_seconds": cpu_seconds}))
+        rows = [row.as_dict() | standing.as_dict() for row, standing in zip(found, standings, strict=True)]
+        held = [condition._asdict() for condition in gate.conditions(standings)] if judged else None
+        click.echo(json.dumps({"bugs": rows, "clean": unmutated, "cpu_seconds": cpu_seconds, "gate": held}))
     else:
         by_seed = sum(row.kills > 0 for row in found)
         counts = " and ".join(f"{count} {engine}" for engine, count in used.items())
@@ -67,7 +71,10 @@ def report(
         )
         for alarm in clean.alarms:
             click.echo(f"false alarm: {alarm}")
-    return 0 if all(row.caught for row in found) and not clean.alarms else 1
+        for line in gate.lines(standings, judged=judged):
+            click.echo(line)
+    good = not judged or all(condition.holds for condition in gate.conditions(standings))
+    return 0 if all(row.caught for row in found) and not clean.alarms and good else 1
 
 
 def _print_row(row: Row) -> None:
@@ -97,7 +104,10 @@ def bugs(
     only: tuple[str, ...], engine: str | None, seeds: int | None, first_seed: int, jobs: int | None, *,
     black_box: bool, calm: bool, unit_tests: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Plants each bug in a copy of the packages and tells who finds it; not caught is exit code 1."""
+    """Plants each bug in a copy of the packages and tells who finds it; not caught is exit code 1.
+
+    All bugs together are held to the gate, too: whether enough of them fulfil every column.
+    """
     chosen = [bug for bug in choose(only) if engine in (None, bug.engine)]
     if not chosen:
         raise click.UsageError(f"none of these bugs is of engine {engine}")
@@ -110,4 +120,5 @@ def bugs(
             raise click.UsageError("--calm and --unit-tests are two different measures: give one of them")
         measure = blatant.report_calm if calm else blatant.report_unit_tests
         sys.exit(measure(chosen, jobs, as_json=as_json))
-    sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box))
+    judged = not only and engine is None and not black_box
+    sys.exit(report(chosen, counts, first_seed, jobs, as_json=as_json, black_box=black_box, judged=judged))

@@ -1,6 +1,6 @@
 """Runs inside a copy of the packages: plays schedules, then random seeds; one JSON line of findings.
 
-    python -m jepsen_like.seeded_bugs.worker ROOT '{"engine": "core", "schedules": [...], "first_seed": 0, ...}'
+python -m jepsen_like.seeded_bugs.worker ROOT '{"engine": "core", "schedules": [...], "first_seed": 0, ...}'
 """
 
 from __future__ import annotations

@@ -1,0 +1,142 @@
+"""Whether the planted bugs prove enough: at least 50 that fulfil every column, and what the others lack.
+
+A bug counts if its schedule kills it by a checker that it names, the unit tests of the touched layer pass with it, and
+no bug before it changes the same line. The others are extra: they are run, they must be caught, and they prove less.
+Of those that count, shares must be found by random seeds and by what clients see alone, and few may die unprovoked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jepsen_like.seeded_bugs.calm import CALM_MAX
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, patched
+from jepsen_like.seeded_bugs.matrix import Row
+from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, Found, Recorded
+
+COUNT_MIN, SOURCED_MIN = 50, 40
+RANDOM_MIN, BLACK_BOX_MIN = 0.8, 2 / 3
+
+_SOURCE = re.compile(
+    r"#\d|\b(19|20)\d\d\b|[Pp]aper|[Tt]hesis|etcd|hashicorp|tikv|dledger|camunda|Redis-Raft|Jepsen|CWE"
+)
+"""An issue of another system, a paper, a thesis, a study: not something that was thought of here."""
+
+
+class Standing(NamedTuple):
+    """One bug against every column."""
+
+    name: str
+    line: tuple[str, int]
+    """File and line of its first edit."""
+    sourced: bool
+    """Its pedigree names a source elsewhere."""
+    lacks: tuple[str, ...]
+    """Columns that it does not fulfil; empty: it counts."""
+    random: Found | None
+    black_box: Found | None
+    calm: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: what the rows of the matrix do not have."""
+        return {"line": f"{self.line[0]}:{self.line[1]}", "lacks": self.lacks, "sourced": self.sourced,
+                "black_box": self.black_box, "calm": self.calm}  # fmt: skip
+
+
+class Condition(NamedTuple):
+    """One line of the gate."""
+
+    holds: bool
+    text: str
+
+
+def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, Recorded]) -> list[Standing]:
+    """In the order given. A rate that was measured now goes before a recorded one."""
+    found: list[Standing] = []
+    taken: dict[tuple[str, int], str] = {}
+    for bug, row in zip(bugs, rows, strict=True):
+        known, line = recorded.get(bug.id, NOTHING), line_of(bug)
+        lacks = _lacks(row, known)
+        if not lacks and line in taken:
+            lacks = (f"the line is that of {taken[line]}",)
+        if not lacks:
+            taken[line] = bug.id
+        random = Found(row.kills, row.seeds) if row.kills or known.random is None else known.random
+        sourced = _SOURCE.search(bug.pedigree) is not None
+        found.append(Standing(bug.id, line, sourced, lacks, random, known.black_box, known.calm))
+    return found
+
+
+def line_of(bug: Bug) -> tuple[str, int]:
+    """File and line (from 1) of the first edit. Raises BugError if the patch does not fit."""
+    file = bug.edits[0].file
+    before, after = (SOURCE_ROOT / file).read_text().splitlines(), patched(bug)[file].splitlines()
+    pairs = enumerate(zip(before, after, strict=False), 1)
+    return file, next((number for number, (old, new) in pairs if old != new), len(before))
+
+
+def _lacks(row: Row, known: Recorded) -> tuple[str, ...]:
+    lacks = []
+    if not row.scheduled:
+        lacks.append("its schedule does not kill it")
+    if known.unit_tests is None:
+        lacks.append("unit tests not measured")
+    elif known.unit_tests != PASS:
+        lacks.append(f"unit tests notice it: {known.unit_tests}")
+    return tuple(lacks)
+
+
+def conditions(found: Sequence[Standing]) -> list[Condition]:
+    """The whole gate."""
+    good = [standing for standing in found if not standing.lacks]
+    count = len(good)
+    lines = len({standing.line for standing in good})
+    sourced = sum(standing.sourced for standing in good)
+    random = sum(standing.random is not None and standing.random.kills > 0 for standing in good)
+    clients = sum(standing.black_box is not None and standing.black_box.kills > 0 for standing in good)
+    calm = sum(bool(standing.calm) for standing in found)
+    unknown = sum(standing.calm is None for standing in good)
+    told = (
+        f"{count} of {len(found)} bugs fulfil every column, on {lines} different lines; {COUNT_MIN} wanted",
+        f"{sourced} of them have a pedigree elsewhere; {SOURCED_MIN} wanted",
+        f"{random} of them die in random seeds, {_percent(random, count)}; {RANDOM_MIN:.0%} wanted",
+        f"{clients} of them die by what clients see alone, {_percent(clients, count)}; two thirds wanted",
+        f"{calm} of all die in a calm run, {unknown} were not measured; at most {CALM_MAX} may",
+    )
+    held = (
+        lines >= COUNT_MIN,
+        sourced >= SOURCED_MIN,
+        random >= RANDOM_MIN * count,
+        clients >= BLACK_BOX_MIN * count,
+        calm + unknown <= CALM_MAX,
+    )
+    return list(map(Condition, held, told))
+
+
+def _percent(part: int, count: int) -> str:
+    return f"{part / count:.0%}" if count else "0%"
+
+
+def lines(found: Sequence[Standing], *, judged: bool) -> list[str]:
+    """The recorded columns and what each bug lacks; if `judged`, the gate as well."""
+    told = ["", "bug   random        black box     calm                what it lacks", *map(_line, found)]
+    if judged:
+        told += [
+            "",
+            *(f"{'ok    ' if condition.holds else 'MISSED'} {condition.text}" for condition in conditions(found)),
+        ]
+    return told
+
+
+def _line(standing: Standing) -> str:
+    calm = "not measured" if standing.calm is None else standing.calm or "-"
+    return (
+        f"{standing.name:5} {_rate(standing.random):13} {_rate(standing.black_box):13} {calm:19} "
+        f"{'; '.join(standing.lacks) or '-'}"
+    )
+
+
+def _rate(found: Found | None) -> str:
+    return "not measured" if found is None else f"{found.kills} of {found.seeds}"

@@ -1,0 +1,58 @@
+"""What was measured of each bug by longer runs than the matrix: `recorded.toml`, one line per bug.
+
+    C12 = { unit_tests = "pass", calm = "", random = [20, 48], black_box = [0, 260] }
+
+A field that is absent was not measured. `raftmq sim bugs --unit-tests` and `--calm` measure two of them again and say
+where the record is wrong.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RECORD = Path(__file__).resolve().parent / "recorded.toml"
+PASS = "pass"
+
+
+class Found(NamedTuple):
+    """Kills among random seeds."""
+
+    kills: int
+    seeds: int
+
+
+class Recorded(NamedTuple):
+    """None: not measured."""
+
+    unit_tests: str | None = None
+    """PASS, or how many of the touched layer's tests notice it, like "3 fail"."""
+    calm: str | None = None
+    """Who fires in 1,000 operations without a fault or with one crash; "" if nobody does."""
+    random: Found | None = None
+    """By the checkers that the bug names."""
+    black_box: Found | None = None
+    """By what clients see alone."""
+
+
+NOTHING = Recorded()
+
+
+def load(path: Path = RECORD) -> dict[str, Recorded]:
+    """By the bug's id. Raises ValueError for a field that there is not, or a value of another shape."""
+    return {name: _recorded(name, fields) for name, fields in tomllib.loads(path.read_text()).items()}
+
+
+def _recorded(name: str, fields: dict[str, Any]) -> Recorded:
+    unknown = fields.keys() - set(Recorded._fields)
+    texts = [fields.get("unit_tests"), fields.get("calm")]
+    pairs = [fields.get("random"), fields.get("black_box")]
+    if unknown or not all(isinstance(text, str | None) for text in texts):
+        raise ValueError(
+            f"{name}: {', '.join(sorted(unknown)) or 'unit_tests, calm'}: {' and '.join(Recorded._fields)}"
+        )
+    for pair in pairs:
+        if pair is not None and not (len(pair) == 2 and 0 <= pair[0] <= pair[1]):
+            raise ValueError(f"{name}: {pair} is not [kills, seeds]")
+    return Recorded(*texts, *(None if pair is None else Found(*pair) for pair in pairs))
