@@ -87,8 +87,10 @@ class TrimCheck:
         if known is None or known[0] is not node or log.first_position <= known[1]:
             return
         marks = [one.manifest.mark.end_position for one in node.parts.keeper.checkpoints.all()]
+        used = node.retention.view(machine.node_id).disk_used_percent or 0
+        counts = marks[:1] if used > machine.config.retention.disk_force_clean_percent else marks[1:]
         limits = {
-            "the TRIM": state.trim_position, "its older checkpoint": marks[1] if len(marks) > 1 else 0,
+            "the TRIM": state.trim_position, "its older checkpoint": counts[0] if counts else 0,
             **{f"the lease of {lease.holder}": lease.position for lease in node.leases.all()},
         }  # fmt: skip
         for what, position in limits.items():
