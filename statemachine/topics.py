@@ -36,6 +36,7 @@ DERIVED_NAME_LENGTH_MAX = 255
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 DEDUP_MODES = ("off", "retry", "strict")
+ACK_LEVELS = ("leader", "quorum", "quorum+fsync", "all")
 RETENTION = "retention.ms"
 RETENTION_DIGITS_MAX = 15
 
@@ -101,6 +102,8 @@ def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig
     attributes = checked_str_map(config.get("attributes", base.attributes), "attributes")
     if attributes.get("dedup", "retry") not in DEDUP_MODES:
         raise InvalidCommandError(f"attribute dedup must be one of {', '.join(DEDUP_MODES)}")
+    if attributes.get("ack.level", "quorum+fsync") not in ACK_LEVELS:
+        raise InvalidCommandError(f"attribute ack.level must be one of {', '.join(ACK_LEVELS)}")
     kept = attributes.get(RETENTION, "0")
     if not is_retention(kept):
         raise InvalidCommandError(

@@ -10,6 +10,7 @@ import click
 
 from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
 from cluster.commands.common import data_option, json_option, print_json, print_table
+from cluster.modes.levels import ATTRIBUTE, NAMES
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -37,6 +38,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 1024), help="How many queues (the cluster's default).")
 @click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
+@click.option("--ack", type=click.Choice(list(NAMES)), help="When a send to it is acknowledged.")
 @click.option("--retention", type=KeptFor(), metavar="12h", help="How long its messages stay: 15m, 12h, 7d, forever.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the topic if it is there.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Be content with the topic if it is there.")
@@ -47,6 +49,7 @@ def create(
     name: str,
     queues: int | None,
     dedup: str | None,
+    ack: str | None,
     retention: int | None,
     if_exists: str | None,
     data: str | None,
@@ -58,6 +61,8 @@ def create(
     if queues is not None:
         body["queues"] = queues
     attributes = {} if dedup is None else {"dedup": dedup}
+    if ack is not None:
+        attributes[ATTRIBUTE] = ack
     if retention is not None:
         attributes["retention.ms"] = str(retention)
     if attributes:

@@ -25,7 +25,7 @@ from cluster.remoting.fields import (
 from cluster.remoting.route import SYSTEM_TOPICS
 from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
-from statemachine.topics import RETENTION, is_retention
+from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
 
 if TYPE_CHECKING:
     from statemachine.groups import GroupConfig
@@ -34,7 +34,8 @@ QUEUES_MAX = 1024
 """Per topic; RocketMQ's own benchmark topic is the largest in use."""
 
 ATTRIBUTE_VALUES = {
-    "dedup": ("off", "retry", "strict"),
+    "dedup": DEDUP_MODES,
+    "ack.level": ACK_LEVELS,
     "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"),
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),

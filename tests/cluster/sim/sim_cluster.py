@@ -120,12 +120,12 @@ class SimCluster:
 
 def send_frame(
     opaque: int, topic: str, body: bytes, *, queue_id: int = 0, key: str = "", pid: bytes = b"", seq: int = 0,
-    low: int = 0, oneway: bool = False, serialize_type: int = 0,
+    low: int = 0, oneway: bool = False, serialize_type: int = 0, properties: str = "",
 ) -> bytes:  # fmt: skip
     """A send request (code 310) as a client writes it; with `pid` it is our own client's."""
     ext = {
         "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000", "h": "0",
-        "i": f"UNIQ_KEY\x01{key}\x02" if key else "", "j": "0", "k": "false", "m": "false",
+        "i": (f"UNIQ_KEY\x01{key}\x02" if key else "") + properties, "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     if pid:
         ext |= {"raftmqPid": pid.hex(), "raftmqSeq": str(seq), "raftmqLow": str(low)}

@@ -13,6 +13,9 @@ from cluster.append_lane import AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
 from cluster.config import Config
 from cluster.message_batch import Send
+from cluster.modes.ledger import Ledger
+from cluster.modes.service import KINDS
+from cluster.modes.written import WrittenRelay
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import Handlers
 from cluster.proposals import Proposals
@@ -147,7 +150,13 @@ class SimNode:
         self.proposals = Proposals(
             self.config, self.state, self.clock, store_host=host, wake=self.driver.wake, replies=self.replies,
             on_unproposed=self._on_unproposed,
+            ledger=Ledger(self.fs, DATA, self.config.limits.batches_inflight_max),
         )  # fmt: skip
+        self.early = self.proposals.early
+        self.relay = WrittenRelay(
+            self.node_id, self.raw, self.early, self.directory.log, self.transport, self.loop, self.driver.wake
+        )  # fmt: skip
+        self.early.on_start(self.raw.applied_index, self.raw.raft.log.term_at)
         known = self.state
         self.router = Router(self.config, self.state, self.proposals, known_topic=lambda name: name in known.topics)
         self.sends = SendHandler(
@@ -233,7 +242,10 @@ class SimNode:
         self.forwarder.peer_closed(peer)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        self.forwarder.on_frame(peer, kind, header, payload)
+        if kind in KINDS:
+            self.relay.on_frame(peer, kind, header)
+        else:
+            self.forwarder.on_frame(peer, kind, header, payload)
 
     def _on_unproposed(self, sends: list[Send]) -> None:
         self.router.reroute(sends)
@@ -241,6 +253,7 @@ class SimNode:
     def _on_timer(self) -> None:
         self.timer = self.loop.call_later(TIMER_S, self._on_timer)
         self.proposals.expire()
+        self.relay.tick(self.clock.monotonic_ms())
         self.forwarder.expire()
         if self.loop.now >= self.flush_due_s:
             self.flush_due_s += FLUSH_S

@@ -97,6 +97,9 @@ class StepLaneRunner(Generic[Job, Done]):
         self._on_failure = on_failure
         self.delay_s = delay_s
         self.held = False
+        self.silent = False
+        """What is done is not reported until `speak`: as if a sync took long."""
+        self._unsaid: list[Done] = []
         self._jobs: list[Job] = []
         self._busy = False
         self._dead = False
@@ -113,6 +116,13 @@ class StepLaneRunner(Generic[Job, Done]):
     def release(self) -> None:
         self.held = False
         self._start()
+
+    def speak(self) -> None:
+        """Reports what was kept back, and from now on at once."""
+        self.silent = False
+        unsaid, self._unsaid = self._unsaid, []
+        for done in unsaid:
+            self._report(done)
 
     def close(self) -> None:
         """As a kill: what is queued is lost, nothing is reported any more."""
@@ -141,6 +151,9 @@ class StepLaneRunner(Generic[Job, Done]):
 
     def _report(self, done: Done) -> None:
         if self._dead:
+            return
+        if self.silent:
+            self._unsaid.append(done)
             return
         self._busy = False
         self._on_done(done)
