@@ -222,6 +222,7 @@ class Node:
         )  # fmt: skip
         self.proposals.before_open = self.consistency.before_open
         self.router.fenced = self.fenced
+        self.router.log_begins = self.installs.log_begins
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self.pulls = Pulls(self, self._members, self.metrics)
@@ -229,6 +230,7 @@ class Node:
             **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
             **offsets.handlers(self), **self.pulls.handlers(), **query.handlers(self, self.metrics),
         }  # fmt: skip
+        self.pulls.elsewhere = self.router.elsewhere
         self.router.attach(sends, replies, self.forwarder, handlers)
 
     async def _listen(self, name: str, bind: str, port: int) -> asyncio.Server:

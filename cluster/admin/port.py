@@ -9,6 +9,7 @@ import msgspec
 
 from cluster.alarms import Alarm, Alarms
 from cluster.disk_space import DiskView
+from cluster.install.progress import InstallView
 from cluster.modes.service import ModesView
 from raftlog.types import NodeId
 
@@ -145,6 +146,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The other members; empty unless this node leads."""
     load: LoadStatus
     recovery: RecoveryStatus
+    install: InstallView = InstallView()
+    """What this node fetches because its log is too far behind, or lacks older segments."""
     limits: dict[str, int]
     """The [limits] in use."""
     modes: ModesView | None = None

@@ -89,6 +89,10 @@ class Installs:
         """Of log that the other nodes have and this one has not."""
         return self._backfill.missing
 
+    def log_begins(self) -> int:
+        """Position below which this node lacks log that others have; 0 if it lacks none."""
+        return self._log.first_position if self._backfill.missing else 0
+
     def view(self) -> InstallView:
         """For the status."""
         return self.progress.view()

@@ -9,7 +9,7 @@ round on the leader.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -105,6 +105,8 @@ class Pulls:
         self._metrics = metrics
         self.reads: FollowerReads | None = None
         """Who should serve next, and how stale this node may be; None: the leader, and nothing is said."""
+        self.elsewhere: Callable[[Request, int], bool] = lambda request, position: False
+        """Has another node answer where this one lacks the log at a position (`cluster.remoting.router`)."""
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     def handlers(self) -> dict[int, Handler]:
@@ -217,6 +219,8 @@ class Pulls:
         if pull.offset > high:
             return self._ask_beyond(pull)
         items, next_offset = self._scan(pull, high)
+        if items and self.elsewhere(pull.request, items[0].position):
+            return True
         if items:
             self._reply_items(pull, items, next_offset)
         elif pull.held and next_offset == high:

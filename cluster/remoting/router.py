@@ -14,7 +14,7 @@ from cluster.remoting.identity import Identity
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, ReplyPath, unsupported
-from cluster.services import Handler
+from cluster.services import Handler, Request
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -37,6 +37,9 @@ LEADER_ONLY = WRITES | {
 ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
 """Answered anywhere, but "no such topic" only by the leader."""
 
+
+PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+"""Answered by any node that has the messages."""
 
 FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 """Answered from this node's own rows, besides pulls, which look for themselves whenever they are woken."""
@@ -63,6 +66,8 @@ class Router(Dispatch):
         self._buffered = 0
         self.fenced: Callable[[], bool] = lambda: False
         """Whether this node's rows are known to be wrong."""
+        self.log_begins: Callable[[], int] = lambda: 0
+        """Position below which this node lacks log that others have (cluster/install); 0 if it has all."""
         self.connections: dict[RemotingConnection, None] = {}
         """The open ones, oldest first."""
 
@@ -135,10 +140,23 @@ class Router(Dispatch):
         if code in FROM_ROWS and self.fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return
+        if code in FROM_ROWS and self.log_begins():
+            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+            return
+        if code in PULLS and self.log_begins():
+            request.received = serialize_type, header, header_bytes
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
             return
         self._handle(request)
+
+    def elsewhere(self, request: Request, position: int) -> bool:
+        """Passes a pull on to the leader, which has all of the log, if this node lacks it at `position`."""
+        if not isinstance(request, RemotingRequest) or request.received is None or position >= self.log_begins():
+            return False
+        serialize_type, header, header_bytes = request.received
+        self._forwarder.forward(request.connection, serialize_type, header, header_bytes, request.body)
+        return True
 
     def as_leader(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,

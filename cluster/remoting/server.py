@@ -35,7 +35,8 @@ class RemotingRequest:
     """One request, with its reply path. See `services.Request`."""
 
     __slots__ = (
-        "_answered", "_serialize_type", "body", "code", "connection", "ext", "flag", "language", "opaque", "version",
+        "_answered", "_serialize_type", "body", "code", "connection", "ext", "flag", "language", "opaque", "received",
+        "version",
     )  # fmt: skip
 
     def __init__(self, connection: ReplyPath, header: Header, serialize_type: int, body: bytes) -> None:
@@ -48,6 +49,8 @@ class RemotingRequest:
         self.language = str(header.language)
         self.ext = ext_of(header)
         self.body = body
+        self.received: tuple[int, Header, bytes] | None = None
+        """(serialize type, header, header as it came), where another node may have to answer."""
         self._serialize_type = serialize_type
         self._answered = False
 
