@@ -1,12 +1,17 @@
-"""A disk that forgets what was not synced: writes wait in order, a crash keeps a prefix, the last perhaps in part."""
+"""A disk that forgets what was not synced: writes wait in order, a crash keeps a prefix, the last perhaps in part.
+
+Its log may begin above GENESIS: `trim` forgets, `prepend` brings back, `replace` is an installed one.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 from raftlog.core.raw_node import Ready
+from raftlog.errors import OutOfRangeError
 from raftlog.frame import genesis_entry, tail_after
-from raftlog.types import EMPTY_TAIL, NOBODY, Entry, HardState, LogTail
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail
 
 GENESIS = genesis_entry(b"genesis", timestamp_ms=1_000, group_id=1)
 
@@ -14,9 +19,11 @@ GENESIS = genesis_entry(b"genesis", timestamp_ms=1_000, group_id=1)
 class SimDisk:
     """What survives (`entries`, `hard_state`) and what is under way. It is the core's LogReader of what survives."""
 
-    __slots__ = ("entries", "hard_state", "queued", "tails", "withheld", "writing")
+    __slots__ = ("entries", "hard_state", "previous", "queued", "tails", "withheld", "writing")
 
     def __init__(self) -> None:
+        self.previous = EMPTY_TAIL
+        """The tail before `entries`, which are never empty."""
         self.entries: list[Entry] = [GENESIS]
         self.tails: list[LogTail] = [tail_after(EMPTY_TAIL, GENESIS)]
         self.hard_state = HardState(0, NOBODY, 0)
@@ -30,13 +37,8 @@ class SimDisk:
 
     @property
     def first_index(self) -> int:
-        """Nothing is trimmed here."""
-        return 0
-
-    @property
-    def previous(self) -> LogTail:
-        """See `first_index`."""
-        return EMPTY_TAIL
+        """Lowest index that is here."""
+        return self.previous.index + 1
 
     @property
     def tail(self) -> LogTail:
@@ -52,15 +54,61 @@ class SimDisk:
         return found
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), cut before the one that passes `bytes_max`, at least one."""
+        """Entries [low, high), cut before the one that passes `bytes_max`, at least one. Raises OutOfRangeError."""
+        first = self.first_index
+        if low < first:
+            raise OutOfRangeError(f"entry {low} is trimmed, the log begins at {first}")
         found: list[Entry] = []
         total = 0
-        for entry in self.entries[low:high]:
+        for entry in self.entries[low - first : high - first]:
             total += 64 + len(entry.payload)
             if found and total > bytes_max:
                 break
             found.append(entry)
         return found
+
+    def entry(self, index: int) -> Entry:
+        """The entry at `index`, which is here."""
+        return self.entries[index - self.first_index]
+
+    def tail_at(self, index: int) -> LogTail:
+        """The tail as it was after `index`, which is here or just before."""
+        at = index - self.first_index
+        return self.tails[at] if at >= 0 else self.previous
+
+    def holds(self, tail: LogTail) -> bool:
+        """That entry, and with it all before it, is or was here."""
+        return self.previous.index <= tail.index <= self.tail.index and self.tail_at(tail.index) == tail
+
+    def changes_above(self, index: int) -> Iterator[Entry]:
+        """The MEMBERSHIP entries above `index`."""
+        return (entry for entry in self.entries if entry.type == EntryType.MEMBERSHIP and entry.index > index)
+
+    # -- where it begins
+
+    def trim(self, first_index: int) -> None:
+        """Forgets everything below `first_index`, which is here."""
+        gone = first_index - self.first_index
+        if gone > 0:
+            self.previous = self.tails[gone - 1]
+            del self.entries[:gone], self.tails[:gone]
+
+    def prepend(self, other: SimDisk) -> bool:
+        """Takes from `other` what it has and this log lacks at its beginning; False if there is nothing."""
+        count = self.first_index - other.first_index
+        if count <= 0 or not other.holds(self.previous):
+            return False
+        self.entries[:0], self.tails[:0] = other.entries[:count], other.tails[:count]
+        self.previous = other.previous
+        return True
+
+    def replace(self, other: SimDisk, index: int) -> None:
+        """The log of `other` from its entry `index` to there: what an install puts in place."""
+        self.previous = other.tail_at(index - 1)
+        self.entries, self.tails = [other.entry(index)], [other.tail_at(index)]
+        term = max(self.hard_state.term, self.tail.term)
+        vote = self.hard_state.vote if term == self.hard_state.term else NOBODY
+        self.hard_state = HardState(term, vote, 0)
 
     # -- writing
 
@@ -72,8 +120,8 @@ class SimDisk:
             self._put_entries(ready.entries)
 
     def _put_entries(self, entries: list[Entry]) -> None:
-        index = entries[0].index
-        del self.entries[index:], self.tails[index:]
+        at = entries[0].index - self.first_index
+        del self.entries[at:], self.tails[at:]
         tail = self.tails[-1]
         for entry in entries:
             tail = tail_after(tail, entry)
@@ -82,9 +130,10 @@ class SimDisk:
 
     def lose_from(self, index: int) -> list[Entry]:
         """Synced entries from `index` on cannot be read any more, which is noted first; returns them."""
-        lost = self.entries[index:]
+        at = index - self.first_index
+        lost = self.entries[at:]
         self.withheld = self.hard_state.term
-        del self.entries[index:], self.tails[index:]
+        del self.entries[at:], self.tails[at:]
         return lost
 
     def crash(self, rng: random.Random) -> bool:

@@ -50,6 +50,13 @@ class Knobs(NamedTuple):
     play: str | None
     """Staged a few times; none in most runs."""
     acked_goal: int
+    changes: bool = False
+    """Members join, become voters and leave."""
+    trims: bool = False
+    """Logs are trimmed; who falls behind installs snapshots."""
+    churn_gap_us: int = TICK_US
+    voters_min: int = 3
+    """Removals leave as many voters."""
 
 
 def draw(seed: int) -> Knobs:
@@ -84,6 +91,7 @@ def draw(seed: int) -> Knobs:
         raft["pre_vote"] = False
     clients, burst = rng.randint(2, 4), rng.choice([1, 3, 5, 8])
     fault_gap_us = rng.choice([3, 8, 15]) * TICK_US
+    faults = tuple(sorted(rng.sample(FAULTS, rng.randint(3, 7))))
     return Knobs(
         nodes=rng.choice([3, 3, 3, 3, 3, 5]),
         raft=raft,
@@ -100,8 +108,14 @@ def draw(seed: int) -> Knobs:
         # About as long for the operations as for the faults.
         think_us=fault_gap_us * clients * burst * 12 // _ACKED_GOAL,
         fault_gap_us=fault_gap_us,
-        faults=tuple(sorted(rng.sample(FAULTS, rng.randint(3, 7)))),
+        faults=faults,
         triggers=triggers,
         play=play,
         acked_goal=_ACKED_GOAL,
+        # A play is about three or five members that stay what they are.
+        changes=play is None and rng.random() < 0.6,
+        trims=rng.random() < 0.4,
+        churn_gap_us=rng.choice([4, 10, 20]) * TICK_US,
+        # With fewer, the one whose clock is wrong makes log time.
+        voters_min=3 if "clock" in faults else rng.choice([1, 2, 3]),
     )

@@ -1,18 +1,24 @@
-"""The applied state: a list of operations, each once (dedup by operation), durable somewhere behind what is applied."""
+"""The applied state: a list of operations, each once (dedup by operation), durable somewhere behind what is applied.
+
+It also holds the members, as a state machine has to: the entry that names them may be trimmed.
+"""
 
 from __future__ import annotations
 
 import random
 
+from raftlog.membership import Membership, decode
 from raftlog.types import Entry, EntryType
 
 
 class ListMachine:
     """Applies entries in order; position of an operation = its place in the list."""
 
-    __slots__ = ("durable_index", "lengths", "positions", "values")
+    __slots__ = ("durable_index", "lengths", "members", "positions", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, members: Membership) -> None:
+        self.members = [members]
+        """Those of GENESIS and of every MEMBERSHIP entry applied."""
         self.values: list[int] = []
         self.positions: dict[int, int] = {}
         self.lengths = [0]
@@ -35,13 +41,27 @@ class ListMachine:
                 self.values.append(operation)
             else:
                 position = known
+        elif entry.type == EntryType.MEMBERSHIP:
+            self.members.append(decode(entry))
         self.lengths.append(len(self.values))
         return position
 
     def crash(self, rng: random.Random) -> None:
         """Keeps an older state, whole: rows and applied index move together."""
-        index = self.durable_index = rng.randint(self.durable_index, self.applied_index)
+        self.durable_index = rng.randint(self.durable_index, self.applied_index)
+        self._go_back(self.durable_index)
+
+    def take_over(self, other: ListMachine) -> None:
+        """The checkpoint of `other` takes the place of everything."""
+        self.lengths, self.values, self.positions = [*other.lengths], [*other.values], {**other.positions}
+        self.members = [*other.members]
+        self.durable_index = other.durable_index
+        self._go_back(self.durable_index)
+
+    def _go_back(self, index: int) -> None:
         del self.lengths[index + 1 :]
+        while self.members[-1].index > index:
+            self.members.pop()
         length = self.lengths[index]
         for operation in self.values[length:]:
             del self.positions[operation]

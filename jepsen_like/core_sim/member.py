@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -16,8 +16,8 @@ from raftlog.core.invariants import Before
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership, decode
-from raftlog.messages import Message
-from raftlog.types import NOBODY, Entry, EntryType, LogTail, NodeId, Role, SoftState, Voter
+from raftlog.messages import InstallSnapshot, Message
+from raftlog.types import NOBODY, Entry, LogTail, NodeId, Role, SoftState, Voter
 
 _READYS_MAX = 5_000
 
@@ -40,35 +40,51 @@ class Surroundings(Protocol):
     def role_changed(self, member: Member, soft: SoftState) -> None:
         """Role or leader changed."""
 
+    def members_changed(self, member: Member, undone: bool) -> None:
+        """Others are in force on `member`; `undone`: those of an earlier entry again."""
+
+    def offered(self, member: Member, offer: InstallSnapshot) -> None:
+        """`member` cannot be continued from its leader's log."""
+
+
+def members_of(voters: Iterable[NodeId]) -> Membership:
+    """The members that GENESIS names."""
+    return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
+
 
 class Member:
     """Up or down; its disk and machine outlive it."""
 
     __slots__ = (
-        "before", "config", "disk", "halted", "id", "inbox", "machine", "mark", "monitor", "paused", "raw", "starts",
-        "surroundings", "up", "voters",
+        "backfilling", "before", "config", "disk", "halted", "id", "inbox", "left", "machine", "mark", "mark_members",
+        "monitor", "paused", "raw", "starts", "surroundings", "up",
     )  # fmt: skip
 
     raw: RawNode
 
     def __init__(
-        self, config: RaftConfig, voters: tuple[NodeId, ...], disk: SimDisk, monitor: Monitor | None,
+        self, config: RaftConfig, members: Membership, disk: SimDisk, monitor: Monitor | None,
         surroundings: Surroundings,
     ) -> None:  # fmt: skip
         self.id = config.node_id
         self.config = config
-        self.voters = voters
         self.disk = disk
-        self.machine = ListMachine()
+        self.machine = ListMachine(members)
         self.monitor = monitor
         """None: nobody looks inside (black-box runs)."""
         self.surroundings = surroundings
         self.up = False
         self.halted = False
         """Black-box runs only: it hit an assertion of its own and stopped, as a node does."""
+        self.left = False
+        """Its operator stopped it for good, because it is a member no more."""
+        self.backfilling = False
+        """It installed a snapshot, and its log is still shorter than that of others: it may not lead."""
         self.paused = False
         self.inbox: list[Message] = []
         self.starts = 0
+        self.mark_members = -1
+        """Index of the MEMBERSHIP entry that was in force at the last Ready."""
         self.before: Before | None = None
         self.mark: tuple[int, NodeId, Role, LogTail, int] = (-1, NOBODY, Role.FOLLOWER, disk.tail, -1)
 
@@ -77,6 +93,7 @@ class Member:
     def start(self, rng: random.Random) -> None:
         """Comes up from its disk and its durable state."""
         self.starts += 1
+        self.mark_members = -1
         try:
             self.raw = RawNode(
                 self.config, hard_state=self.disk.hard_state, log=self.disk, members=self.members_at_start(),
@@ -86,13 +103,29 @@ class Member:
             self._asserted(error)
             return
         self.up = True
+        self.raw.hold_campaigns("backfill", self.backfilling)
         if self.monitor is not None:
             self.monitor.started(self)
 
     def members_at_start(self) -> list[Membership]:
-        """Those of GENESIS, and whatever the log says."""
-        first = Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in self.voters))
-        return [first, *(decode(entry) for entry in self.disk.entries if entry.type == EntryType.MEMBERSHIP)]
+        """The newest that the state has applied, and all that the log has above."""
+        return [self.machine.members[-1], *map(decode, self.disk.changes_above(self.machine.applied_index))]
+
+    def install(self, source: Member) -> bool:
+        """Takes over the checkpoint of `source` and the end of its log, unless the own log has come to hold that."""
+        index = source.machine.durable_index
+        if self.disk.holds(source.disk.tail_at(index)):
+            return False
+        self.disk.replace(source.disk, index)
+        self.machine.take_over(source.machine)
+        self.backfilling = True
+        return True
+
+    def backfilled(self) -> None:
+        """It has what the others have."""
+        self.backfilling = False
+        if self.up:
+            self.act(self.raw.hold_campaigns, "backfill", False)
 
     def crash(self, rng: random.Random) -> bool:
         """Power fails. True if a write under way was lost."""
@@ -140,6 +173,11 @@ class Member:
         surroundings = self.surroundings
         if ready.soft_state is not None:
             surroundings.role_changed(self, ready.soft_state)
+        if ready.members_changed:
+            surroundings.members_changed(self, self.raw.membership.index < self.mark_members)
+            self.mark_members = self.raw.membership.index
+        if ready.install is not None:
+            surroundings.offered(self, ready.install)
         for message in ready.messages:
             self._leave(message)
         if ready.entries or ready.hard_state is not None or ready.messages_after_persist:

@@ -26,7 +26,7 @@ LOG_TIME_SLACK_MS = 1_000
 class Monitor:
     """Watches one group through crashes and restarts."""
 
-    def __init__(self, voters: tuple[NodeId, ...], disks: dict[NodeId, SimDisk], seen: Counter[str]) -> None:
+    def __init__(self, disks: dict[NodeId, SimDisk], seen: Counter[str]) -> None:
         self.group = GroupInvariants()
         self.disks = disks
         self.seen = seen
@@ -59,9 +59,10 @@ class Monitor:
         if raft.term == term:
             if vote not in (NOBODY, raft.vote):
                 raise Violation("one-vote", f"node {raft.id} voted for {vote}, then {raft.vote} in term {term}")
-            if role is Role.LEADER and raft.role is Role.LEADER and not raft.log.matches(tail.id):
+            cut = tail.index >= raft.log.first_index and not raft.log.matches(tail.id)
+            if role is Role.LEADER and raft.role is Role.LEADER and cut:
                 raise Violation("leader-append-only", f"leader {raft.id} lost {tail.id} in term {term}")
-        if tail.index > raft.log.tail.index or not raft.log.matches(tail.id):
+        if tail.index > raft.log.tail.index or (tail.index >= raft.log.first_index and not raft.log.matches(tail.id)):
             self.seen["suffix truncated"] += 1
         try:
             self.group.observe(raft, self.disks)
@@ -79,6 +80,7 @@ class Monitor:
                         member.before.check(raft)
                     member.before = Before.of(raft)
                     self.group.observe(raft, self.disks)
+            self.group.check_elections([member.raw.raft for member in members if member.up])
         except InvariantViolationError as error:
             raise from_invariant(error, "member-state") from error
 
@@ -92,7 +94,7 @@ class Monitor:
             )
         last = entries[-1]
         disk = member.disk
-        if last.index > disk.tail.index or disk.entries[last.index].header_crc != last.header_crc:
+        if last.index > disk.tail.index or disk.entry(last.index).header_crc != last.header_crc:
             raise Violation("apply-durable", f"node {member.id} applies {last.id}, its disk ends at {disk.tail.id}")
         if last.timestamp_ms > self.sane_clock_ms + LOG_TIME_SLACK_MS:
             raise Violation("log-time", f"{last.id} is stamped {last.timestamp_ms}, clocks say {self.sane_clock_ms}")

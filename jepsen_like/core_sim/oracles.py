@@ -79,18 +79,22 @@ def progress(world: World, goal: int) -> None:
 
 
 def settle(world: World) -> None:
-    """Nobody writes: all members that are up end at the same applied index. Raises Violation "no-progress"."""
-    members = world.up()
+    """Nobody writes: all members end at the same applied index, fit to lead, and who left is gone.
+
+    Raises Violation "no-progress".
+    """
 
     def equal() -> bool:
         leader = world.leader()
         if leader is None:
             return False
         last = leader.raw.last_index
-        return all(m.raw.applied_index == last for m in members)
+        left = {voter.id for voter in world.newest.removed} & {member.id for member in world.up()}
+        up = [member for member in world.group() if member.up]
+        return not left and all(member.raw.applied_index == last and not member.backfilling for member in up)
 
     if not world.run_until(equal, world.now + _ELECTION_TICKS * TICK_US):
-        state = [(m.id, m.raw.role.name, m.raw.term, m.raw.last_index, m.raw.applied_index) for m in members]
+        state = [(m.id, m.raw.role.name, m.raw.term, m.raw.last_index, m.raw.applied_index) for m in world.up()]
         raise Violation("no-progress", f"the members do not come together: {state}")
 
 
@@ -108,13 +112,15 @@ def _leader_at_last(world: World) -> Member:
 def quiescent_failover(world: World) -> None:
     """No writes, the leader dies: a linearizable read must succeed at the next one, although nothing new is written."""
     leader = _leader_at_last(world)
+    if not _stands_a_loss(world):
+        return
     if world.seed % 2 == 0:
         world.tell(f"failover from {leader.id}, which crashes")
         world.crash(leader)
     else:
         world.tell(f"failover from {leader.id}, which is cut off")
         _cut_off(world, leader)
-    others = [member for member in world.members.values() if member is not leader]
+    others = [member for member in world.voters() if member is not leader]
 
     def led() -> bool:
         return any(member.raw.role is Role.LEADER for member in others if member.up)
@@ -148,6 +154,11 @@ def quiescent_failover(world: World) -> None:
     world.start(leader)
 
 
+def _stands_a_loss(world: World) -> bool:
+    """One voter may go: one of two would be one too many."""
+    return len(world.newest.voters) >= 3
+
+
 def _cut_off(world: World, leader: Member) -> None:
     """Check-quorum: a leader that hears nobody steps down within two election timeouts. Raises "stale-leader"."""
     world.network.cut(world.links_of([leader.id]))
@@ -172,10 +183,10 @@ def rejoin(world: World) -> None:
     leader = world.leader()
     if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:
         return
-    if not _heartbeats_in_time(world):
+    if not (_heartbeats_in_time(world) and _stands_a_loss(world)):
         return
     election_us = int(raft["election_ticks"]) * TICK_US
-    away = [node for node in world.members if node != leader.id][:1]
+    away = [member.id for member in world.voters() if member is not leader][:1]
     term = leader.raw.term
     world.tell(f"rejoin of {away[0]}")
     world.network.cut(world.links_of(away))
@@ -184,7 +195,7 @@ def rejoin(world: World) -> None:
     world.network.heal()
     if world.run_until(lambda: not _leads(leader, term), world.now + 2 * election_us):
         raise Violation("disruption", f"leader {leader.id} steps down as node {away[0]} comes back")
-    terms = {int(member.id): member.raw.term for member in world.up()}
+    terms = {int(member.id): member.raw.term for member in world.group() if member.up}
     if world.monitor is not None and set(terms.values()) != {term}:
         raise Violation("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
 
@@ -198,8 +209,10 @@ def handover(world: World) -> None:
     raft = world.knobs.raft
     if leader is None or world.seed % 4 != 2 or raft["election_ticks"] < 2 * raft["heartbeat_ticks"] + 2:
         return
+    if not _stands_a_loss(world):
+        return
     _quick(world)
-    target = next(member for member in world.members.values() if member is not leader)
+    target = next(member for member in world.voters() if member is not leader)
     world.tell(f"handover from {leader.id} to {target.id}")
     term = leader.raw.term
     world.network.cut(world.links_of([target.id]))
@@ -246,11 +259,15 @@ def final(world: World) -> None:
     settle(world)
     if world.monitor is not None:
         world.monitor.full(list(world.members.values()))
-    members = list(world.members.values())
-    first = members[0].machine.values
-    for member in members:
+    group = world.group()
+    first = group[0].machine.values
+    for member in world.members.values():
+        values = member.machine.values
         if member.halted:
             raise Violation("halted", f"node {member.id} stopped on an assertion of its own")
+        if member not in group and values != first[: len(values)]:
+            raise Violation("state-machine-safety", f"node {member.id}, no member, holds what node {group[0].id} lacks")
+    for member in group:
         if member.machine.values != first:
-            raise Violation("state-machine-safety", f"nodes {members[0].id} and {member.id} hold different lists")
+            raise Violation("state-machine-safety", f"nodes {group[0].id} and {member.id} hold different lists")
         world.history.check_final(member.id, member.machine.values)

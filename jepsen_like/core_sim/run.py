@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from jepsen_like.core_sim import oracles
+from jepsen_like.core_sim.churn import Churn
 from jepsen_like.core_sim.faults import Faults
 from jepsen_like.core_sim.knobs import TICK_US, Knobs, draw
 from jepsen_like.core_sim.plays import Plays
@@ -57,6 +58,7 @@ def run_seed(
         faults = Faults(world)
         Triggers(faults)
         Plays(faults)
+        Churn(faults)
         deadline = world.now + _SAFETY_TICKS * TICK_US
         goal = knobs.acked_goal
         history = world.history

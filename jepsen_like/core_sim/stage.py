@@ -14,6 +14,11 @@
     crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
     lose N INDEX                    the disk of a crashed member loses INDEX and all above
     unfit N                         N's log is damaged, or its state suspect: it must not campaign
+    join N                          a new node with nothing but GENESIS
+    add N M | promote N M | remove N M   the leader N proposes that M joins as learner, becomes a voter, leaves
+    trim N INDEX                    N makes a checkpoint, and its log begins at INDEX
+    install N M                     N takes over the checkpoint of M and the end of its log, and starts again
+    gone N ...                      the operator stops these for good
     start N
     run                             disks and links work until nothing moves
     settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
@@ -27,17 +32,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from uuid import UUID
 
 from jepsen_like.core_sim.clients import History
 from jepsen_like.core_sim.disk import SimDisk
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.member import Member, members_of
 from jepsen_like.core_sim.monitor import Monitor
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.violation import Violation
 from raftlog.core.config import RaftConfig
-from raftlog.errors import ProposalDroppedError
-from raftlog.messages import AppendEntries, AppendEntriesReply, Message
-from raftlog.types import NOBODY, Entry, EntryType, NodeId, Role, SoftState
+from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
+from raftlog.membership import Address, Membership, promoted, with_learner, without
+from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, Message
+from raftlog.types import NOBODY, Entry, EntryType, NodeId, Role, SoftState, Voter
 
 _REST_MAX = 2_000
 _SETTLE_TICKS = 300
@@ -61,6 +71,8 @@ class Stage:
         self.links: dict[Link, deque[Message]] = {}
         self.cuts: set[Link] = set()
         self.saved: list[Message] = []
+        self.offers: set[NodeId] = set()
+        """Who was offered a snapshot."""
         self.reads: dict[int, int] = {}
         self.confirmed: dict[NodeId, list[tuple[int, int]]] = {}
         self.pending: dict[NodeId, dict[int, tuple[int, int]]] = {}
@@ -127,22 +139,78 @@ class Stage:
         if soft.role is not Role.LEADER:
             self.pending[member.id].clear()
 
+    def members_changed(self, member: Member, undone: bool) -> None:
+        """Counts what is rare."""
+        self.seen["change undone"] += undone
+
+    def offered(self, member: Member, offer: InstallSnapshot) -> None:
+        """`install` takes it, or `settle`."""
+        self.seen["snapshot offered"] += 1
+        self.offers.add(member.id)
+
     # -- commands: the group
 
     def do_nodes(self, count: str, *options: str) -> None:
         fields = {"group_id": 1, "pre_vote": 0, "check_quorum": 0}
         fields |= {name: int(value) for name, value in (option.split("=") for option in options)}
-        voters = tuple(NodeId(node) for node in range(1, int(count) + 1))
-        self.disks = {node: SimDisk() for node in voters}
-        self.monitor = None if self.black_box else Monitor(voters, self.disks, self.seen)
-        self.links = {(a, b): deque() for a in voters for b in voters if a != b}
-        self.offsets = dict.fromkeys(voters, 0)
-        self.pending = {node: {} for node in voters}
-        self.confirmed = {node: [] for node in voters}
-        for node in voters:
-            config = RaftConfig(node, **fields)  # type: ignore[arg-type]
-            self.members[node] = Member(config, voters, self.disks[node], self.monitor, self)
+        self.members.clear()
+        self.disks.clear()
+        self.links.clear()
+        self.first_members = members_of(NodeId(node) for node in range(1, int(count) + 1))
+        self.config = RaftConfig(NodeId(1), **fields)  # type: ignore[arg-type]
+        self.monitor = None if self.black_box else Monitor(self.disks, self.seen)
+        for node in self.first_members.voter_ids:
+            self._make(node)
+        for node in self.first_members.voter_ids:
             self.do_start(str(node))
+
+    def do_join(self, node: str) -> None:
+        self._make(NodeId(int(node)))
+        self.do_start(node)
+
+    def _make(self, node: NodeId) -> None:
+        self.links |= {link: deque() for other in self.members for link in ((node, other), (other, node))}
+        self.disks[node] = SimDisk()
+        self.offsets[node], self.pending[node], self.confirmed[node] = 0, {}, []
+        config = replace(self.config, node_id=node)
+        self.members[node] = Member(config, self.first_members, self.disks[node], self.monitor, self)
+
+    def do_add(self, node: str, joining: str) -> None:
+        voter = Voter(NodeId(int(joining)), UUID(int=int(joining)))
+        self._change(node, lambda members: with_learner(members, voter, Address(voter.id, "host", 1)))
+
+    def do_promote(self, node: str, learner: str) -> None:
+        self._change(node, lambda members: promoted(members, NodeId(int(learner))))
+
+    def do_remove(self, node: str, leaving: str) -> None:
+        self._change(node, lambda members: without(members, NodeId(int(leaving))))
+
+    def _change(self, node: str, change: Callable[[Membership], Membership]) -> None:
+        member = self._member(node)
+        raw = member.raw
+        if member.up:
+            with suppress(MembershipError, NotLeaderError, ProposalDroppedError):
+                member.act(raw.propose_membership, change(raw.membership), raw.log_time_ms())
+
+    def do_trim(self, node: str, first_index: str) -> None:
+        member = self._member(node)
+        member.machine.durable_index = member.machine.applied_index
+        member.disk.trim(int(first_index))
+        self._act(member, "trimmed")
+
+    def do_install(self, node: str, source: str) -> None:
+        member, giver = self._member(node), self._member(source)
+        giver.machine.durable_index = giver.machine.applied_index
+        self.do_crash(node)
+        self.offers.discard(member.id)
+        member.install(giver)
+        member.backfilling = False
+        self.do_start(node)
+
+    def do_gone(self, *nodes: str) -> None:
+        for node in nodes:
+            self.do_crash(node)
+            self._member(node).left = True
 
     def _member(self, node: str) -> Member:
         return self.members[NodeId(int(node))]
@@ -157,7 +225,7 @@ class Stage:
 
     def do_start(self, node: str) -> None:
         member = self._member(node)
-        if not member.up and not member.halted:
+        if not (member.up or member.halted or member.left):
             member.start(random.Random(f"{node}/{member.starts}"))
 
     def do_crash(self, node: str, keep: str = "") -> None:
@@ -318,23 +386,35 @@ class Stage:
         for _ in range(_SETTLE_TICKS):
             self.do_ticks("1")
             leaders = [m for m in self.members.values() if m.up and m.raw.role is Role.LEADER]
-            lists = [m.machine.values for m in self.members.values() if m.up]
+            lists = [m.machine.values for m in self._group()]
             if goal and goal in self.history.acked and all(len(v) == len(lists[0]) and goal in v for v in lists):
                 self._final()
                 return
-            if leaders and goal not in self.history.acked:
-                self.do_propose(str(max(leaders, key=lambda m: m.raw.term).id))
+            leader = max(leaders, key=lambda m: m.raw.term, default=None)
+            if leader is None:
+                continue
+            for node in sorted(self.offers):
+                self.do_install(str(node), str(leader.id))
+            if goal not in self.history.acked:
+                self.do_propose(str(leader.id))
                 goal = self.operation
         raise Violation("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
+
+    def _group(self) -> list[Member]:
+        """The members, as the newest entry that anybody applied names them."""
+        newest = max((m.machine.members[-1] for m in self.members.values()), key=lambda members: members.index)
+        return [self.members[node] for node in newest.node_uuids]
 
     def _final(self) -> None:
         if self.monitor is not None:
             self.monitor.full(list(self.members.values()))
-        first, *rest = self.members.values()
-        for member in rest:
-            if member.machine.values != first.machine.values:
-                raise Violation("state-machine-safety", f"nodes {first.id} and {member.id} hold different lists")
+        group = self._group()
+        first = group[0].machine.values
         for member in self.members.values():
+            values = member.machine.values
+            if values != (first if member in group else first[: len(values)]):
+                raise Violation("state-machine-safety", f"nodes {group[0].id} and {member.id} hold different lists")
+        for member in group:
             self.history.check_final(member.id, member.machine.values)
 
     def do_check(self) -> None:

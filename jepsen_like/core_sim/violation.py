@@ -18,6 +18,12 @@ _RULES = (
     ("a committed entry stays", "commit-falls"),
     ("the commit index never falls", "commit-falls"),
     ("a leader only appends", "leader-append-only"),
+    ("the newest members in the log are in force", "members-in-force"),
+    ("electable members count majorities that meet", "members-majorities"),
+    ("members change", "members-change"),
+    ("only voters campaign", "members-role"),
+    ("who is no voter by a committed entry does not lead", "members-role"),
+    ("the log goes to the members in force", "members-role"),
 )
 
 

@@ -13,13 +13,14 @@ from typing import Any
 from jepsen_like.core_sim.clients import Client, History
 from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.knobs import TICK_US, Knobs
-from jepsen_like.core_sim.member import Member
+from jepsen_like.core_sim.member import Member, members_of
 from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
 from jepsen_like.core_sim.network import Link, SimNetwork
 from jepsen_like.core_sim.violation import Violation
 from raftlog.core.config import RaftConfig
 from raftlog.errors import ProposalDroppedError
-from raftlog.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.membership import Membership
+from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, Message
 from raftlog.types import Entry, EntryType, NodeId, Role, SoftState
 
 EVENT_BUDGET = 60_000
@@ -47,11 +48,10 @@ class World:
         self.lines: list[str] | None = [] if keep_trace else None
         voters = tuple(NodeId(node) for node in range(1, knobs.nodes + 1))
         self.disks = {node: SimDisk() for node in voters}
-        self.monitor: Monitor | None = None if black_box else Monitor(voters, self.disks, self.seen)
-        self.members = {
-            node: Member(RaftConfig(node, **knobs.raft), voters, self.disks[node], self.monitor, self)
-            for node in voters
-        }
+        self.monitor: Monitor | None = None if black_box else Monitor(self.disks, self.seen)
+        self.first_members = self.newest = members_of(voters)
+        """Those of GENESIS, and those of the newest entry that anybody applied."""
+        self.members = {node: self._make(node) for node in voters}
         self.network = SimNetwork(
             random.Random(f"{seed}/network"), fifo=True, link_us=knobs.link_us, jitter_us=knobs.jitter_us
         )
@@ -76,6 +76,9 @@ class World:
         self.on_send: list[Callable[[Member, Message], None]] = []
         self.on_role: list[Callable[[Member, SoftState], None]] = []
         self.on_receive: list[Callable[[Member, Message], None]] = []
+        self.on_offer: Callable[[Member, InstallSnapshot], None] = lambda member, offer: None
+        self.on_change: Callable[[Entry, Membership], None] = lambda entry, members: None
+        """A change of the members was applied for the first time."""
         self.watch: Callable[[], None] | None = None
         """Called after every event: the play on stage."""
         self.hold: Callable[[Message], bool] | None = None
@@ -137,12 +140,26 @@ class World:
 
     # -- members
 
+    def _make(self, node: NodeId) -> Member:
+        return Member(RaftConfig(node, **self.knobs.raft), self.first_members, self.disks[node], self.monitor, self)
+
+    def join(self) -> Member:
+        """A new node with an empty log; no member yet."""
+        node = NodeId(len(self.members) + 1)
+        self.disks[node] = SimDisk()
+        member = self.members[node] = self._make(node)
+        self.disk_us[node], self.clock_offset_ms[node] = self.knobs.disk_us, 0
+        self.tick_us[node] = int(TICK_US * self.rng.choice([1, 1, 1, 0.8, 1.25]))
+        self.pending[node], self.confirmed[node] = {}, []
+        self.start(member)
+        return member
+
     def _boot(self, member: Member) -> None:
         member.start(random.Random(f"{self.seed}/node/{member.id}/{member.starts}"))
 
     def start(self, member: Member) -> None:
         """Restarts a member that is down."""
-        if not member.up and not member.halted:
+        if not (member.up or member.halted or member.left):
             self._boot(member)
             if self.members[member.id].up:  # not halted again
                 self.tell(f"start {member.id}")
@@ -276,6 +293,14 @@ class World:
         for hook in self.on_role:
             hook(member, soft)
 
+    def members_changed(self, member: Member, undone: bool) -> None:
+        """Counts what is rare."""
+        self.seen["change undone"] += undone
+
+    def offered(self, member: Member, offer: InstallSnapshot) -> None:
+        """See `on_offer`."""
+        self.on_offer(member, offer)
+
     def visit(self, member: Member, starts: int) -> None:
         """A read at whoever still leads: newborn, before its term's first commit, or deposed without knowing it."""
         if member.up and member.starts == starts and member.raw.role is Role.LEADER and not member.paused:
@@ -308,6 +333,9 @@ class World:
 
     def applied(self, member: Member, entry: Entry, position: int) -> None:
         """Answers whoever waits for `entry` here."""
+        if entry.type == EntryType.MEMBERSHIP and entry.index > self.newest.index:
+            self.newest = member.machine.members[-1]
+            self.on_change(entry, self.newest)
         confirmed = self.confirmed[member.id]
         if confirmed:
             ready = [context for context, index in confirmed if index <= entry.index]
@@ -400,6 +428,14 @@ class World:
         """The member that leads the highest term, if any."""
         leaders = [member for member in self.up() if member.raw.role is Role.LEADER]
         return max(leaders, key=lambda member: member.raw.term, default=None)
+
+    def group(self) -> list[Member]:
+        """The members as the newest applied entry names them, learners included."""
+        return [self.members[node] for node in self.newest.node_uuids]
+
+    def voters(self) -> list[Member]:
+        """Those of `group` that count."""
+        return [self.members[node] for node in self.newest.voter_ids]
 
     def links_of(self, inside: list[NodeId]) -> list[Link]:
         """Both directions between `inside` and the rest."""
