@@ -1,0 +1,144 @@
+"""Witnesses of the bugs in logs that begin above GENESIS (see witnesses.py).
+
+    python witnesses_trim.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import raftlog
+from raftlog import membership
+from raftlog.errors import RaftLogError
+from raftlog.frame import make_entry
+from raftlog.membership import Membership
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.identity import Identity
+from raftlog.storage.log_build import LogBuild, SegmentBuild
+from raftlog.storage.members import newest_above
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
+from raftlog.types import NOBODY, EntryType, HardState, NodeId
+
+DATA = Path("/data")
+VOTER = Voter(NodeId(1), UUID(int=1))
+GENESIS = Genesis(UUID(int=7), 1, 4096, 0, (VOTER,))
+
+
+class Place:
+    """A node's directory, open."""
+
+    def __init__(self) -> None:
+        self.fs = MemoryFileSystem()
+        create_node_dir(self.fs, DATA, Identity(GENESIS.cluster_uuid, 1, VOTER.id, VOTER.uuid, 0), GENESIS)
+        self.node: NodeDir = open_node_dir(self.fs, DATA)
+        self.log = self.node.log
+
+    def write(self, count: int, term: int = 1, payload: bytes = bytes(900), kind: int = EntryType.MESSAGES) -> None:
+        """Appends entries of a term that is saved before."""
+        self.node.hard_state_store.save(HardState(term, NOBODY, 0))
+        for _ in range(count):
+            entry = make_entry(
+                self.log.tail, term=term, entry_type=kind, payload=payload, timestamp_ms=0, group_id=1,
+                segment_size=4096,
+            )  # fmt: skip
+            self.log.append([entry])
+
+    def trim(self, files: int) -> int:
+        """Trims up to the beginning of a file; returns its position."""
+        base = self.log._segments[files].base
+        self.log.remove_files(self.log.trim(base))
+        return base
+
+    def again(self) -> None:
+        """kill -9, and the next start."""
+        self.fs.restart()
+        self.node = open_node_dir(self.fs, DATA)
+        self.log = self.node.log
+
+
+def witness_T01() -> None:
+    place = Place()
+    place.write(40)
+    assert place.trim(4) == place.log.first_position
+
+
+def witness_T02() -> None:
+    place = Place()
+    place.write(40)
+    place.trim(4)
+    place.again()
+    assert not place.log.damage.ranges
+
+
+def witness_T03() -> None:
+    place = Place()
+    place.write(40)
+    place.trim(4)
+    log = place.log
+    assert log.read_entries(log.first_index, log.first_index + 1, 1)[0].position == log.first_position
+
+
+def installing() -> tuple[Place, Place, LogBuild]:
+    """A peer, a node that was away, and the log that it builds of the peer's."""
+    peer, away = Place(), Place()
+    away.write(5)
+    peer.write(5)
+    peer.write(40, term=2)
+    log = peer.log
+    build = LogBuild.begin(away.fs, DATA, 1, log.segment_at(log.tail.end_position - 1).previous)
+    build.append_raw(log.read_raw(build.next_position, 1 << 20))
+    return peer, away, build
+
+
+def witness_T04() -> None:
+    peer, away, build = installing()
+    tail = peer.log.tail
+    build.commit("c", tail.index, tail.header_crc)
+    away.again()
+    assert away.log.tail == tail
+
+
+def witness_T05() -> None:
+    peer, place = Place(), Place()
+    for each in (peer, place):
+        each.write(40)
+    place.trim(4)
+    log = place.log
+    span = peer.log.segment_at(log.first_position - 1)
+    build = SegmentBuild(place.fs, DATA / "staged", 1, span.previous)
+    build.append_raw(peer.log.read_raw(span.previous.end_position, 1 << 20))
+    log.prepend(build.finish())
+    place.fs.damage(log._segments[0].path, 4096 + 100, b"\xee")
+    assert log.find_damage(log.first_index, log.first_index + 1) in log.damage.ranges
+
+
+def witness_T06() -> None:
+    place = Place()
+    place.write(3)
+    payload = membership.encode(Membership(GENESIS.cluster_uuid, (VOTER,), reason="add"))
+    place.write(1, payload=payload, kind=EntryType.MEMBERSHIP)
+    place.again()
+    assert newest_above(place.log, 0) is not None
+
+
+def witness_T07() -> None:
+    _, away, _ = installing()
+    away.again()
+    assert away.log.tail.index == 5
+
+
+def main(root: str, name: str) -> int:
+    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
+        sys.exit(f"raftlog comes from {raftlog.__file__}")
+    try:
+        globals()[name]()
+    except (AssertionError, RaftLogError):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
