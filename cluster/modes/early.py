@@ -123,8 +123,6 @@ class EarlyAnswers:
     def settled(self, pending: PendingEntry, now_ms: int) -> None:
         """Committed and applied. Sends of level `all` are taken out of the answer: they wait."""
         self._open.pop(pending.id.index, None)
-        if self.ledger is not None:
-            self.ledger.kept(pending.id)
         built = pending.built
         held = [at for at, send in enumerate(pending.sends) if send.ack == Ack.ALL and at not in pending.muted]
         if not held or built is None:

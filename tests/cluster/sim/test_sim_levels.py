@@ -69,7 +69,10 @@ def test_leader_waits_for_the_leaders_disk_alone_and_nothing_is_visible_before_t
     leader.append.hold()
     ask(path, 1, level("leader"))
     assert quiet(sim, path, 1)
+    leader.append.silent = True
     leader.append.release()
+    assert quiet(sim, path, 1), "written is not on disk"
+    leader.append.speak()
     assert answer(sim, path, 1) == [OK]
     assert visible(leader) == 0
     assert leader.raw.commit_index < leader.raw.last_index
@@ -202,7 +205,6 @@ def test_a_killed_leader_counts_what_it_had_promised_when_it_is_back(sim_of: Any
     answer(sim, path, 0)
     sim.settle()
     sim.network.isolate(old.node_id)
-    told = 0
     for opaque in range(1, 40):
         ask(path, opaque, "", b"early %d" % opaque)
         sim.loop.run_for(0.01)
@@ -279,6 +281,40 @@ def test_a_topics_level_and_wait_false(sim_of: Any) -> None:
     ask(path, 4, level("most"))
     assert answer(sim, path, 4) == [ILLEGAL]
     assert "one of leader, quorum, quorum+fsync, all" in path.replies[4][0][1]
+
+
+def test_what_cannot_be_noted_waits_for_the_commit(sim_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = sim_of(**POOL)
+    leader = sim.leader()
+    assert leader.early.ledger is not None
+    monkeypatch.setattr(leader.early.ledger, "note", lambda *_: False)
+    path = leader.connect()
+    for follower in sim.followers():
+        follower.append.hold()
+    ask(path, 1)
+    assert quiet(sim, path, 1)
+    for follower in sim.followers():
+        follower.append.release()
+    assert answer(sim, path, 1) == [OK]
+
+
+def test_an_entry_of_an_earlier_term_is_not_answered_early(sim_of: Any) -> None:
+    """Its place may be another entry's by now."""
+    sim = sim_of()
+    leader = sim.leader()
+    path = leader.connect()
+    leader.append.hold()
+    ask(path, 1, level("leader"))
+    sim.loop.run_until(lambda: leader.early._open, 5)
+    ((pending, stages),) = leader.early._open.values()
+    pending.id = pending.id._replace(term=pending.id.term - 1)
+    for follower in sim.followers():
+        follower.append.hold()
+    leader.append.release()
+    sim.loop.run_until(lambda: leader.raw.persisted_index >= pending.id.index, 5)
+    leader.early.advance(leader.raw)
+    assert stages
+    assert quiet(sim, path, 1)
 
 
 def test_a_deposed_leader_answers_nothing_early(sim_of: Any) -> None:
