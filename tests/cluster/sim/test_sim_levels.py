@@ -303,13 +303,12 @@ def test_an_entry_of_an_earlier_term_is_not_answered_early(sim_of: Any) -> None:
     sim = sim_of()
     leader = sim.leader()
     path = leader.connect()
-    leader.append.hold()
+    for node in sim.running:
+        node.append.hold()
     ask(path, 1, level("leader"))
     sim.loop.run_until(lambda: leader.early._open, 5)
     ((pending, stages),) = leader.early._open.values()
     pending.id = pending.id._replace(term=pending.id.term - 1)
-    for follower in sim.followers():
-        follower.append.hold()
     leader.append.release()
     sim.loop.run_until(lambda: leader.raw.persisted_index >= pending.id.index, 5)
     leader.early.advance(leader.raw)
