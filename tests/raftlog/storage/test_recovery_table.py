@@ -12,7 +12,7 @@ import pytest
 from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError, DiskFullError, LogGoneError, OutOfRangeError, StorageError
+from raftlog.errors import CorruptLogError, DiskFullError, LogGoneError, OutOfRangeError
 from raftlog.storage import active_index, vote_withheld
 from raftlog.storage.fs import read_file
 from raftlog.storage.memory_fs import PowerCut
