@@ -1,0 +1,104 @@
+"""A node that asks for it is opened again in its process, on the same ports and the same directory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import node_life
+from cluster.config import Config, load
+from cluster.environment import Environment
+from cluster.local_init import create_data_dirs
+from cluster.local_process import free_base_port
+from cluster.node import Node
+from cluster.node_life import NodeLife
+from cluster.recovery.opening import StateLostError
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    base = free_base_port(3)
+    path = tmp_path / "raftmq.toml"
+    path.write_text(
+        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
+        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
+    )
+    create_data_dirs([path])
+    return load(path)
+
+
+async def until(reached: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_asks_for_it_is_opened_again(config: Config) -> None:
+    lives: list[Node] = []
+    closed: list[Node] = []
+    life = NodeLife(config, Environment(), lives.append, closed=closed.append)
+    running = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: lives and lives[0].writes_open())
+    applied = lives[0].state.applied.index
+    lives[0].restart("to see it")
+    await until(lambda: len(lives) == 2 and lives[1].writes_open())
+    assert closed == lives[:1]
+    assert lives[1] is not lives[0]
+    assert lives[1].state.applied.index > applied
+    _, writer = await asyncio.open_connection("127.0.0.1", config.listeners[0].port)
+    writer.close()
+    life.stop()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await running is lives[1]
+    assert closed == lives
+    assert not lives[1].restarting
+    assert lives[1].failure is None
+
+
+async def test_who_is_stopped_while_it_starts_again_does_not(config: Config) -> None:
+    lives: list[Node] = []
+    life = NodeLife(config, Environment(), lives.append, closed=lambda node: life.stop())
+    running = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: lives)
+    lives[0].restart("in vain")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await running is lives[0]
+    assert len(lives) == 1
+
+
+async def test_a_failure_ends_it_although_a_restart_was_asked_for(config: Config) -> None:
+    lives: list[Node] = []
+    life = NodeLife(config, Environment(), lives.append)
+    running = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: lives)
+    lives[0].driver.fail(RuntimeError("broken"))
+    lives[0].restart("too late")
+    async with asyncio.timeout(PATIENCE_S):
+        ended = await running
+    assert ended is lives[0]
+    assert str(lives[0].failure) == "broken"
+
+
+async def test_a_stop_ends_the_search_for_a_state(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+
+    def lost(*_: Any) -> Node:
+        raise StateLostError("lost")
+
+    async def for_ever(*_: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(node_life, "Node", lost)
+    monkeypatch.setattr(node_life, "restore_from_peers", for_ever)
+    life = NodeLife(config, Environment())
+    running = asyncio.get_running_loop().create_task(life.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
+        life.stop()
+        assert await running is None
