@@ -422,6 +422,11 @@ class Node:
         """See Services."""
         self.repairs.report(position, size)
 
+    def cluster_uuids(self) -> tuple[str, ...]:
+        """See Services."""
+        identity = self.parts.directory.identity
+        return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
+
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """See Services. A name server listener ("namesrv...") answers with its twin's ("broker...") addresses."""
         if listener.startswith(NAME_SERVER_LISTENER):

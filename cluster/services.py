@@ -111,6 +111,9 @@ class Services(Protocol):
     def report_damage(self, position: int, size: int) -> None:
         """Bytes read there do not match their CRC, also when read again: has it found out why, and repaired."""
 
+    def cluster_uuids(self) -> tuple[str, ...]:
+        """The cluster's uuid, then those of the clusters that it goes on from, newest first."""
+
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """node id -> "ip:port" that the named listener of each node advertises."""
 

@@ -18,6 +18,8 @@ class Environment(NamedTuple):
     now_ms: Callable[[], int]
     entropy: Callable[[int], bytes]
     dial: Dial
+    members_every_s: float = 5.0
+    """How often the leader is asked who the nodes are; 0: only on trouble."""
 
 
 def _wall_clock_ms() -> int:

@@ -9,6 +9,8 @@ while, a node that answers is taken instead.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import random
 from collections.abc import Iterable
 from typing import TypeVar
@@ -22,7 +24,11 @@ from cluster.client.route import BrokerData, Route, RouteBody, read_route
 from cluster.remoting.codec import CodecError
 from cluster.remoting.codes import RequestCode, ResponseCode
 
+logger = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
+CLUSTERS_FIELD = "raftmqClusters"
+"""ext field of 106 replies: the cluster's uuid, and those of the clusters that it goes on from, separated by blanks."""
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
 ROUTE_LIFE_S = 30.0
@@ -31,6 +37,8 @@ _BACKOFF_START_S = 0.02
 _BACKOFF_MAX_S = 0.25
 _BACKOFF_GROWTH = 1.3
 _ACCEPT_ANY_AFTER_S = 2.0
+_REFRESH_TIMEOUT_S = 3.0
+_HEARD_MAX = 32
 _STAND_IN_S = 5.0
 """How long a node that only passes requests on is kept before the leader is looked for again."""
 
@@ -75,6 +83,12 @@ class ClusterView:
         self.by_id: dict[str, str] = {}
         """broker id -> address, as the last server that was asked sees it; "0" is the leader."""
         self.leader: str | None = None
+        self.clusters: tuple[str, ...] = ()
+        """The cluster that this client belongs to, and those that it goes on from; () until a server says so."""
+        self._heard: tuple[str, ...] = ()
+        """Addresses that any server ever named, newest first: where else to look for the leader."""
+        self._refresh_timer: asyncio.TimerHandle | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self.links = Links(environment, on_lost=self.suspect)
         self.jitter = random.Random(environment.entropy(8))
         self._routes: dict[str, Route] = {}
@@ -87,6 +101,10 @@ class ClusterView:
         """Ends connections and the search."""
         if self._search is not None:
             self._search.cancel()
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         self.links.close()
 
     def suspect(self, address: str | None) -> None:
@@ -111,16 +129,35 @@ class ClusterView:
 
     async def _run_search(self) -> str:
         self._refusing.clear()
-        probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers)]
+        probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers + self._heard)]
         try:
             done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
             self.leader, confirmed = next(probe for probe in probes if probe in done).result()
             if not confirmed:
                 asyncio.get_running_loop().call_later(_STAND_IN_S, self.suspect, self.leader)
+            if self._refresh_timer is None and self.environment.members_every_s:
+                self._refresh_later()
             return self.leader
         finally:
             for probe in probes:
                 probe.cancel()
+
+    def _refresh_later(self) -> None:
+        loop, every_s = asyncio.get_running_loop(), self.environment.members_every_s
+        self._refresh_timer = loop.call_later(every_s * self.jitter.uniform(0.8, 1.2), self._refresh)
+
+    def _refresh(self) -> None:
+        """Nodes come and go while a leader stays: who only asked on trouble might know none of those that are left."""
+        self._refresh_later()
+        if self.leader is not None and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.get_running_loop().create_task(self._ask_again(self.leader))
+
+    async def _ask_again(self, leader: str) -> None:
+        with contextlib.suppress(OSError, CodecError, msgspec.DecodeError):
+            link = await self.links.get(leader)
+            reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_REFRESH_TIMEOUT_S)
+            if self._take_members(leader, reply) is None:
+                self.suspect(leader)
 
     async def _probe(self, server: str) -> tuple[str, bool]:
         """(address, whether it leads), asking `server` until there is an answer to give."""
@@ -146,21 +183,38 @@ class ClusterView:
         try:
             link = await self._link_of(server)
             reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
-            if reply.code != ResponseCode.SUCCESS:
-                return None
-            table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
+            return self._take_members(server, reply)
         except TimeoutError:
             self.links.drop(server)
             return None
         except (OSError, CodecError, msgspec.DecodeError):
             return None
+
+    def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
+        """(leader or None, the other brokers) as `server` says; None if it says nothing or is of another cluster.
+        Raises msgspec.DecodeError."""
+        if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
+            return None
+        table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
         addresses = [data.brokerAddrs for data in table.values()]
         self.by_id = {k: v for each in addresses for k, v in each.items()}
         leader = next((a["0"] for a in addresses if "0" in a), None)
         others = tuple(v for a in addresses for k, v in a.items() if k != "0")
-        if leader is not None or others:
-            self.brokers = tuple(dict.fromkeys((*((leader,) if leader else ()), *others, *self.brokers)))[:32]
+        named = (*((leader,) if leader else ()), *others)
+        self._heard = tuple(dict.fromkeys((*named, *self._heard)))[:_HEARD_MAX]
+        # A leader names all members. What others name may be old: it only adds.
+        self.brokers = named if leader == server else tuple(dict.fromkeys((*named, *self.brokers)))[:_HEARD_MAX]
         return leader, others
+
+    def _is_ours(self, server: str, said: str) -> bool:
+        """Whether a server is of the cluster that this client began with, or of one that goes on from it. An address of
+        a node that left may be anybody's by now."""
+        clusters = tuple(said.split())
+        if clusters and self.clusters and self.clusters[0] not in clusters:
+            logger.warning("%s is of another cluster, %s and not %s: not used", server, clusters[0], self.clusters[0])
+            return False
+        self.clusters = clusters or self.clusters
+        return True
 
     async def _link_of(self, server: str) -> Connection:
         try:

@@ -43,6 +43,8 @@ SYSTEM_TOPICS = frozenset(
 )
 """Names that tools hide from lists of user topics."""
 
+CLUSTERS_FIELD = "raftmqClusters"
+"""ext field of the reply to 106; RocketMQ's clients do not look at it."""
 V4_0_0 = 212
 """Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
@@ -165,7 +167,8 @@ class Routes:
             "brokerAddrTable": {cluster.broker_name: self.broker_data(request.connection.listener)},
             "clusterAddrTable": {cluster.name: [cluster.broker_name]},
         }
-        request.reply(ResponseCode.SUCCESS, body=_encode(body))
+        ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}
+        request.reply(ResponseCode.SUCCESS, ext=ext, body=_encode(body))
 
     def _all_topics(self, request: Request) -> None:
         _reply_topics(request, list(self._services.state.topics))

@@ -41,7 +41,7 @@ class ClientHost:
         self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
         self.environment = Environment(
             lambda: START_WALL_MS + int(loop.now * 1000), self.rng.randbytes,
-            lambda host, port, factory: loop.create_connection(factory, host, port),
+            lambda host, port, factory: loop.create_connection(factory, host, port), members_every_s=0.0,
         )  # fmt: skip
 
     def client(self, timeout_s: float = 30.0) -> AsyncClient:

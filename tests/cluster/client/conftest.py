@@ -97,6 +97,8 @@ class FakeCluster:
         self.auto_create = True
         self.deleted: list[str] = []
         self.grew = asyncio.Event()
+        self.named = list(self.nodes)
+        """The nodes that are members now."""
 
     async def start(self) -> FakeCluster:
         for node in self.nodes:
@@ -156,6 +158,8 @@ class FakeNode:
         self.on_send: Callable[[Arrived], Step | None] = lambda _: None
         self.overrides: dict[int, deque[tuple[int, str | None, dict[str, str], bytes]]] = {}
         self.names_leader: int | None = -1
+        self.clusters = ""
+        """What it says of the cluster it belongs to."""
         self.mute = False
         self.calls: list[int] = []
         self.connections: set[FakeConnection] = set()
@@ -299,11 +303,12 @@ class FakeConnection(asyncio.Protocol):
         topic, queue_id = ext.get("topic", ""), int(ext.get("queueId", 0))
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
             leader = cluster.leader if node.names_leader == -1 else node.names_leader
-            addresses = {str(n.number + 1): n.address for n in cluster.nodes if n.number != leader}
+            addresses = {str(n.number + 1): n.address for n in cluster.named if n.number != leader}
             if leader is not None:
                 addresses["0"] = cluster.nodes[leader].address
             data = {"brokerName": "raft", "brokerAddrs": addresses, "cluster": "c"}
-            self.reply(opaque, body=json.dumps({"brokerAddrTable": {"raft": data}}).encode())
+            ext = {"raftmqClusters": node.clusters} if node.clusters else {}
+            self.reply(opaque, ext=ext, body=json.dumps({"brokerAddrTable": {"raft": data}}).encode())
         elif code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if topic not in cluster.queues and not (topic == "TBW102" and cluster.auto_create):
                 self.reply(opaque, 17, remark="no such topic")

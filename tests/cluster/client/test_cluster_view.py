@@ -99,6 +99,40 @@ async def test_servers_that_refuse_for_a_moment_are_waited_for(fake: Any) -> Non
     view.close()
 
 
+async def test_nodes_that_came_while_the_leader_stayed_are_known(fake: Any, wait_until: Any) -> None:
+    """None of the nodes that the client was given is left in the end."""
+    first, *rest = fake.nodes
+    fake.named = [first]
+    view = ClusterView(REAL._replace(members_every_s=0.01), [first.address])
+    assert await view.find_leader() == first.address
+    fake.named = list(fake.nodes)
+    await wait_until(lambda: set(view.brokers) == {node.address for node in fake.nodes})
+    fake.leader, fake.named = 1, rest
+    first.kill()
+    await wait_until(lambda: view.leader is None)
+    assert await view.find_leader() == fake.nodes[1].address
+    await wait_until(lambda: first.address not in view.brokers)
+    view.close()
+
+
+async def test_a_server_of_another_cluster_is_not_used(fake: Any, wait_until: Any) -> None:
+    """The address of a node that left belongs to another cluster by now."""
+    ours, other = fake.nodes[0], fake.nodes[1]
+    ours.clusters, other.clusters = "b a", "x"
+    view = ClusterView(REAL, [ours.address])
+    assert await view.find_leader() == ours.address
+    ours.kill()
+    fake.leader = 1
+    await wait_until(lambda: view.leader is None)
+    finding = asyncio.create_task(view.find_leader())
+    await wait_until(lambda: other.calls.count(RequestCode.GET_BROKER_CLUSTER_INFO) >= 3)
+    assert not finding.done()
+    other.clusters = "c b a"
+    assert await finding == other.address, "it goes on from the cluster that the client knows"
+    assert view.clusters == ("c", "b", "a")
+    view.close()
+
+
 GROUP = QueueData("raft", 8, 8, 4)
 ALIASES = [QueueData("raft-1", 0, 8, 2), QueueData("raft-2", 0, 8, 2)]
 

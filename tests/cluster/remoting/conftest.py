@@ -169,6 +169,9 @@ class FakeNode:
     def report_damage(self, position: int, size: int) -> None:
         self.reported.append((position, size))
 
+    def cluster_uuids(self) -> tuple[str, ...]:
+        return ("cluster-uuid", "older-uuid")
+
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         base = {"broker": 10911, "outside": 20911}[listener]
         return {NodeId(i): f"10.0.0.{i}:{base}" for i in (1, 2, 3)}

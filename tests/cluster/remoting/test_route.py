@@ -140,6 +140,7 @@ def test_cluster_and_topic_lists(node: Any) -> None:
     assert node.ask(106).answer.body == (
         b'{"brokerAddrTable":{"raftmq":' + BROKER + b'},"clusterAddrTable":{"DefaultCluster":["raftmq"]}}'
     )
+    assert node.ask(106).answer.ext["raftmqClusters"] == "cluster-uuid older-uuid"
     assert node.ask(206).answer.body == b'{"topicList":["a","b"]}'
     assert node.ask(224, cluster="DefaultCluster").answer.body == b'{"topicList":["a","b"]}'
     assert node.ask(224, cluster="other").answer.body == b'{"topicList":[]}'
