@@ -85,7 +85,8 @@ class Churn:
             return promoted(members, self.rng.choice(members.learner_ids))
         may_leave = len(members.voters) > self.world.knobs.voters_min
         if may_leave and self.rng.random() < 0.5:
-            return without(members, leader.id if self.rng.random() < 0.3 else self.rng.choice(members.voter_ids))
+            itself = leader.id in members.voter_ids and self.rng.random() < 0.3
+            return without(members, leader.id if itself else self.rng.choice(members.voter_ids))
         if len(members.learners) >= _LEARNERS_MAX:
             return without(members, self.rng.choice(members.learner_ids))
         voter = self._joining(members)

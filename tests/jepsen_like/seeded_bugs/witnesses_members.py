@@ -1,0 +1,135 @@
+"""Witnesses of the planted bugs about members and snapshots; see witnesses.py.
+
+python witnesses_members.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import reduce
+from pathlib import Path
+from uuid import UUID
+
+import raftlog
+from jepsen_like.core_sim.member import members_of
+from jepsen_like.core_sim.stage import Stage
+from raftlog.core.members import Members
+from raftlog.errors import MembershipError, RaftLogError
+from raftlog.membership import Address, Membership, with_learner, without
+from raftlog.messages import InstallSnapshot
+from raftlog.types import EntryId, NodeId, Role, Voter
+
+ONE, TWO, THREE, FOUR, FIVE = (NodeId(number) for number in range(1, 6))
+LED = "nodes 3\ncampaign 1\nrun\n"
+
+
+def stage(script: str) -> Stage:
+    played = Stage(black_box=True)
+    played.play(script)
+    return played
+
+
+def joined(members: Membership, node: NodeId) -> Membership:
+    return with_learner(members, Voter(node, UUID(int=node)), Address(node, "host", 1))
+
+
+def with_learners(*learners: NodeId) -> Membership:
+    return reduce(joined, learners, members_of((ONE, TWO, THREE)))
+
+
+def table(current: Membership) -> Members:
+    """Of node 1."""
+    return Members(ONE, [current], 1, 1)
+
+
+def refuses_to_add_four(script: str) -> bool:
+    """Node 1, which leads after `script`."""
+    raw = stage(script).members[ONE].raw
+    try:
+        raw.propose_membership(joined(raw.membership, FOUR), 0)
+    except MembershipError:
+        return True
+    return False
+
+
+def witness_C60() -> None:
+    members = table(with_learners(FOUR))
+    assert not members.is_voter(FOUR)
+    assert members.other_voters() == [TWO, THREE]
+
+
+def witness_C61() -> None:
+    played = stage(LED + "remove 1 3\n")
+    assert played.members[ONE].raw.membership.voter_ids == (ONE, TWO)
+
+
+def witness_C62() -> None:
+    members = table(members_of((ONE, TWO, THREE)))
+    members.append(without(members.current, THREE)._replace(index=7), 0)
+    members.truncate_from(7)
+    assert members.voters == (ONE, TWO, THREE)
+
+
+def witness_C63() -> None:
+    assert refuses_to_add_four(LED + "remove 1 3\n")
+
+
+def witness_C64() -> None:
+    assert refuses_to_add_four("nodes 1\ncampaign 1\nsync 1 1\n")  # its no-op is not on disk yet
+
+
+def witness_C65() -> None:
+    assert stage(LED + "remove 1 1\nrun\n").members[ONE].raw.role is Role.FOLLOWER
+
+
+def witness_C66() -> None:
+    members = table(without(members_of((ONE, TWO, THREE)), ONE))
+    members.peers[TWO].match_index = 5
+    assert members.agreed_match(5) < 5
+
+
+def witness_C67() -> None:
+    raw = stage(LED + "cut 1\npropose 1 4\nrun\n").members[ONE].raw
+    raw.step(InstallSnapshot(TWO, ONE, 2, 4, EntryId(2, 3)))
+    assert raw.commit_index < 3
+
+
+def witness_C68() -> None:
+    played = stage(LED + "campaign 2\nrun\npropose 2\nrun\ntrim 2 2\n")
+    assert played.members[TWO].raw.raft.log.term_at(1) == 1
+
+
+def witness_C69() -> None:
+    raw = stage(LED + "remove 1 1\nrun\n").members[ONE].raw
+    assert not raw.may_campaign
+
+
+def witness_C70() -> None:
+    raw = stage("nodes 2\ncampaign 1\nrun\ncut 2\nremove 1 1\nrun\ncrash 1\nstart 1\n").members[ONE].raw
+    assert raw.may_campaign
+
+
+def witness_C71() -> None:
+    members = table(with_learners(FOUR))
+    members.peers[FOUR].recent_active = True
+    assert members.active_voters() == 1
+
+
+def witness_C72() -> None:
+    members = table(with_learners(FOUR, FIVE))
+    members.peers[FOUR].acked_round = members.peers[FIVE].acked_round = 3
+    assert members.agreed_round(3) == 0
+
+
+def main(root: str, name: str) -> int:
+    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
+        sys.exit(f"raftlog comes from {raftlog.__file__}")
+    try:
+        globals()[name]()
+    except (AssertionError, RaftLogError):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
