@@ -56,6 +56,7 @@ COMMANDS = {
     "restore": _here("restore", "Make a new cluster out of a backup."),
     "metadata": _here("metadata", "Export and import topics, groups and offsets as JSON."),
     "alarm": _here("alarm", "List alarms; put the one of an event to rest."),
+    "bench": _here("bench", "Measure what modes cost on this machine's disk."),
     "unsafe-recover": _here("unsafe_recover", "Let one survivor go on alone when the majority is lost for ever."),
     "init": _here("serve", "Make the data directories of a new cluster.", "init"),
     "serve": _here("serve", "Run one node in the foreground.", "serve"),

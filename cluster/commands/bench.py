@@ -1,0 +1,74 @@
+"""`raftmq bench`: what this machine does."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.commands.common import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from cluster.bench.modes import Report
+
+
+@click.group()
+def bench() -> None:
+    """Measure this machine: its disk, and three nodes on it."""
+
+
+@bench.command("modes")
+@click.option(
+    "--dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder on the disk to be measured (the system's folder for temporary files).",
+)  # fmt: skip
+@click.option("--size", "sizes", type=click.IntRange(1, 4 << 20), multiple=True, help="Bytes of a message; repeatable.")
+@click.option(
+    "--in-flight", "in_flight", type=click.IntRange(1, 4096), multiple=True,
+    help="Sends that wait for their answer at a time; repeatable.",
+)  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0.1, 600), default=3.0, show_default=True, help="For each row.")
+@json_option
+def modes(
+    directory: Path | None, sizes: tuple[int, ...], in_flight: tuple[int, ...], seconds: float, as_json: bool
+) -> None:
+    """Show what each level of acknowledgement costs here.
+
+    Three nodes run on this machine under a temporary directory, for a minute or two; they and their data are removed.
+    """
+    from cluster.bench.modes import measure
+
+    def tell(stage: str) -> None:
+        if not as_json:
+            click.echo(stage, err=True)
+
+    with tempfile.TemporaryDirectory(prefix="raftmq-bench-", dir=directory) as place:
+        report = measure(Path(place), sizes or (1024,), in_flight or (1, 64), seconds, tell)
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(report))
+    else:
+        _show(report)
+
+
+def _show(report: Report) -> None:
+    columns = ["bytes", "in flight", "level", "flush", "messages/s", "p50 ms", "p99 ms", "CPU µs"]
+    print_table(
+        columns,
+        [
+            [
+                row.size_bytes, row.in_flight, row.level, row.flush, f"{row.messages_per_second:,}", row.p50_ms,
+                row.p99_ms, row.cpu_us_per_message,
+            ]
+            for row in report.rows
+        ],
+    )  # fmt: skip
+    disk, load = report.disk, report.load_before
+    click.echo(
+        f"disk: a write of 4 KiB and its fdatasync take {disk.sync_p50_ms} ms (p50), {disk.sync_p99_ms} ms (p99)\n"
+        f"load of the machine before: {load[0]:.2f} {load[1]:.2f} {load[2]:.2f}\n"
+        "CPU is that of all nodes, per message; what each level may lose: docs/guarantees.md"
+    )
