@@ -152,7 +152,9 @@ class Router(Dispatch):
 
     def elsewhere(self, request: Request, position: int) -> bool:
         """Passes a pull on to the leader, which has all of the log, if this node lacks it at `position`."""
-        if not isinstance(request, RemotingRequest) or request.received is None or position >= self.log_begins():
+        if not isinstance(request, RemotingRequest) or request.received is None or self._proposals.open:
+            return False
+        if position >= self.log_begins():
             return False
         serialize_type, header, header_bytes = request.received
         self._forwarder.forward(request.connection, serialize_type, header, header_bytes, request.body)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from cluster.append_lane import Persisted, PersistJob
+from cluster.node import Node
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import Machine
@@ -127,11 +128,18 @@ class Monitor:
                 self.check_all()
         if raft.role is Role.LEADER and raft.term not in self.leaders:
             self._new_leader(node_id, raft)
+            missing = self._node(node_id).installs.missing_bytes
+            _require_whole(raft, 0 if self.black_box else missing)
         if before.role is Role.LEADER and raft.role is not Role.LEADER:
             if raft.log.commit_index < before.tail.index:
                 self.sometimes["leader deposed with an uncommitted suffix"] += 1
             self.log(f"node {node_id} no longer leads (term {raft.term})")
         self._before[node_id] = Before.of(raft)
+
+    def _node(self, node_id: NodeId) -> Node:
+        node = self.machines[node_id].node
+        assert node is not None
+        return node
 
     def _new_leader(self, node_id: NodeId, raft: Raft) -> None:
         previous = self.leaders.get(max(self.leaders, default=-1))
@@ -284,6 +292,14 @@ class Monitor:
     def broken(self, what: str, error: BaseException) -> None:
         """A node ended by itself."""
         self.report("node", f"{what}: {type(error).__name__}: {error}")
+
+
+def _require_whole(raft: Raft, missing_bytes: int) -> None:
+    if missing_bytes:
+        raise InvariantViolationError(
+            f"node {raft.id}, term {raft.term}: whoever leads has all of the log above the trim position, and "
+            f"{missing_bytes} bytes are missing"
+        )
 
 
 def grants_vote(done: Persisted) -> bool:

@@ -24,6 +24,7 @@
     spoil N                             the state of N, which is down, cannot be opened by its next start
     join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched
                                         off; a machine is gone for good, with its disk
+    oldest N                            somebody pulls the oldest message that there is from node N, and must get it
     copying N STAGE                     until node N copies the STAGE of a snapshot: state, log, backfill
     cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
     settle                              heals, starts all, waits until everything was answered and read; then judges
@@ -39,7 +40,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from jepsen_like.sim.clients import ClientHost, Foreign
+from cluster.client.pull import PullResult
+from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
 from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.hand import Hand
 from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
@@ -217,6 +219,23 @@ class Stage(World):
 
         if not self._until(reached, MEMBERS_S):
             self.monitor.report("liveness", f"node {name} does not copy its {stage} within {MEMBERS_S:.0f} s")
+
+    def do_oldest(self, name: str) -> None:
+        machine, lowest = self._machine(name), self.floors().get((TOPIC, 0), 0)
+        found: list[PullResult] = []
+
+        async def pull() -> None:
+            client = self.auditor.client()
+            found.append(await client.pull(TOPIC, 0, lowest, 4, node=f"{machine.host}:{BROKER_PORT}"))
+            await client.close()
+
+        self.auditor.spawn(pull)
+        if self.wait_for(lambda: found, "a pull is not answered"):
+            offsets = [message.queue_offset for message in found[0].messages]
+            if offsets[:1] != [lowest]:
+                self.monitor.report(
+                    "consumer", f"offset {lowest} is there, node {name} gave {offsets or found[0].status}"
+                )
 
     def do_wait(self, seconds: str) -> None:
         self._pass_time(float(seconds))
