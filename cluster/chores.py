@@ -78,7 +78,9 @@ class DiskLag:
         if now_ms - self._ok_ms < DISK_LAG_MS:
             return
         self._ok_ms = now_ms
-        best = max(raw.status().peers, key=lambda peer: peer.match_index, default=None)
+        status = raw.status()
+        able = [peer for peer in status.peers if peer.fit and peer.node_id in status.voters]
+        best = max(able, key=lambda peer: peer.match_index, default=None)
         if best is not None and best.match_index >= raw.commit_index:
             logger.warning("this node's disk is behind its followers', node %d should lead", best.node_id)
             self._transfer(best.node_id)

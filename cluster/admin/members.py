@@ -152,7 +152,7 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
         port.transfer(to)
     except NotLeaderError:
         raise ApiError("not_leader", "this node does not lead any more", "ask again; nothing was changed") from None
-    except RaftLogError as error:
+    except (RaftLogError, ValueError) as error:
         raise ApiError(
             "failed", f"the transfer cannot start: {error}", "try again when the node has caught up"
         ) from None

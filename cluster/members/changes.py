@@ -18,7 +18,7 @@ from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
 from raftlog.core.raw_node import RawNode
-from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError, RaftLogError
+from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
 from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role, Voter
 
@@ -178,7 +178,7 @@ class MemberChanges:
     def _try(self, change: Callable[[], object]) -> bool:
         try:
             change()
-        except (MembershipError, NotLeaderError, ProposalDroppedError, RaftLogError) as error:
+        except (RaftLogError, ValueError) as error:  # ValueError: the node became unfit meanwhile
             logger.info("not now: %s", error)
             return False
         return True

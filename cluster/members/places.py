@@ -6,7 +6,7 @@ the log tells everybody; an entry in the log is newer than any file, so it comes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cluster.config import Config, PeerNode
@@ -32,6 +32,21 @@ class Place(NamedTuple):
 def of_peer(peer: PeerNode) -> Place:
     """What a [[peers]] table says."""
     return Place(peer.host, peer.port, peer.admin, peer.listeners)
+
+
+def addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
+    """Where each member of these memberships (ascending) may listen for the others: by the log, newest first, then by
+    configuration."""
+    configured = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
+    found: dict[NodeId, list[tuple[str, int]]] = {}
+    for membership in reversed(counted):
+        for node in membership.node_uuids:
+            logged = membership.address(node)
+            found.setdefault(node, []).extend([(logged.host, logged.port)] if logged is not None else [])
+    return {
+        node: tuple(dict.fromkeys([*known, *([configured[node]] if node in configured else [])]))
+        for node, known in found.items()
+    }
 
 
 def places(membership: Membership, config: Config) -> dict[NodeId, Place]:

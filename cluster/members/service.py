@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cluster.alarms import Alarms
 from cluster.config import Config
-from cluster.members.places import Place, places
+from cluster.members.places import Place, addresses, places
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
 from raftlog.core.raw_node import RawNode
@@ -98,15 +98,7 @@ class MembersService:
 
     def addresses(self) -> Addresses:
         """Where the members listen for each other: by the log, by this node's configuration."""
-        configured = {NodeId(peer.id): (peer.host, peer.port) for peer in self._config.peers}
-        found: dict[NodeId, tuple[Address, ...]] = {}
-        for members in reversed(self._counted()):
-            for node in members.node_uuids:
-                logged = members.address(node)
-                known = [(logged.host, logged.port)] if logged is not None else []
-                known += [configured[node]] if node in configured else []
-                found[node] = tuple(dict.fromkeys([*found.get(node, ()), *known]))
-        return found
+        return addresses(self._counted(), self._config)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """Voter -> what its listener of that name advertises. A node that was removed is in no route, nor is a learner,

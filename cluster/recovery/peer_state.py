@@ -23,6 +23,7 @@ from cluster.install.checkpoint_copy import CheckpointCopy, OpenRows
 from cluster.install.metrics import InstallMetrics
 from cluster.install.progress import Progress
 from cluster.install.snapshot import Snapshot, SnapshotTake, Where
+from cluster.members.places import addresses
 from cluster.peer.fetch import STATE, FetchClient, FetchError, early_client
 from cluster.peer.transport import Membership, PeerTransport
 from cluster.recovery import aside
@@ -159,11 +160,11 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     fs = environment.fs
     directory = open_node_dir(fs, Path(config.node.data_dir))
     try:
-        members = _members(directory)
-        addresses = {NodeId(peer.id): ((peer.host, peer.port),) for peer in config.peers if peer.id in members.members}
-        transport = PeerTransport(members, addresses, (config.peer.bind, config.peer.port))
+        membership = newest_above(directory.log, -1) or memberships.of_genesis(directory.log.genesis)
+        known = {node: tried for node, tried in addresses([membership], config).items() if tried}
+        transport = PeerTransport(_handshake(directory, membership), known, (config.peer.bind, config.peer.port))
         run = load_run(fs, directory.path, directory.identity.group_id)
-        peers = [node for node in addresses if node != config.node_id]
+        peers = [node for node in membership.voter_ids if node != config.node_id and node in known]
         fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.open_rows)
         async with early_client(transport) as client:
             taken = await fetch.run(client, peers)
@@ -204,10 +205,9 @@ def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said:
     return True
 
 
-def _members(directory: NodeDir) -> Membership:
-    """Those of the newest MEMBERSHIP entry that the log still has, else of GENESIS: no state is there to tell."""
-    identity, log = directory.identity, directory.log
-    members = newest_above(log, -1) or memberships.of_genesis(log.genesis)
+def _handshake(directory: NodeDir, members: memberships.Membership) -> Membership:
+    """With the newest MEMBERSHIP entry that the log still has, else GENESIS: no state is there to tell of others."""
+    identity = directory.identity
     return Membership(
         str(identity.cluster_uuid),
         identity.group_id,

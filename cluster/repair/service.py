@@ -28,7 +28,7 @@ from raftlog.storage import vote_withheld
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.node_dir import NodeDir
-from raftlog.types import NodeId, Role
+from raftlog.types import NOBODY, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +97,9 @@ class Repairs:
         await asyncio.get_running_loop().run_in_executor(None, self._lane.close)
 
     def peers(self) -> list[NodeId]:
-        """The other voters: the leader first, then those that can be reached."""
+        """The other voters, also a leader that is none as far as this node knows: it first, then those in reach."""
         raw = self._raw
-        others = [node for node in raw.status().voters if node != raw.raft.id]
+        others = {*raw.status().voters, raw.leader_id} - {raw.raft.id, NOBODY}
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
 
     def reachable(self) -> list[int]:
@@ -165,7 +165,9 @@ class Repairs:
         self._wake()
 
     def _hand_over(self) -> None:
-        best = max(self._raw.status().peers, key=lambda peer: peer.match_index, default=None)
+        status = self._raw.status()
+        able = [peer for peer in status.peers if peer.fit and peer.node_id in status.voters]
+        best = max(able, key=lambda peer: peer.match_index, default=None)
         if best is None:
             return
         logger.warning("this node is not fit to lead, node %d should", best.node_id)
