@@ -137,7 +137,8 @@ class RawNode:
         membership_change.check(self.raft, new)
         entry = self._append(EntryType.MEMBERSHIP, memberships.encode(new), timestamp_ms)
         membership_change.on_proposed(self.raft, entry)
-        commit.advance(self.raft)  # a smaller majority may have had entries below for long
+        commit.advance(self.raft)  # a smaller majority may have had entries below for long,
+        read_index.confirm(self.raft)  # and have echoed a round: nobody says so twice
         return entry
 
     def _check_may_propose(self) -> None:
