@@ -108,7 +108,8 @@ class TrimmableLog(RepairableLog):
         durable and read from.
 
         The file's frames are checked one by one, payloads too. Raises FrameError if they are not the ones just before
-        the log, CorruptLogError if the file is none of this group, StorageError; the log is as it was then.
+        the log, CorruptLogError if the file is none of this group: the log is as it was then. Raises StorageError: it
+        is as it was, or has the file (`first_position` tells).
         """
         with self._filing:
             try:

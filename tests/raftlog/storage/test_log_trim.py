@@ -309,6 +309,38 @@ def test_GENESIS_that_is_damaged_everywhere_is_not_trimmed(trimmed: Trimmed) -> 
     assert trimmed.fs.exists(paths[0])
 
 
+@pytest.mark.parametrize("how", ["entries", "bytes", "raw", "place", "report"])
+def test_who_reads_while_it_is_trimmed_gets_no_damage(trimmed: Trimmed, how: str) -> None:
+    """The reader has looked up the file; when it opens it, or its index, the file is gone."""
+    log = trimmed.open()
+    entry = trimmed.entries[6]
+    real_open, real_load = log._open, log._load
+
+    def gone(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(segment: Any) -> Any:
+            log.remove_files(log.trim(trimmed.bases[5]))
+            return real(segment)
+
+        call.cache_clear = real.cache_clear  # type: ignore[attr-defined]
+        return call
+
+    log._load(log._segments[1])
+    log._open = gone(real_open)
+    if how in ("raw", "place", "report"):
+        log._load = gone(real_load)
+        real_load.cache_clear()
+    reads: dict[str, Callable[[], object]] = {
+        "entries": lambda: log.read_entries(6, 8, 1 << 20),
+        "bytes": lambda: log.read_at(entry.position, entry.size),
+        "raw": lambda: log.read_raw(entry.position, 1),
+        "place": lambda: log.position_of(6),
+        "report": lambda: log.report_damage(entry.position, entry.size),
+    }
+    with pytest.raises(OutOfRangeError):
+        reads[how]()
+    trimmed.check(log.first_index)
+
+
 # Putting files in front
 
 
@@ -375,6 +407,38 @@ def test_a_damaged_file_is_refused(trimmed: Trimmed, where: str) -> None:
     trimmed.check(log.first_index)
     trimmed.open()
     trimmed.check(trimmed.log.first_index)
+
+
+def test_a_file_that_was_never_synced_is_on_disk_when_it_is_in_front(trimmed: Trimmed) -> None:
+    trimmed.trim(5)
+    base = trimmed.bases[4]
+    file = trimmed.fs.open(DATA / "unsynced", create=True)
+    file.pwritev([trimmed.whole[base]], 0)
+    trimmed.log.prepend(DATA / "unsynced")
+    for seed in range(4):
+        trimmed.fs.crash(seed)
+        trimmed.open()
+        trimmed.check(next(entry.index for entry in trimmed.entries if entry.position == base))
+
+
+def test_what_a_failed_sync_left_in_memory_is_written_again(trimmed: Trimmed) -> None:
+    """Such bytes can be read, and no later sync of the file brings them to the disk."""
+    fs = trimmed.fs
+    trimmed.trim(5)
+    first = next(entry for entry in trimmed.entries if entry.position == trimmed.bases[4])
+    build = SegmentBuild(fs, BUILT, GROUP, trimmed.tail_before(first))
+    build.append_raw(b"".join(entry.header + entry.payload for entry in trimmed.entries[first.index : first.index + 4]))
+    fs.fsync_dir(BUILT.parent)
+    fs.fail_call(fs.calls + 1)
+    with pytest.raises(StorageError):
+        build.finish()
+    found = SegmentBuild.resume(fs, BUILT, GROUP)
+    assert found is not None
+    assert found.tail.end_position == trimmed.bases[5]
+    trimmed.log.prepend(found.finish())
+    fs.crash(0)
+    trimmed.open()
+    trimmed.check(first.index)
 
 
 def test_a_prepend_on_a_full_disk_changes_nothing(trimmed: Trimmed) -> None:
