@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Callable
 from typing import cast
 
-from jepsen_like.live.stage import Effect, HasFailpoints, Nemesis, Stage
+from jepsen_like.live.stage import Effect, HasDisks, HasFailpoints, Nemesis, Stage
 from jepsen_like.live.subject import Capability
 
 _FAILPOINTS = frozenset({Capability.FAILPOINTS})
 _POLL_S = 0.1
+_RESUME_S = 15.0
+"""For a log that waited for space to go on once there is some."""
 
 
 def _failpoint(
@@ -60,8 +62,21 @@ def held_disk(stage: Stage, hold_s: float) -> Effect:
 
 
 def full_disk(stage: Stage, hold_s: float) -> Effect:
-    """No space left for the log."""
-    return _failpoint(stage, stage.some(), "append.write", "error:ENOSPC", hold_s)
+    """No space left for the log: the node waits, and goes on by itself. One that does not has failed the fault."""
+    node = stage.some()
+    disks = cast(HasDisks, stage.subject)  # it has failpoints, and then it has this
+    before, _ = disks.disk(node)
+    effect = _failpoint(stage, node, "append.write", "error:ENOSPC", hold_s)
+    if not stage.subject.is_running(node):
+        return effect._replace(happened=False, told=f"{effect.told}: it should have waited")
+    deadline, waits, parkings = stage.clock() + _RESUME_S, True, 0
+    while waits and stage.clock() < deadline:
+        stage.sleep(_POLL_S)
+        with contextlib.suppress(OSError):
+            parkings, waits = disks.disk(node)
+    parkings = max(0, parkings - before)
+    told = f"{effect.told}; its log waited {parkings} times and {'STILL WAITS' if waits else 'goes on'}"
+    return Effect(effect.happened and not waits, told, {**effect.numbers, "parkings": float(parkings)})
 
 
 def failing_disk(stage: Stage, hold_s: float) -> Effect:
@@ -138,7 +153,7 @@ def clock_skew(stage: Stage, hold_s: float) -> Effect:
 NEMESES = (
     Nemesis("slow-disk", "syncs of the log take 20 to 100 times as long", slow_disk, _FAILPOINTS),
     Nemesis("held-disk", "a sync of the log does not return", held_disk, _FAILPOINTS),
-    Nemesis("full-disk", "no space left for the log", full_disk, _FAILPOINTS),
+    Nemesis("full-disk", "no space left for the log, which waits until there is", full_disk, _FAILPOINTS),
     Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS),
     Nemesis(
         "power-loss-one", "a node loses power, and with it what it never synced", power_loss_one,

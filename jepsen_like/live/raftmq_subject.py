@@ -248,6 +248,11 @@ class RaftMQSubject:
         answer = self.request(node, "GET", "/v1/failpoints")
         return {point["name"]: int(point["waiting"]) for point in answer["failpoints"]}
 
+    def disk(self, node: int) -> tuple[int, bool]:
+        """See HasDisks."""
+        view = self.request(node, "GET", "/v1/status")["disk"]
+        return int(view["parkings"]), bool(view["parked"])
+
     def transfer(self, leader: int, to: int) -> bool:
         """Asks for a change of leader; True if `to` leads. Raises OSError for no answer."""
         try:

@@ -57,6 +57,13 @@ class HasFailpoints(Protocol):
         """Point -> operations held there now. Raises OSError."""
 
 
+class HasDisks(Protocol):
+    """A subject whose nodes wait for space when there is none."""
+
+    def disk(self, node: int) -> tuple[int, bool]:
+        """(how often its log began to wait since the node was opened, whether it waits now). Raises OSError."""
+
+
 class Transfers(Protocol):
     """A subject with Capability.TRANSFER."""
 

@@ -73,6 +73,7 @@ class Subject:
         self.running = {1, 2, 3}
         self.paused: set[int] = set()
         self.hits = 0
+        self.waits = False
         self._deaf = deaf
 
     def is_running(self, node: int) -> bool:
@@ -107,6 +108,9 @@ class Subject:
 
     def failpoint_waiting(self, node: int) -> dict[str, int]:
         return dict.fromkeys(("append.fdatasync", "append.write", "hardstate.fdatasync"), 0)
+
+    def disk(self, node: int) -> tuple[int, bool]:
+        return self.hits, self.waits
 
     def transfer(self, leader: int, to: int) -> bool:
         return not self._deaf
@@ -246,6 +250,21 @@ def test_a_fault_that_nobody_feels_says_so(name: str) -> None:
 def test_a_cut_counts_if_something_was_said_and_nothing_heard(name: str, said: int, leak: int) -> None:
     made = stage(deaf=False, seed=1, said=said, leak=leak)
     assert not NEMESES[name].apply(made, 0.0).happened
+
+
+def test_a_node_that_does_not_wait_for_space_and_go_on_fails_the_fault() -> None:
+    made = stage(deaf=False, seed=2)
+    subject: Any = made.subject
+    subject.waits = True
+    effect = NEMESES["full-disk"].apply(made, 0.5)
+    assert not effect.happened
+    assert "STILL WAITS" in effect.told
+    made = stage(deaf=False, seed=2)
+    subject = made.subject
+    subject.set_failpoint = lambda node, point, action: subject.running.discard(node)
+    effect = NEMESES["full-disk"].apply(made, 0.5)
+    assert not effect.happened
+    assert "should have waited" in effect.told
 
 
 def test_leader_and_health_of_a_cluster() -> None:
