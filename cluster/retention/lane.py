@@ -15,7 +15,7 @@ from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.log_reader import LogReader
 from raftlog.storage.segmented_log import SegmentedLog
-from statemachine.broker_state import BrokerState
+from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
 from statemachine.trim import QueueMin
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ class Found(NamedTuple):
     """The answer to Ask."""
 
     disk: DiskFact
-    checkpoint: int
-    """Position up to which this node's own files may go: what is below is not needed to make its state again."""
     checkpoint_index: int
-    """Applied index of the newest checkpoint; -1 if there is none."""
+    """Applied index of the checkpoint that counts: a state made from it knows the TRIMs up to there. -1 for none."""
+    newest_index: int
+    """Of the newest checkpoint."""
     decision: Decision | None
     """None on a node that does not lead."""
     queues: list[QueueMin]
@@ -112,24 +112,22 @@ class RetentionLane:
             logger.warning("how full the disk of %s is cannot be told: %s", self._directory, error)
             return UNKNOWN_DISK
 
-    def _checkpoint(self, disk: DiskFact) -> tuple[int, int]:
-        """(position that is not needed below, applied index of the newest). The older of two counts, as the newest may
-        turn out damaged; on a disk that is nearly full the newest does, once every byte of it was read."""
+    def _checkpoints_now(self, disk: DiskFact) -> tuple[AppliedMark, AppliedMark]:
+        """(the checkpoint that counts, the newest). The older of two counts, as the newest may turn out damaged; on a
+        disk that is nearly full the newest does, once every byte of it was read."""
         try:
             found = self._checkpoints.all()
             if not found:
-                return 0, -1
+                return NOTHING_APPLIED, NOTHING_APPLIED
             newest = found[0].manifest.mark
-            if len(found) > 1 and not disk.percent() > self._rules.disk_force_clean_percent:
-                return found[1].manifest.mark.end_position, newest.index
             if disk.percent() > self._rules.disk_force_clean_percent and self._sound(found[0]):
-                return newest.end_position, newest.index
-            return (found[1].manifest.mark.end_position if len(found) > 1 else 0), newest.index
+                return newest, newest
+            return found[1].manifest.mark if len(found) > 1 else NOTHING_APPLIED, newest
         except OSError as error:
             logger.warning(
                 "the checkpoints of %s cannot be read, so no file of the log goes: %s", self._directory, error
             )
-            return 0, -1
+            return NOTHING_APPLIED, NOTHING_APPLIED
 
     def _sound(self, checkpoint: Checkpoint) -> bool:
         name = checkpoint.manifest.name
@@ -141,11 +139,12 @@ class RetentionLane:
 
     def _look(self, job: Ask) -> Found:
         disk = self._disk(job.freed_bytes)
-        position, newest = self._checkpoint(disk)
+        counts, newest = self._checkpoints_now(disk)
+        found = Found(disk, counts.index, newest.index, None, [], {}, None)
         if not job.leads:
-            return Found(disk, position, newest, None, [], {}, None)
+            return found
         state, rules = self._state, self._rules
-        floors = [Floor(position, CHECKPOINT)]
+        floors = [Floor(counts.end_position, CHECKPOINT)]
         pinned = state.lowest_pinned_position()
         if pinned is not None:
             floors.append(Floor(pinned, "messages that wait for their time or their transaction"))
@@ -155,7 +154,7 @@ class RetentionLane:
             floors=floors, asked=job.asked, kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
         )  # fmt: skip
         queues = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms)
-        return self._with_consumers(job, facts, queues, Found(disk, position, newest, None, queues, {}, None))
+        return self._with_consumers(job, facts, queues, found)
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Found) -> Found:
         """Only where it matters who has consumed what: it is a seek for each queue of each group."""

@@ -2,7 +2,8 @@
 
 Every `every_ms` a lane looks at disk, checkpoints and rows (lane.py). If the node leads it proposes a TRIM, which every
 node applies at the same entry: from then on nobody sees what is below. Then each node lets the files go for itself, one
-every `delete_gap_ms`: those below the TRIM, below its own older checkpoint and every lease, never the newest.
+every `delete_gap_ms`: those below the TRIM that its own older checkpoint knows and below every lease, never the newest.
+So whichever state the node is opened with next, it needs no file that is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from raftlog.storage.fs import FileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.trim import Trim, decode, encode
+from statemachine.trim import Trim, TrimMark, decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ AGAIN_MS = 120_000
 """A file that could not be removed is tried again after this long (RocketMQ: destroyMapedFileIntervalForcibly)."""
 CONSUMERS_EVERY_MS = 60_000
 """So often groups are looked for that are about to lose messages."""
+OLDER = "the older checkpoint"
 UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
 
 
@@ -80,6 +82,8 @@ class Retention:
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Found | None = None
+        self._marks = [state.trim_mark]
+        """TRIMs that the checkpoints of this node may know, ascending."""
         self._files: deque[Path] = deque()
         """Let go by the log, to be removed."""
         self._file_due_ms = 0
@@ -194,7 +198,7 @@ class Retention:
 
     def _want_checkpoint(self, found: Found) -> None:
         """Only where another one would be newer."""
-        if self._state.applied.index > found.checkpoint_index:
+        if self._state.applied.index > found.newest_index:
             self._keeper.wanted = True
 
     def run(self) -> asyncio.Future[Ran | None]:
@@ -210,6 +214,7 @@ class Retention:
         for entry in entries:
             if entry.type == EntryType.TRIM:
                 trim = decode(entry.payload)
+                self._marks.append(TrimMark(trim.position, trim.first_index, entry.index, entry.timestamp_ms))
                 self._metrics.trimmed(trim.reason)
                 logger.info("TRIM at index %d: the log begins at position %d (%s)",
                             entry.index, self._state.trim_position, trim.reason)  # fmt: skip
@@ -217,16 +222,23 @@ class Retention:
 
     def _let_go(self, found: Found) -> None:
         """Has the log forget the files that nobody needs."""
-        limits = [(self._state.trim_position, ""), (found.checkpoint, "the older checkpoint")]
+        limits = [(self._state.trim_position, ""), (self._known_to(found.checkpoint_index), OLDER)]
         limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]
         position, self._blocked = min(limits)
-        if self._blocked == "the older checkpoint" and self._left()[0]:
+        if self._blocked == OLDER and self._left()[0]:
             self._want_checkpoint(found)
         gone = self._log.trim(position)
         if gone:
             self._raw.trimmed()
             self._files.extend(path for path in gone if path not in self._files)
             self._wake()
+
+    def _known_to(self, index: int) -> int:
+        """Where the log begins for a state that has applied everything up to `index`; not above the truth."""
+        known = [mark for mark in self._marks if mark.index <= index]
+        if known:
+            self._marks = [known[-1], *[mark for mark in self._marks if mark.index > index]]
+        return known[-1].position if known else 0
 
     def _left(self) -> tuple[int, int]:
         """(files, bytes) of the log below the TRIM that the log still has, or that wait for their removal."""

@@ -3,7 +3,7 @@
 - A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
   first byte, or all of it older than `keep_ms` (log time), or a disk that fills up.
 - After each TRIM the first offset of every queue is that of its first message at or above the position.
-- A node's files begin at or below the TRIM that it applied, its own older checkpoint, and every lease.
+- A node's files begin at or below the TRIM that its own older checkpoint knows, and every lease.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ class _Roll(NamedTuple):
     previous: LogTail
 
 
+class _Known(NamedTuple):
+    """What holds after a TRIM."""
+
+    index: int  # type: ignore[assignment]
+    position: int
+    firsts: dict[Queue, int]
+    """The first offset of every queue."""
+
+
 class TrimCheck:
     """Fed with what nodes apply; `report` takes the checker's name and what is wrong."""
 
@@ -41,8 +50,7 @@ class TrimCheck:
         self._positions: dict[Queue, list[int]] = {}
         """Of the messages of each queue, by offset: what any leader ever gave out and the group committed."""
         self._firsts: dict[Queue, int] = {}
-        self._known: list[tuple[int, dict[Queue, int]]] = []
-        """(index, first offset of every queue) after each TRIM."""
+        self._known: list[_Known] = []
         self._began: dict[NodeId, tuple[object, int]] = {}
 
     def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
@@ -68,12 +76,12 @@ class TrimCheck:
         node = machine.node
         assert node is not None
         at = bisect_left(self._known, node.state.applied.index + 1, key=lambda known: known[0])
-        for (topic_id, queue_id), first in (self._known[at - 1][1] if at else {}).items():
+        for (topic_id, queue_id), first in (self._known[at - 1].firsts if at else {}).items():
             found = node.state.min_offset(topic_id, queue_id)
             if found != first and topic_id in node.state.topics_by_id:
                 self._report(
                     "retention", f"queue {queue_id} of topic {topic_id} begins at {found} on node {machine.node_id}, "
-                    f"the log says {first} as of index {self._known[at - 1][0]}",
+                    f"the log says {first} as of index {self._known[at - 1].index}",
                 )  # fmt: skip
 
     def files(self, machine: Machine) -> None:
@@ -86,11 +94,12 @@ class TrimCheck:
         self._began[machine.node_id] = (node, log.first_position)
         if known is None or known[0] is not node or log.first_position <= known[1]:
             return
-        marks = [one.manifest.mark.end_position for one in node.parts.keeper.checkpoints.all()]
+        marks = [one.manifest.mark.index for one in node.parts.keeper.checkpoints.all()]
         used = node.retention.view(machine.node_id).disk_used_percent or 0
         counts = marks[:1] if used > machine.config.retention.disk_force_clean_percent else marks[1:]
         limits = {
-            "the TRIM": state.trim_position, "its older checkpoint": counts[0] if counts else 0,
+            "its TRIM": state.trim_position,
+            "the TRIM that its older checkpoint knows": self._position_as_of(counts[0] if counts else -1),
             **{f"the lease of {lease.holder}": lease.position for lease in node.leases.all()},
         }  # fmt: skip
         for what, position in limits.items():
@@ -99,6 +108,10 @@ class TrimCheck:
                     "retention", f"node {machine.node_id} let go its log below {log.first_position}, {what} is at "
                     f"{position}",
                 )  # fmt: skip
+
+    def _position_as_of(self, index: int) -> int:
+        at = bisect_left(self._known, index + 1, key=lambda known: known[0])
+        return self._known[at - 1].position if at else 0
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
@@ -134,7 +147,8 @@ class TrimCheck:
         for queue, positions in self._positions.items():
             first = max(bisect_left(positions, trim.position), min(named.get(queue, 0), len(positions)))
             self._firsts[queue] = max(first, self._firsts.get(queue, 0))
-        self._known.append((entry.index, dict(self._firsts)))
+        position = max(trim.position, self._known[-1].position if self._known else 0)
+        self._known.append(_Known(entry.index, position, dict(self._firsts)))
 
     def _justify(self, machine: Machine, entry: Entry, trim: Trim) -> None:
         position, first_index, reason = trim[:3]
