@@ -36,6 +36,8 @@ COMMANDS = {
     "up": _here("up", "Start a cluster on this machine."),
     "down": _here("nodes", "Stop the cluster; nothing is deleted.", "down"),
     "status": _here("status", "Show who leads and how each node is."),
+    "links": _here("links", "Show what the links between the nodes are doing."),
+    "reload": _here("links", "Have running nodes read their configuration again.", "reload"),
     "recovery": _here("recovery", "Show what the last start of each node found and did."),
     "fsck": _here("fsck", "Check data directories of stopped nodes."),
     "rebuild": _here("rebuild", "Replace the state of a stopped node; shows a plan first."),

@@ -57,6 +57,9 @@ class PeerNode(_Section, frozen=True, kw_only=True):
     id: NodeNumber
     host: Text = "127.0.0.1"
     port: Port
+    heartbeat_host: str = ""
+    heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """Where it is reached for heartbeats; "" and 0: at `host` and `port`."""
     admin: str = ""
     """The "host:port" of its HTTP API; "" if others cannot reach it."""
     listeners: dict[str, str] = {}
@@ -79,10 +82,28 @@ class Listener(_Section, frozen=True, kw_only=True):
 
 
 class PeerSection(_Section, frozen=True, kw_only=True):
-    """The port where the other nodes connect."""
+    """The port where the other nodes connect, and another one for heartbeats if they have a network of their own."""
 
     bind: Text = "127.0.0.1"
     port: Port = 10912
+    heartbeat_bind: str = ""
+    heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+    @property
+    def heartbeat(self) -> tuple[str, int] | None:
+        """Where to listen for heartbeats besides; None: only at the peer port."""
+        if not self.heartbeat_bind and not self.heartbeat_port:
+            return None
+        return self.heartbeat_bind or self.bind, self.heartbeat_port or self.port
+
+
+class HaSection(_Section, frozen=True, kw_only=True):
+    """Links between nodes, RocketMQ's three keys among them, and what a peer that catches up may take."""
+
+    send_heartbeat_interval_ms: Milliseconds = 1000
+    housekeeping_interval_ms: Milliseconds = 20_000
+    client_heartbeat_timeout_ms: Milliseconds = 30_000
+    catch_up_bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 32 << 20
 
 
 class AdminSection(_Section, frozen=True, kw_only=True):
@@ -262,6 +283,7 @@ class Config(_Section, frozen=True, kw_only=True):
     peers: tuple[PeerNode, ...] = ()
     listeners: tuple[Listener, ...] = ()
     peer: PeerSection = PeerSection()
+    ha: HaSection = HaSection()
     admin: AdminSection = AdminSection()
     raft: RaftSection = RaftSection()
     log: LogSection = LogSection()

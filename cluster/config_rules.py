@@ -140,6 +140,7 @@ def _check_ports(config: Config, source: Source) -> None:
     wanted: list[tuple[KeyPath, str, int]] = [
         *((("listeners", i), each.bind, each.port) for i, each in enumerate(config.listeners)),
         (("peer",), config.peer.bind, config.peer.port),
+        *([(("peer", "heartbeat"), *config.peer.heartbeat)] if config.peer.heartbeat is not None else []),
         (("admin",), config.admin.bind, config.admin.port),
     ]
     for i, (path, bind, port) in enumerate(wanted):
@@ -195,12 +196,22 @@ def _check_modes(config: Config, source: Source) -> None:
 
 
 def _check_limits(config: Config, source: Source) -> None:
-    limits, raft = config.limits, config.raft
+    limits, raft, ha = config.limits, config.raft, config.ha
     entry = limits.batch_bytes_max + limits.message_bytes_max + FRAME_OVERHEAD_BYTES
     for low, low_value, high, high_value, why in (
         (
             "raft.heartbeat_ticks", raft.heartbeat_ticks + 1, "raft.election_ticks", raft.election_ticks,
             "a leader must be heard before followers give it up",
+        ),
+        (
+            "twice ha.send_heartbeat_interval_ms", 2 * ha.send_heartbeat_interval_ms,
+            "ha.housekeeping_interval_ms", ha.housekeeping_interval_ms,
+            "one answer that is late is no reason to close a connection",
+        ),
+        (
+            "twice ha.send_heartbeat_interval_ms", 2 * ha.send_heartbeat_interval_ms,
+            "ha.client_heartbeat_timeout_ms", ha.client_heartbeat_timeout_ms,
+            "one heartbeat that is late is no reason to close a connection",
         ),
         (
             "raft.append_bytes_max", raft.append_bytes_max, "raft.inflight_bytes_max", raft.inflight_bytes_max,

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from cluster.apply_runner import ApplyRunner
 from cluster.clock import Clock, SystemClock
+from cluster.config import Config
 from cluster.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.recovery.checkpoints import Rows
 from cluster.recovery.keeper import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
@@ -72,6 +73,8 @@ class Environment:
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
     """See `recovery.keeper`."""
+    read_config: Callable[[], Config] | None = None
+    """Reads the configuration once more (`cluster.reload`); None if there is nothing to read. Raises ConfigError."""
     serves_admin: bool = True
     """Whether the HTTP API is started."""
 

@@ -23,6 +23,7 @@ from prometheus_client import (
 
 from cluster.install.metrics import InstallMetrics
 from cluster.modes.metrics import ModeMetrics
+from cluster.peer.link_metrics import LinkMetrics
 from cluster.recovery.metrics import RecoveryMetrics
 from cluster.repair.metrics import RepairMetrics
 from cluster.retention.metrics import RetentionMetrics
@@ -55,6 +56,7 @@ class NodeMetrics:
         self.recovery: Final = RecoveryMetrics(self.registry)
         self.install: Final = InstallMetrics(self.registry)
         self.modes: Final = ModeMetrics(self.registry)
+        self.links: Final = LinkMetrics(self.registry)
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
 

@@ -38,19 +38,23 @@ from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.modes import service as modes
 from cluster.modes.ledger import Ledger
 from cluster.node_parts import Parts
+from cluster.peer import links
+from cluster.peer.links import Links, heartbeat_net
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
+from cluster.reload import ReloadView, reload
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
+from cluster.remoting.listeners import Listeners
 from cluster.remoting.members import Members
 from cluster.remoting.pull import Pulls
 from cluster.remoting.router import Router
 from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.server import RemotingConnection, pack_host
+from cluster.remoting.server import pack_host
 from cluster.repair.service import Repairs
 from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
@@ -95,7 +99,6 @@ class Node:
         identity = self.parts.directory.identity
         self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
-        self._servers: list[asyncio.Server] = []
         self._admin: Any = None
         self.stopping = False
         """It is told to stop, and sends its clients away (`cluster.retirement`)."""
@@ -124,8 +127,9 @@ class Node:
         incarnation = int.from_bytes(self.environment.entropy(8))
         self.transport = PeerTransport(
             members.handshake(), members.addresses(), (config.peer.bind, config.peer.port), incarnation,
-            members.own_address,
+            members.own_address, heartbeat_net(config),
         )  # fmt: skip
+        self.links = Links(self.transport, raw, self._clock, config.ha, self.metrics.links, self.driver.wake)
         members.attach(self.transport)
         self.repairs = Repairs(
             raw, parts.directory, self.environment.fs, self.transport, loop,
@@ -184,8 +188,8 @@ class Node:
         await self.transport.start(
             Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, members.refused)
         )
-        for listener in config.listeners:
-            self._servers.append(await self._listen(listener.name, listener.bind, listener.port))
+        self.listeners = Listeners(config, self.router)
+        await self.listeners.open()
         self.driver.start()
         self._prepare.submit(True)
         self._chores = self._build_chores()
@@ -233,17 +237,6 @@ class Node:
         self.pulls.elsewhere = self.router.elsewhere
         self.router.attach(sends, replies, self.forwarder, handlers)
 
-    async def _listen(self, name: str, bind: str, port: int) -> asyncio.Server:
-        frame_max, loop = self.config.limits.frame_bytes_max, self._loop
-        return await loop.create_server(
-            lambda: RemotingConnection(self.router, name, frame_max, loop), bind, port, backlog=1024
-        )
-
-    def stop_listening(self) -> None:
-        """New clients find another node; those that are connected stay."""
-        for server in self._servers:
-            server.close()
-
     async def close(self) -> None:
         """Stops in order: leadership handed over, clients sent away, lanes drained, files closed and marked clean."""
         if self._closing:
@@ -255,7 +248,7 @@ class Node:
         await self.backups.close()
         if self._admin is not None:
             await self._admin.close()
-        self.stop_listening()
+        self.listeners.close()
         self.driver.stop()
         for connection in list(self.router.connections):
             connection.abort()
@@ -332,8 +325,8 @@ class Node:
         self.repairs.peer_closed(peer)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        if kind in modes.KINDS:
-            self.modes.on_frame(peer, kind, header)
+        if kind in modes.KINDS or kind in links.KINDS:
+            (self.modes if kind in modes.KINDS else self.links).on_frame(peer, kind, header)
             return
         handler = self.repairs if kind in (Kind.FETCH, Kind.FETCHED) else self.forwarder
         handler.on_frame(peer, kind, header, payload)
@@ -358,6 +351,7 @@ class Node:
             DiskLag(self.raw, self.transfer).tick,
             self.disk.tick,
             self.modes.tick,
+            self.links.tick,
             self.retention.tick,
             Every(FLUSH_EVERY_MS, self._flush_state).tick,
             expiry.tick,
@@ -470,6 +464,10 @@ class Node:
         """See AdminPort."""
         self.raw.transfer_leadership(to)
         self.driver.wake()
+
+    def reload(self) -> ReloadView:
+        """See AdminPort."""
+        return reload(self)
 
     def members(self, group: str) -> list[MemberView]:
         """See AdminPort."""

@@ -60,6 +60,7 @@ class NodeLife:
             assert node.finished is not None
             await node.finished
             await node.close()
+            self._config = node.config  # as it was last read
             self._closed(node)
             again = await self._space_again(node.failure) if node.failure is not None else bool(node.restarting)
             if not again:

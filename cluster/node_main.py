@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import functools
 import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -17,25 +21,33 @@ from cluster.config_source import ConfigError
 from raftlog.errors import RaftLogError
 from statemachine.kv import KVError
 
+if TYPE_CHECKING:
+    from cluster.node import Node
 
-async def run(config: Config) -> int:
-    """Runs a node until SIGTERM or SIGINT (0) or a failure (1)."""
+
+async def run(config: Config, read_config: Callable[[], Config] | None = None) -> int:
+    """Runs a node until SIGTERM or SIGINT (0) or a failure (1); SIGHUP has it read its configuration again."""
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.environment import Environment
-    from cluster.node import Node
     from cluster.node_life import NodeLife
 
-    def started(_: Node) -> None:
+    def started(node: Node) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, life.stop)
+        loop.add_signal_handler(signal.SIGHUP, _reload, node)
         gc.unfreeze()  # the node before, if this one was opened again
         gc.collect()
         gc.freeze()  # what start-up made stays: no collection looks at it again
 
-    life = NodeLife(config, Environment(), started)
+    life = NodeLife(config, Environment(read_config=read_config), started)
     node = await life.run()
     return 1 if node is not None and node.failure else 0
+
+
+def _reload(node: Node) -> None:
+    with contextlib.suppress(ConfigError):  # the log says why
+        node.reload()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,8 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="raftmq serve")
     parser.add_argument("--config", required=True, help="path of raftmq.toml")
     options = parser.parse_args(arguments)
+    read = functools.partial(load, options.config, dict(os.environ), {})
     try:
-        config = load(options.config, dict(os.environ), {})
+        config = read()
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - before logging exists
         return 2
@@ -53,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.set_threshold(50_000, 20, 100)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run(config))
+            return runner.run(run(config, read))
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2

@@ -39,8 +39,8 @@ def status(node: Node) -> NodeStatus:
             for peer in raft.peers
         ],
         load=load, recovery=node.parts.recovery.status(node.parts.keeper.run), install=node.installs.view(),
-        limits=_numbers(node.config.limits),
-        modes=node.modes.view(), disk=node.disk.view(), versions=versions(),
+        limits=_numbers(node.config.limits), links=node.links.view(), modes=node.modes.view(), disk=node.disk.view(),
+        versions=versions(),
         uptime_ms=node.monotonic_ms() - node.started_ms,
     )  # fmt: skip
 

@@ -89,7 +89,7 @@ class Retirement:
         if led:
             await self._hand_over()
         handed = self._loop.time()
-        node.stop_listening()
+        node.listeners.close()
         await self._until(self._is_led, SETTLE_S)
         connections = len(node.router.connections)
         await self._send_away()

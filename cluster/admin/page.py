@@ -66,6 +66,11 @@ async function refresh() {
       ["node", "on its disk up to", "entries behind", "connected"],
       ...s.peers.map((p) => [p.node, p.match_index, p.lag_entries, p.connected ? "yes" : "no"]),
     ]));
+    if (s.links.length) tables.push(table("Links", [
+      ["to", "state", "for", "round trip", "reason"],
+      ...s.links.map((l) => [l.peer, l.state, `${(l.age_ms / 1000).toFixed(1)} s`,
+        l.round_trip_ms === null ? "-" : `${l.round_trip_ms} ms`, l.finding || l.reason]),
+    ]));
     document.getElementById("tables").replaceChildren(...tables);
   } catch (error) {
     note.textContent = `The node does not answer: ${error.message}`; note.className = "bad";

@@ -11,6 +11,7 @@ from cluster.alarms import Alarm, Alarms
 from cluster.disk_space import DiskView
 from cluster.install.progress import InstallView
 from cluster.modes.service import ModesView
+from cluster.peer.links import LinkView
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
     from cluster.metrics import NodeMetrics
+    from cluster.peer.links import Links
+    from cluster.reload import ReloadView
     from cluster.repair.service import Repairs
     from cluster.retention.service import Retention
     from cluster.services import ProposeResult
@@ -144,6 +147,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator must know now, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
+    links: list[LinkView] = []
+    """What this node's links to the others are doing."""
     load: LoadStatus
     recovery: RecoveryStatus
     install: InstallView = InstallView()
@@ -181,6 +186,7 @@ class AdminPort(Protocol):
     consistency: Consistency
     scrubber: Scrubber
     backups: Backups
+    links: Links
     retention: Retention
     membership: MembersService
     changes: MemberChanges
@@ -214,6 +220,9 @@ class AdminPort(Protocol):
 
     def transfer(self, to: NodeId) -> None:
         """Starts to hand leadership over; it shows in `leader_id`. Raises RaftLogError if it cannot start."""
+
+    def reload(self) -> ReloadView:
+        """Reads the configuration again. Raises ConfigError, having changed nothing."""
 
     def members(self, group: str) -> list[MemberView]:
         """Connected consumers of a group; [] if there are none or no such group."""

@@ -7,14 +7,29 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.admin import backup, consistency, faults, groups, members, messages, metadata, node, page, recovery, retention, topics
+from cluster.admin import (
+    backup,
+    consistency,
+    faults,
+    groups,
+    links,
+    members,
+    messages,
+    metadata,
+    node,
+    page,
+    recovery,
+    retention,
+    topics,
+)
 from cluster.admin.call import Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
 from cluster.consistency import views
 from cluster.consistency.scrub import ScrubView
-from cluster.retention.views import RetentionRun, RetentionView
 from cluster.members import views as membership
+from cluster.reload import ReloadView
+from cluster.retention.views import RetentionRun, RetentionView
 
 
 class Serves(Enum):
@@ -65,6 +80,8 @@ async def get_page(call: Call) -> Raw:
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", node.get_health, node.HealthView, statuses=(200, 503)),
     Route("GET", "/v1/status", node.get_status, NodeStatus),
+    Route("GET", "/v1/links", links.get_links, links.LinksView),
+    Route("POST", "/v1/config/reload", links.reload_config, ReloadView),
     Route("GET", "/v1/recovery", recovery.get_recovery, recovery.RecoveryView),
     Route("GET", "/v1/topics", topics.list_topics, topics.TopicsView, Serves.READ),
     Route(

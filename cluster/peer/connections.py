@@ -84,7 +84,11 @@ class Inlet(asyncio.Protocol):
         self.peer: NodeId | None = None
         """Who it is, once its handshake was accepted."""
         self._refused = False
-        self._channel = ""
+        self.channel = ""
+        self.reads = 0
+        """How often something came."""
+        self.ping_interval_ms = 0
+        """How often the peer says that it sends a PING; 0 while it has sent none."""
         self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -100,6 +104,7 @@ class Inlet(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Dispatches every complete frame."""
+        self.reads += 1
         try:
             peer = self.peer
             if peer is None:
@@ -146,8 +151,8 @@ class Inlet(asyncio.Protocol):
             self.refuse(refusal)
             return
         self.peer = NodeId(header[2])
-        self._channel = header[5]
-        self._owner.on_hello(self.peer, self._channel, header)
+        self.channel = header[5]
+        self._owner.on_hello(self.peer, self.channel, header)
 
     def refuse(self, refusal: Refusal) -> None:
         """Tells the peer why, and hears no more of it."""
@@ -162,4 +167,4 @@ class Inlet(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self.peer is not None:
-            self._owner.on_inlet_closed(self.peer, self._channel)
+            self._owner.on_inlet_closed(self.peer, self.channel)

@@ -12,7 +12,8 @@ import asyncio
 import ipaddress
 import logging
 import socket as socket_module
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
@@ -23,7 +24,7 @@ from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BULK", "CONTROL", "Handlers", "Inlet", "Link", "Membership", "PeerTransport"]
+__all__ = ["BULK", "CONTROL", "Handlers", "HeartbeatNet", "Inlet", "Link", "Membership", "PeerTransport"]
 
 OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
@@ -45,12 +46,21 @@ class Handlers(NamedTuple):
     """A peer does not let this node in."""
 
 
+class HeartbeatNet(NamedTuple):
+    """A network of its own for heartbeats, votes and acknowledgements: the control connections."""
+
+    bind: Address | None = None
+    """Where this node listens for them besides its peer port."""
+    addresses: Mapping[NodeId, Address] = MappingProxyType({})
+    """Where it dials peers for them; others at their peer port."""
+
+
 class PeerTransport:
     """Implements `raft_driver.Transport`, and carries forwarded requests."""
 
     def __init__(
         self, membership: Membership, addresses: Addresses, bind: Address, incarnation: int = 0,
-        advertised: Address | None = None,
+        advertised: Address | None = None, heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
     ) -> None:  # fmt: skip
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
@@ -65,7 +75,10 @@ class PeerTransport:
         self._advertised = advertised
         self._bind = bind
         self._handlers: Handlers | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._heartbeats = heartbeats
+        self.dial_errors: dict[NodeId, str] = {}
+        """Peer -> why the last dial failed; nobody who was reached since."""
         self._diallers: dict[NodeId, list[asyncio.Task[None]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._incarnations: dict[NodeId, object] = {}
@@ -73,9 +86,11 @@ class PeerTransport:
         self._closing = False
 
     async def start(self, handlers: Handlers) -> None:
-        """Listens and starts dialling. Raises OSError if the port cannot be bound."""
+        """Listens and starts dialling. Raises OSError if a port cannot be bound."""
         self._handlers = handlers
-        self._server = await asyncio.get_running_loop().create_server(lambda: Inlet(self), *self._bind)
+        loop = asyncio.get_running_loop()
+        for bind in dict.fromkeys([self._bind, *([self._heartbeats.bind] if self._heartbeats.bind else [])]):
+            self._servers.append(await loop.create_server(lambda: Inlet(self), *bind))
         self._dial_all()
 
     async def close(self) -> None:
@@ -88,8 +103,8 @@ class PeerTransport:
         for transport in [link.transport for link in self.links.values()] + [i.transport for i in self.inlets]:
             if transport is not None:
                 transport.abort()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     def set_members(self, membership: Membership, addresses: Addresses) -> None:
         """The members have changed: new ones are dialled, those that left are told so, links to old addresses end."""
@@ -103,7 +118,7 @@ class PeerTransport:
             if left is not None:
                 reason = f"node {inlet.peer} was removed from this cluster at entry {left.since}"
                 inlet.refuse(Refusal(reason, REMOVED, left.since))
-        if self._server is not None:
+        if self._servers:
             self._dial_all()
 
     def _dial_all(self) -> None:
@@ -129,6 +144,10 @@ class PeerTransport:
             parts.setdefault((message.to_id, channel), []).extend(encode_message(message))
         for (peer, channel), data in parts.items():
             self._write(peer, channel, data)
+
+    def send_on(self, peer: NodeId, channel: str, kind: Kind, header: list[Any]) -> bool:
+        """Sends a frame without payload on that channel; False if the peer cannot be reached there now."""
+        return self._write(peer, channel, [pack(kind, header)])
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         """Sends a forwarded request or its reply; False if the peer cannot be reached now."""
@@ -156,26 +175,36 @@ class PeerTransport:
     async def _dial(self, peer: NodeId, channel: str) -> None:
         loop = asyncio.get_running_loop()
         delay, attempt = REDIAL_MIN_S, 0
-        while addresses := self.roster.addresses_of(peer):
+        while addresses := self._addresses(peer, channel):
             host, port = addresses[attempt % len(addresses)]
             try:
                 async with asyncio.timeout(DIAL_S):
                     _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
             except OSError as error:
                 logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
+                self.dial_errors[peer] = f"{host}:{port}: {error or 'no answer'}"
                 attempt += 1
             else:
                 started = loop.time()
+                if peer in self._heartbeats.addresses:
+                    attempt = 0  # theirs first, whatever served meanwhile
+                self.dial_errors.pop(peer, None)
                 await link.lost
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S
             await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay)
             delay = min(REDIAL_MAX_S, delay * 2)
 
+    def _addresses(self, peer: NodeId, channel: str) -> tuple[Address, ...]:
+        """Where to dial, in this order. Heartbeats go over the peer port when their own address cannot be reached."""
+        known = self.roster.addresses_of(peer)
+        own = self._heartbeats.addresses.get(peer) if channel == CONTROL and known else None
+        return known if own is None else tuple(dict.fromkeys((own, *known)))
+
     async def _leave_old_address(self, peer: NodeId) -> None:
         """Drops links to an address that none of the peer's names has any more: the dialler makes new ones at once."""
         addresses: set[str] = set()
-        for host, port in self.roster.addresses_of(peer):
+        for host, port in self._addresses(peer, CONTROL):
             try:
                 rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket_module.SOCK_STREAM)
             except OSError as error:
@@ -211,7 +240,7 @@ class PeerTransport:
                 for link in [link for (to, _), link in self.links.items() if to == peer]:
                     link.abort()
             self._incarnations[peer] = incarnation
-        if channel != CONTROL or all(_is_address(host) for host, _ in self.roster.addresses_of(peer)):
+        if channel != CONTROL or all(_is_address(host) for host, _ in self._addresses(peer, CONTROL)):
             return
         looking = self._leave_old_address(peer)
         task = asyncio.get_running_loop().create_task(looking, name=f"look up node {peer}")

@@ -50,6 +50,10 @@ class Kind(IntEnum):
     """[]: tell me for a while what you write (`cluster.modes.written`)"""
     WRITTEN = 7
     """[term, index]: handed to the operating system up to here"""
+    PING = 8
+    """[channel, number, ms between two of the sender's]: answered on the same channel (`cluster.peer.links`)"""
+    PONG = 9
+    """[channel, number of the PING]"""
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
     APPEND_ENTRIES = 18
@@ -60,7 +64,7 @@ class Kind(IntEnum):
     INSTALL_SNAPSHOT = 23
 
 
-NODE_KINDS = frozenset(range(Kind.FORWARD, Kind.WRITTEN + 1))
+NODE_KINDS = frozenset(range(Kind.FORWARD, Kind.PONG + 1))
 """What the node handles itself; every other kind is a Raft message."""
 
 

@@ -63,8 +63,8 @@ class Progress:
     """
 
     __slots__ = (
-        "acked_round", "fit", "inflights", "match_index", "next_index", "probe_sent", "recent_active", "sent_commit",
-        "state", "was_active",
+        "acked_round", "fit", "held", "inflights", "match_index", "next_index", "probe_sent", "recent_active",
+        "sent_commit", "state", "was_active",
     )  # fmt: skip
 
     def __init__(self, next_index: int, inflights: Inflights) -> None:
@@ -86,6 +86,8 @@ class Progress:
         self.acked_round = 0
         """Newest heartbeat round (ReadIndex) it echoed in this term."""
         self.inflights = inflights
+        self.held = False
+        """What it needs comes from the disk, and the budget for that is used up."""
 
     @property
     def paused(self) -> bool:

@@ -29,10 +29,10 @@ class Raft:
     """One member of one group."""
 
     __slots__ = (
-        "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "holds", "id", "install", "leader_id",
-        "log", "log_time", "members", "messages", "messages_after_persist", "monotonic_ms", "reads", "replication_due",
-        "rng", "role", "term", "term_start_index", "transfer", "transfer_elapsed", "transferee", "vote", "vote_clocks",
-        "vote_withheld_since", "votes", "wall_ms",
+        "catch_up_budget", "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "holds", "id",
+        "install", "leader_id", "log", "log_time", "members", "messages", "messages_after_persist", "monotonic_ms",
+        "reads", "replication_due", "rng", "role", "term", "term_start_index", "transfer", "transfer_elapsed",
+        "transferee", "vote", "vote_clocks", "vote_withheld_since", "votes", "wall_ms",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,8 @@ class Raft:
         self.holds: set[str] = set()
         """Why it must not campaign; the vote is still given truthfully (fit.py)."""
         self.vote_withheld_since = vote_withheld_since
+        self.catch_up_budget: int | None = None
+        """Bytes from the disk that followers may still be sent; None for no limit. The driver grants them."""
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY

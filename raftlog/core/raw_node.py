@@ -360,6 +360,25 @@ class RawNode:
         """Index of the no-op of the term this node leads or last led: the first index of its own; -1 if never."""
         return self.raft.term_start_index
 
+    @property
+    def catch_up_budget(self) -> int | None:
+        """Bytes that followers may still be sent from the disk: what is too old for memory. None for no limit.
+
+        The driver sets it anew as time passes; one message may bring it below 0. Entries in memory never wait for it.
+        """
+        return self.raft.catch_up_budget
+
+    @catch_up_budget.setter
+    def catch_up_budget(self, budget: int | None) -> None:
+        self.raft.catch_up_budget = budget
+        if self.raft.role is Role.LEADER and (budget is None or budget > 0):
+            replication.resume_held(self.raft)
+
+    @property
+    def catch_up_waits(self) -> bool:
+        """A follower waits for the budget."""
+        return self.raft.role is Role.LEADER and any(peer.held for peer in self.raft.members.peers.values())
+
     def log_time_ms(self) -> int:
         """Log time now on a leader (log_time.py); elsewhere the timestamp of the last entry. Never below that."""
         raft = self.raft

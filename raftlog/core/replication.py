@@ -17,10 +17,25 @@ def broadcast(raft: Raft) -> None:
 
 
 def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
-    """Sends entries until the follower has them all or its window is full."""
+    """Sends entries until the follower has them all, its window is full, or it has to wait for the budget."""
+    progress.held = False
     while progress.next_index <= raft.log.tail.index and not progress.paused:
-        if not _send(raft, node, progress, with_entries=True):
+        if _is_held(raft, progress) or not _send(raft, node, progress, with_entries=True):
             return
+
+
+def _is_held(raft: Raft, progress: Progress) -> bool:
+    """Whether it has to wait for the catch-up budget; what is in memory, as live traffic is, never waits."""
+    budget = raft.catch_up_budget
+    progress.held = budget is not None and budget <= 0 and progress.next_index < raft.log.cache.first_index
+    return progress.held
+
+
+def resume_held(raft: Raft) -> None:
+    """There is budget again: whoever waited for it goes on."""
+    for node, progress in raft.members.peers.items():
+        if progress.held:
+            fill_window(raft, node, progress)
 
 
 def probe(raft: Raft, node: NodeId, progress: Progress) -> None:
@@ -59,8 +74,11 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
         trimmed(raft)  # the disk is ahead of what the core was told; the next heartbeat reply brings it here again
         return False
     last_index = next_index - 1 + len(entries)
+    size = entries[-1].end_position - entries[0].position if entries else 0
+    if raft.catch_up_budget is not None and next_index < log.cache.first_index:
+        raft.catch_up_budget -= size
     raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
-    progress.sent(last_index, entries[-1].end_position - entries[0].position if entries else 0)
+    progress.sent(last_index, size)
     progress.sent_commit = max(progress.sent_commit, min(log.commit_index, last_index))
     return True
 

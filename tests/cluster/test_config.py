@@ -147,10 +147,11 @@ WRONG_VALUES = [
      "did you mean tick_ms?"),
     ("topics.zzz", 5, "unknown key topics.zzz", "[topics] has auto_create, default_queues",
      "use one of: auto_create, default_queues"),
-    ("peers.0.prot", 5, "unknown key peers.0.prot", "[peers.0] has id, host, port, admin, listeners",
+    ("peers.0.prot", 5, "unknown key peers.0.prot",
+     "[peers.0] has id, host, port, heartbeat_host, heartbeat_port, admin, listeners",
      "did you mean port?"),
     ("rafft.tick_ms", 5, "unknown section rafft",
-     "a configuration has node, cluster, peers, listeners, peer, admin, raft, log, limits, send, topics, index, "
+     "a configuration has node, cluster, peers, listeners, peer, ha, admin, raft, log, limits, send, topics, index, "
      "offsets, dedup, backup, retention, repair, consistency, modes, failpoints, log_output", "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 1 to 10000",
      "write, for example: tick_ms = 50"),

@@ -10,6 +10,8 @@ import pytest
 
 from cluster.admin.port import RecoveryStatus
 from cluster.metrics import LoopLagSampler, NodeMetrics
+from cluster.peer.link_metrics import LinkFigures
+from cluster.peer.link_state import LinkState
 from cluster.services import Outcome
 from raftlog.types import NodeId, Role
 
@@ -145,6 +147,9 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.retention.trimmed("age")
     metrics.alarms(["log_damage"])
     metrics.repair.failed(NodeId(2))
+    metrics.links.expired(NodeId(2), "dialled")
+    metrics.links.changed(NodeId(2), LinkState.READY)
+    metrics.links.show([LinkFigures(NodeId(2), LinkState.READY, 1, 1.0)])
     metrics.install.failed(NodeId(2))
     metrics.install.received("log", 1)
     started = RecoveryStatus(

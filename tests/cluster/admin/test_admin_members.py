@@ -41,7 +41,8 @@ async def test_what_a_new_node_is_made_from(client: Any) -> None:
     assert base64.b64decode(view["genesis"]) == b"genesis"
     assert (view["cluster_id"], view["group"], view["next_id"], view["taken_ids"]) == (CLUSTER, 1, 4, [1, 2, 3])
     assert view["peers"][2] == {
-        "id": 3, "host": "127.0.0.1", "port": 10903, "admin": "127.0.0.1:9603", "listeners": {}
+        "id": 3, "host": "127.0.0.1", "port": 10903, "admin": "127.0.0.1:9603", "listeners": {},
+        "heartbeat_host": "", "heartbeat_port": 0,
     }  # fmt: skip
 
 

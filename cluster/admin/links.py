@@ -1,0 +1,37 @@
+"""/v1/links: what the links to the other nodes are doing; /v1/config/reload: reading the configuration again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cluster.admin.call import Call
+from cluster.admin.errors import ApiError
+from cluster.config import ConfigError
+from cluster.peer.links import LinkView
+from cluster.reload import ReloadView
+
+
+class LinksView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/links`."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    leader: int | None
+    links: list[LinkView]
+
+
+async def get_links(call: Call) -> LinksView:
+    """State, age and reason of the link to each other node, as this node sees it."""
+    return LinksView(
+        node=call.port.config.node.id, leader=call.port.leader_id() or None, links=call.port.links.view()
+    )
+
+
+async def reload_config(call: Call) -> ReloadView:
+    """Reads the configuration again; a bad one changes nothing."""
+    try:
+        return call.port.reload()
+    except ConfigError as error:
+        raise ApiError("refused", f"{error.what}; {error.why}; nothing was changed", error.fix) from None

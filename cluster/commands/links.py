@@ -1,0 +1,120 @@
+"""`raftmq links`: what the links between nodes are doing. `raftmq reload`: have nodes read their files again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.common import console, data_option, json_option, print_json
+from cluster.local_errors import ExitCode, LocalError
+
+_COLOURS = {"TRANSFER": "green", "HANDSHAKE": "cyan", "READY": "yellow", "SUSPEND": "dim", "SHUTDOWN": "red"}
+
+
+@click.command()
+@data_option
+@admin_option
+@json_option
+def links(data: str | None, admin: str | None, as_json: bool) -> int:
+    """Show the links between the nodes, as each of them sees its own.
+
+    READY: connected, nothing heard. HANDSHAKE: finding out where the log goes on. TRANSFER: entries and
+    acknowledgements flow. SUSPEND: nothing is to flow, for the reason given. SHUTDOWN: not connected. Ends with 1 if a
+    link was READY for more than 10 s, with 4 if no node answers.
+    """
+    views = [view for address in admin_addresses(admin, data) if (view := _links_of(address)) is not None]
+    if not views:
+        why = "none runs, or they listen elsewhere"
+        raise LocalError("no node answers", why, "raftmq status", ExitCode.UNREACHABLE)
+    if as_json:
+        print_json({"schema": 1, "nodes": views})
+    else:
+        _print(views)
+    findings = [link["finding"] for view in views for link in view["links"] if link["finding"]]
+    return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _links_of(address: str) -> dict[str, Any] | None:
+    try:
+        return AdminApi([address]).local("/v1/links")
+    except LocalError as error:
+        if error.exit_code is ExitCode.UNREACHABLE:
+            return None
+        raise
+
+
+def _print(views: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("from", "to", "state", "for", "round trip", "behind", "reason"):
+        table.add_column(title, justify="right" if title in ("from", "to", "for", "round trip", "behind") else "left")
+    for view in views:
+        for link in view["links"]:
+            trip, lag = link["round_trip_ms"], link["lag_entries"]
+            table.add_row(
+                str(view["node"]), str(link["peer"]), f"[{_COLOURS[link['state']]}]{link['state']}[/]",
+                _age(link["age_ms"]), "-" if trip is None else f"{trip:g} ms", "-" if lag is None else str(lag),
+                link["reason"],
+            )  # fmt: skip
+    out = console()
+    out.print(table)
+    for view in views:
+        for link in view["links"]:
+            if link["finding"]:
+                out.print(f"node {view['node']}: {link['finding']}", markup=False, style="red", soft_wrap=True)
+
+
+def _age(age_ms: int) -> str:
+    seconds = age_ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+@click.command()
+@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@data_option
+@admin_option
+@json_option
+def reload(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Have running nodes read their configuration again.
+
+    Keys that may change while a node runs are listed in docs/configuration.md; others are named and wait for a restart.
+    A file that cannot be used changes nothing. Ends with 5 if a node refused its file, with 4 if no node answers.
+    """
+    asked = [
+        (view["node"], AdminApi([address]))
+        for address in admin_addresses(admin, data)
+        if (view := _links_of(address)) is not None and node in (None, view["node"])
+    ]
+    if not asked:
+        which = "no node answers" if node is None else f"node {node} does not answer"
+        raise LocalError(which, "it does not run, or is not of this cluster", "raftmq status", ExitCode.UNREACHABLE)
+    views, refusals = [], []
+    for number, api in asked:
+        try:
+            views.append(api.post("/v1/config/reload", {}))
+        except LocalError as refusal:
+            refusals.append((number, refusal))
+    if as_json:
+        print_json({"schema": 1, "nodes": views, "refused": [{"node": n, "why": str(e)} for n, e in refusals]})
+    else:
+        for view in views:
+            _print_reload(view)
+    if refusals:
+        number, error = refusals[0]
+        raise LocalError(f"node {number}: {error.what}", error.why, error.fix, ExitCode.REFUSED)
+    return ExitCode.OK
+
+
+def _print_reload(view: dict[str, Any]) -> None:
+    number = view["node"]
+    if not view["applied"] and not view["needs_restart"]:
+        click.echo(f"node {number}: nothing has changed")
+    for change in view["applied"]:
+        click.echo(f"node {number}: {change['key']} is {change['after']} now (was {change['before']})")
+    for change in view["needs_restart"]:
+        click.echo(f"node {number}: {change['key']} waits for a restart: raftmq restart {number}")

@@ -1,0 +1,51 @@
+"""What peers that catch up may take from this node: a token bucket over all of them, [ha] catch_up_bytes_per_second.
+
+Only entries that come back from the disk count (raftlog/core/replication.py): what was proposed lately is in memory and
+goes to everybody at once. While nothing is proposed, nobody is in the way of whoever catches up, and it gets more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftlog.core.raw_node import RawNode
+
+IDLE_MS = 1000
+IDLE_FACTOR = 4
+"""So much more may be taken when nothing has been proposed for IDLE_MS."""
+BURST_S = 0.25
+"""What may be saved up, in seconds of the rate: a bucket that was left alone is no licence to flood."""
+
+
+class CatchUp:
+    """Grants bytes to the core by the clock. Event loop only."""
+
+    def __init__(self, raw: RawNode, bytes_per_second: int, wake: Callable[[], None]) -> None:
+        """`bytes_per_second`: 0 for no limit; may be replaced while the node runs."""
+        self._raw = raw
+        self._wake = wake
+        self.bytes_per_second = bytes_per_second
+        self._granted_ms: int | None = None
+        self._tail_index = -1
+        self._idle_since_ms = 0
+
+    def tick(self, now_ms: int) -> None:
+        """Grants what has come together since the last time."""
+        raw, rate = self._raw, self._rate(now_ms)
+        waits = raw.catch_up_waits
+        if not rate:
+            raw.catch_up_budget = None
+            self._granted_ms = None
+        else:
+            since_ms = now_ms if self._granted_ms is None else self._granted_ms
+            left = raw.catch_up_budget if raw.catch_up_budget is not None else 0
+            raw.catch_up_budget = min(left + rate * (now_ms - since_ms) // 1000, int(rate * BURST_S))
+            self._granted_ms = now_ms
+        if waits:
+            self._wake()
+
+    def _rate(self, now_ms: int) -> int:
+        if self._raw.last_index != self._tail_index:
+            self._tail_index, self._idle_since_ms = self._raw.last_index, now_ms
+        idle = now_ms - self._idle_since_ms >= IDLE_MS
+        return self.bytes_per_second * IDLE_FACTOR if idle else self.bytes_per_second

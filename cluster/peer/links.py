@@ -1,0 +1,299 @@
+"""Looks after the links to peers: says what each is doing and since when, and ends connections that carry nothing.
+
+Raft's heartbeats show that a leader and its followers hear each other, on one of the two connections in each direction.
+Here every connection is tried: each node sends a PING on both connections that it dialled, and the peer answers each
+with a PONG on its own. What was cut without a FIN (a half-open connection) shows within [ha] housekeeping_interval_ms
+on the side that dialled and client_heartbeat_timeout_ms on the side that accepted; it is closed, and dialled again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cluster.clock import Clock
+from cluster.peer.catch_up import CatchUp
+from cluster.peer.connections import BULK, CONTROL, Inlet, Link
+from cluster.peer.link_metrics import LinkFigures, LinkMetrics
+from cluster.peer.link_state import Evidence, LinkState, judge
+from cluster.peer.transport import HeartbeatNet, PeerTransport
+from cluster.peer.wire import Kind, WireError
+from raftlog.core.raw_node import RawNode
+from raftlog.core.status import PeerStatus
+from raftlog.types import NodeId, Role
+
+if TYPE_CHECKING:
+    from cluster.config import Config, HaSection
+
+logger = logging.getLogger(__name__)
+
+KINDS = frozenset({Kind.PING, Kind.PONG})
+LOOK_EVERY_MS = 200
+READY_FINDING_MS = 10_000
+"""A link that is READY for so long is worth a word: nothing comes back."""
+_PATIENCE = 3
+"""Heartbeats that may be missing before a link counts as paused."""
+
+
+class LinkView(msgspec.Struct, frozen=True, kw_only=True):
+    """One link as this node sees it."""
+
+    peer: int
+    state: str
+    """READY, HANDSHAKE, TRANSFER, SUSPEND or SHUTDOWN."""
+    since_ms: int
+    """When it went into that state, milliseconds since the Unix epoch."""
+    age_ms: int
+    reason: str
+    """Why it is not TRANSFER; "" if it is."""
+    control: bool
+    """The connection for heartbeats, votes and acknowledgements stands."""
+    bulk: bool
+    """The connection for entries and forwarded requests stands."""
+    silent_ms: int | None
+    """Since something was heard of the peer; None: never."""
+    round_trip_ms: float | None
+    """Of the last PING that was answered."""
+    match_index: int | None
+    """Highest index known to be on its disk; None unless this node leads."""
+    lag_entries: int | None
+    finding: str = ""
+    """What an operator should look at."""
+
+
+def heartbeat_net(config: Config) -> HeartbeatNet:
+    """Where heartbeats go besides the peer ports: [peer] heartbeat_* and those of [[peers]]."""
+    found = {
+        NodeId(peer.id): (peer.heartbeat_host or peer.host, peer.heartbeat_port or peer.port)
+        for peer in config.peers
+        if peer.id != config.node.id and (peer.heartbeat_host or peer.heartbeat_port)
+    }
+    return HeartbeatNet(config.peer.heartbeat, found)
+
+
+class _Record:
+    """What is remembered of one peer."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.state = LinkState.SHUTDOWN
+        self.reason = ""
+        self.since_ms = now_ms
+        self.ready_since_ms = now_ms
+        self.expired = False
+        """Its connections were given up here, and nothing was heard of it since."""
+        self.made: dict[str, tuple[Link, int]] = {}
+        """Channel -> its connection, and when that was seen first."""
+        self.pongs: dict[str, int] = {}
+        """Channel -> when its last PING was answered."""
+        self.reads = 0
+        self.heard_ms: int | None = None
+        self.round_trip_ms: float | None = None
+        self.match_index = -1
+        self.moved_ms = now_ms
+        self.progress: PeerStatus | None = None
+
+
+class Links:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self, transport: PeerTransport, raw: RawNode, clock: Clock, ha: HaSection, metrics: LinkMetrics,
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`wake`: has the driver look at the core."""
+        self._transport = transport
+        self._raw = raw
+        self._clock = clock
+        self._metrics = metrics
+        self._records: dict[NodeId, _Record] = {}
+        self._inlets: dict[Inlet, tuple[int, int]] = {}
+        """Inlet -> (what it had read, when that was seen to change)."""
+        self._asked: dict[int, float] = {}
+        """Number of a PING under way -> when it left."""
+        self._number = 0
+        self._look_due_ms = 0
+        self._ping_due_ms = 0
+        self._catch_up = CatchUp(raw, ha.catch_up_bytes_per_second, wake)
+        self._ha = ha
+
+    def reload(self, ha: HaSection) -> None:
+        """Other settings from now on."""
+        self._ha = ha
+        self._catch_up.bytes_per_second = ha.catch_up_bytes_per_second
+        self._ping_due_ms = 0
+
+    # --- by the clock ------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Looks, asks, judges and grants, as each is due."""
+        self._catch_up.tick(now_ms)
+        if now_ms < self._look_due_ms:
+            return
+        self._look_due_ms = now_ms + LOOK_EVERY_MS
+        self._look_at_connections(now_ms)
+        self._expire(now_ms)
+        if now_ms >= self._ping_due_ms:
+            self._ping_due_ms = now_ms + self._ha.send_heartbeat_interval_ms
+            self._ask_all(now_ms)
+        self._judge_all(now_ms)
+
+    def _look_at_connections(self, now_ms: int) -> None:
+        peers = self._transport.roster.peers()
+        self._records = {peer: self._records.get(peer) or _Record(now_ms) for peer in peers}
+        reads: dict[NodeId, int] = {}
+        seen: dict[Inlet, tuple[int, int]] = {}
+        for inlet in self._transport.inlets:
+            before = self._inlets.get(inlet)
+            seen[inlet] = before if before is not None and before[0] == inlet.reads else (inlet.reads, now_ms)
+            if inlet.peer is not None:
+                reads[inlet.peer] = max(reads.get(inlet.peer, 0), seen[inlet][1])
+        self._inlets = seen
+        for peer, record in self._records.items():
+            heard_ms = reads.get(peer)
+            if heard_ms is not None and heard_ms > (-1 if record.heard_ms is None else record.heard_ms):
+                record.heard_ms, record.expired = heard_ms, False
+            self._look_at_links(peer, record, now_ms)
+
+    def _look_at_links(self, peer: NodeId, record: _Record, now_ms: int) -> None:
+        made: dict[str, tuple[Link, int]] = {}
+        for channel in (CONTROL, BULK):
+            link = self._transport.links.get((peer, channel))
+            if link is None:
+                continue
+            known = record.made.get(channel)
+            if known is not None and known[0] is link:
+                made[channel] = known
+            else:
+                made[channel] = (link, now_ms)
+                self._ask(peer, channel, now_ms)
+        record.made = made
+
+    def _expire(self, now_ms: int) -> None:
+        """Ends what was connected and through which nothing has come for too long."""
+        for peer, record in self._records.items():
+            for channel, (link, made_ms) in record.made.items():
+                unanswered_ms = now_ms - max(made_ms, record.pongs.get(channel, 0))
+                if unanswered_ms >= self._ha.housekeeping_interval_ms:
+                    logger.warning("node %d, %s: nothing came back for %d ms, closed", peer, channel, unanswered_ms)
+                    self._metrics.expired(peer, "dialled")
+                    record.expired = True
+                    link.abort()
+        for inlet, (_, heard_ms) in self._inlets.items():
+            patience_ms = max(self._ha.client_heartbeat_timeout_ms, _PATIENCE * inlet.ping_interval_ms)
+            if inlet.peer is not None and now_ms - heard_ms >= patience_ms and inlet.transport is not None:
+                logger.warning("node %d was silent for %d ms on a connection, closed", inlet.peer, now_ms - heard_ms)
+                self._metrics.expired(inlet.peer, "accepted")
+                inlet.transport.abort()
+
+    def _ask_all(self, now_ms: int) -> None:
+        oldest = now_ms - self._ha.housekeeping_interval_ms
+        self._asked = {number: at_ms for number, at_ms in self._asked.items() if at_ms > oldest}
+        for peer, record in self._records.items():
+            for channel in record.made:
+                self._ask(peer, channel, now_ms)
+
+    def _ask(self, peer: NodeId, channel: str, now_ms: int) -> None:
+        self._number += 1
+        self._asked[self._number] = 1000 * self._clock.monotonic_s()
+        interval_ms = self._ha.send_heartbeat_interval_ms
+        self._transport.send_on(peer, channel, Kind.PING, [channel, self._number, interval_ms])
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
+        """A PING or a PONG. Raises WireError."""
+        if len(header) < 2 or header[0] not in (CONTROL, BULK) or type(header[1]) is not int:
+            raise WireError("malformed heartbeat of a link")
+        channel, number = header[0], header[1]
+        if kind == Kind.PING:
+            self._on_ping(peer, channel, number, header)
+            return
+        asked_ms = self._asked.pop(number, None)
+        record = self._records.get(peer)
+        if asked_ms is not None and record is not None:
+            record.pongs[channel] = self._clock.monotonic_ms()
+            record.round_trip_ms = round(1000 * self._clock.monotonic_s() - asked_ms, 3)
+
+    def _on_ping(self, peer: NodeId, channel: str, number: int, header: list[Any]) -> None:
+        interval_ms = header[2] if len(header) > 2 and type(header[2]) is int else 0
+        for inlet in self._transport.inlets:
+            if inlet.peer == peer and inlet.channel == channel:
+                inlet.ping_interval_ms = interval_ms
+        self._transport.send_on(peer, channel, Kind.PONG, [channel, number])
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def _judge_all(self, now_ms: int) -> None:
+        leads = self._raw.role is Role.LEADER
+        progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
+        for peer, record in self._records.items():
+            record.progress = progress.get(peer)
+            self._note_acks(record, now_ms)
+            state, reason = judge(self._evidence(peer, record, now_ms))
+            if state is not record.state:
+                self._enter(peer, record, state, now_ms)
+            record.reason = reason
+
+    @staticmethod
+    def _note_acks(record: _Record, now_ms: int) -> None:
+        progress = record.progress
+        if progress is None or progress.match_index != record.match_index or not progress.lag:
+            record.match_index = progress.match_index if progress is not None else -1
+            record.moved_ms = now_ms
+
+    def _evidence(self, peer: NodeId, record: _Record, now_ms: int) -> Evidence:
+        connected_ms = min((made_ms for _, made_ms in record.made.values()), default=now_ms)
+        heard_ms = record.heard_ms
+        return Evidence(
+            missing=tuple(channel for channel in (CONTROL, BULK) if channel not in record.made),
+            error=self._transport.dial_errors.get(peer, ""),
+            heard=heard_ms is not None and heard_ms >= connected_ms,
+            silent_ms=now_ms - heard_ms if heard_ms is not None else 0,
+            patience_ms=_PATIENCE * self._ha.send_heartbeat_interval_ms,
+            leads=self._raw.leader_id == peer, progress=record.progress, stalled_ms=now_ms - record.moved_ms,
+            held=record.progress is not None and record.progress.held,
+        )  # fmt: skip
+
+    def _enter(self, peer: NodeId, record: _Record, state: LinkState, now_ms: int) -> None:
+        """A link that was given up here and is READY again has been so all the time."""
+        record.state, record.since_ms = state, now_ms
+        if state is LinkState.READY:
+            if record.expired:
+                record.since_ms = record.ready_since_ms
+            record.ready_since_ms = record.since_ms
+        self._metrics.changed(peer, state)
+        logger.debug("link to node %d: %s", peer, state.value)
+
+    # --- for people --------------------------------------------------------------------------------------------------
+
+    def view(self) -> list[LinkView]:
+        """Every link, by node id; the gauges follow."""
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        self._metrics.show(
+            LinkFigures(peer, record.state, now_ms - record.since_ms, record.round_trip_ms)
+            for peer, record in self._records.items()
+        )
+        return [self._view(peer, record, now_ms, wall_ms) for peer, record in sorted(self._records.items())]
+
+    def _view(self, peer: NodeId, record: _Record, now_ms: int, wall_ms: int) -> LinkView:
+        age_ms, progress = now_ms - record.since_ms, record.progress
+        return LinkView(
+            peer=peer, state=record.state.value, since_ms=wall_ms - age_ms, age_ms=age_ms, reason=record.reason,
+            control=CONTROL in record.made, bulk=BULK in record.made,
+            silent_ms=None if record.heard_ms is None else max(0, now_ms - record.heard_ms),
+            round_trip_ms=record.round_trip_ms,
+            match_index=progress.match_index if progress is not None else None,
+            lag_entries=progress.lag if progress is not None else None,
+            finding=self._finding(peer, record, age_ms),
+        )  # fmt: skip
+
+    def _finding(self, peer: NodeId, record: _Record, age_ms: int) -> str:
+        if record.state is not LinkState.READY or age_ms < READY_FINDING_MS:
+            return ""
+        return (
+            f"the link to node {peer} has been READY for {age_ms // 1000} s: this node reaches it and hears nothing of "
+            f"it; look at node {peer}'s log, and at what stands between it and this node's peer port"
+        )

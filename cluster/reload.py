@@ -1,0 +1,104 @@
+"""Reading the configuration again while the node runs (SIGHUP, `POST /v1/config/reload`).
+
+Only what stands in RELOADABLE changes; other differences are named and wait for a restart. A file that cannot be used
+changes nothing: the node goes on with what it has and says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from cluster.config import Config, ConfigError
+from cluster.toml_text import toml_value
+
+if TYPE_CHECKING:
+    from cluster.node import Node
+
+logger = logging.getLogger(__name__)
+
+RELOADABLE: Final = (
+    "ha.send_heartbeat_interval_ms",
+    "ha.housekeeping_interval_ms",
+    "ha.client_heartbeat_timeout_ms",
+    "ha.catch_up_bytes_per_second",
+    "log_output.level",
+)
+"""Keys that take effect without a restart (docs/configuration.md lists them)."""
+
+
+class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One key whose value is another one now."""
+
+    key: str
+    before: str
+    after: str
+
+
+class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading the configuration again changed."""
+
+    node: int
+    applied: list[KeyChange]
+    """In force from now on."""
+    needs_restart: list[KeyChange]
+    """Different in the file, and not in force."""
+
+
+def differences(old: Config, new: Config) -> list[KeyChange]:
+    """Every key that differs, in the order of the sections."""
+    found = []
+    for section in msgspec.structs.fields(Config):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        if isinstance(before, tuple):
+            if before != after:
+                found.append(KeyChange(key=section.name, before=f"{len(before)} tables", after=f"{len(after)} tables"))
+            continue
+        for field in msgspec.structs.fields(before):
+            one, other = getattr(before, field.name), getattr(after, field.name)
+            if one != other:
+                key = f"{section.name}.{field.name}"
+                found.append(KeyChange(key=key, before=toml_value(one), after=toml_value(other)))
+    return found
+
+
+def merged(old: Config, new: Config) -> Config:
+    """`old` with the reloadable keys of `new`."""
+    changed: dict[str, dict[str, Any]] = {}
+    for key in RELOADABLE:
+        section, name = key.split(".")
+        changed.setdefault(section, {})[name] = getattr(getattr(new, section), name)
+    sections = {section: replace(getattr(old, section), **values) for section, values in changed.items()}
+    return replace(old, **sections)
+
+
+def reload(node: Node) -> ReloadView:
+    """Reads the configuration again. Raises ConfigError, having changed nothing, if it cannot be used."""
+    read = node.environment.read_config
+    if read is None:
+        raise ConfigError(
+            "this node has no configuration to read again", "it was started by a program, not from a file",
+            "start it with raftmq serve --config FILE",
+        )  # fmt: skip
+    try:
+        new = read()
+    except ConfigError as error:
+        logger.error("the configuration cannot be used and stays as it was: %s", error)
+        raise
+    changes = differences(node.config, new)
+    node.config = merged(node.config, new)
+    node.links.reload(node.config.ha)
+    logging.getLogger().setLevel(node.config.log_output.level.upper())
+    view = ReloadView(
+        node=node.node_id,
+        applied=[change for change in changes if change.key in RELOADABLE],
+        needs_restart=[change for change in changes if change.key not in RELOADABLE],
+    )
+    for change in view.applied:
+        logger.info("configuration: %s is %s now, it was %s", change.key, change.after, change.before)
+    for change in view.needs_restart:
+        logger.warning("configuration: %s takes effect at the next start", change.key)
+    return view

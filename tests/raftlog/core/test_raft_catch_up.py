@@ -1,0 +1,112 @@
+"""The catch-up budget: entries from the disk wait for it, entries in memory never do."""
+
+from __future__ import annotations
+
+import random
+
+from raft_group import Disk, chain, members_of
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.raw_node import RawNode
+from raftlog.messages import AppendEntries, AppendEntriesReply, RequestVoteReply
+from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+OLD = 40
+NO_HINT = EntryId(0, -1)
+
+
+class Leader:
+    """Node 1 leads term 2 with a log whose first 40 entries are on disk only; node 3 has them, node 2 has nothing."""
+
+    def __init__(self) -> None:
+        entries = chain([1] * OLD)
+        disk = Disk(entries, HardState(1, NOBODY, 0))
+        self.frame = entries[-1].end_position - entries[-1].position
+        self.raw = RawNode(
+            RaftConfig(ONE, 1, append_bytes_max=2 * self.frame, pre_vote=False), hard_state=disk.hard_state, log=disk,
+            members=[members_of((1, 2, 3))], applied_index=0, rng=random.Random(1),
+        )  # fmt: skip
+        self.disk = disk
+        self.raw.campaign()
+        self.work()
+        for node in (ONE, THREE):
+            self.raw.step(RequestVoteReply(node, ONE, 2, True, False, 0))
+        assert self.raw.role is Role.LEADER
+        self.work()
+        self.accepts(THREE, OLD + 1)
+
+    def work(self) -> list[AppendEntries]:
+        """What the core wants sent, its own disk being quick."""
+        sent: list[AppendEntries] = []
+        while self.raw.has_ready():
+            ready = self.raw.ready()
+            if ready.entries:
+                self.disk.replace(ready.entries[0].index, ready.entries)
+                self.raw.persisted(ready.entries[-1].id)
+            if ready.committed_entries:
+                self.raw.applied(ready.committed_entries[-1].index)
+            sent += [m for m in ready.messages if isinstance(m, AppendEntries)]
+        return sent
+
+    def accepts(self, node: NodeId, match: int) -> list[AppendEntries]:
+        self.raw.step(AppendEntriesReply(node, ONE, 2, False, match, NO_HINT))
+        return self.work()
+
+    def lacks_all(self) -> list[AppendEntries]:
+        self.raw.step(AppendEntriesReply(TWO, ONE, 2, True, OLD, EntryId(0, 0)))
+        return self.work()
+
+    def bytes_of(self, messages: list[AppendEntries], node: NodeId) -> int:
+        return sum(len(m.entries) for m in messages if m.to_id == node) * self.frame
+
+
+def test_who_catches_up_gets_what_is_granted_and_goes_on_with_the_next_grant() -> None:
+    leader = Leader()
+    leader.raw.catch_up_budget = 5 * leader.frame
+    assert leader.bytes_of(leader.lacks_all(), TWO) == 2 * leader.frame, "one probe"
+    assert leader.bytes_of(leader.accepts(TWO, 2), TWO) == 4 * leader.frame, "one message may pass the budget"
+    assert -leader.frame <= leader.raw.catch_up_budget < 0
+    assert leader.raw.catch_up_waits
+    (two,) = [peer for peer in leader.raw.status().peers if peer.node_id == TWO]
+    assert two.held
+    assert not leader.accepts(TWO, 6), "answers of the follower bring it nothing more"
+    leader.raw.catch_up_budget = 0
+    assert not leader.work()
+    leader.raw.catch_up_budget = 3 * leader.frame
+    assert leader.bytes_of(leader.work(), TWO) == 4 * leader.frame
+    leader.raw.catch_up_budget = None
+    leader.work()
+    assert leader.raw.status().peers[0].next_index == OLD + 2
+    assert not leader.raw.catch_up_waits
+
+
+def test_live_entries_never_wait() -> None:
+    leader = Leader()
+    leader.raw.catch_up_budget = 0
+    assert leader.bytes_of(leader.lacks_all(), TWO) == 0
+    for number in range(5):
+        entry = leader.raw.propose(EntryType.MESSAGES, b"live", 2000)
+        sent = leader.work()
+        assert [m.entries[-1].index for m in sent if m.to_id == THREE] == [entry.index]
+        leader.accepts(THREE, entry.index)
+        assert leader.raw.commit_index == entry.index, number
+    leader.raw.catch_up_budget = None
+    leader.work()
+    leader.accepts(TWO, 2)
+    leader.accepts(TWO, OLD)
+    leader.raw.catch_up_budget = 0
+    entry = leader.raw.propose(EntryType.MESSAGES, b"live", 2000)
+    assert {m.to_id for m in leader.work() if m.entries and m.entries[-1].index == entry.index} == {TWO, THREE}
+
+
+def test_a_new_leader_takes_the_budget_over_and_a_follower_waits_for_nothing() -> None:
+    leader = Leader()
+    leader.raw.catch_up_budget = 0
+    leader.lacks_all()
+    waits = [leader.raw.catch_up_waits]
+    leader.raw.resign()
+    leader.work()
+    assert [*waits, leader.raw.catch_up_waits] == [True, False]
+    leader.raw.catch_up_budget = 1 << 20
+    assert not leader.work()
