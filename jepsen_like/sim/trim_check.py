@@ -124,6 +124,11 @@ class TrimCheck:
         if entry.type == EntryType.MESSAGES:
             for topic_id, queue_id, base, _, _, items in payload.decode(entry.payload).iter_runs():
                 positions = self._positions.setdefault((topic_id, queue_id), [])
+                if base != len(positions):
+                    self._report(
+                        "retention", f"entry {entry.index} adds offset {base} to queue {queue_id} of topic {topic_id}, "
+                        f"which goes on at {len(positions)}",
+                    )  # fmt: skip
                 positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
         elif entry.type == EntryType.TRIM:
             self._trim(machine, entry)
