@@ -106,11 +106,12 @@ class Parts:
         self.kv.on_corruption = found
 
     def membership(self) -> Membership:
-        """Who this node is and who the others are."""
-        identity = self.directory.identity
+        """Who this node is and who the others are; nobody, as long as it knows only those of an earlier cluster."""
+        identity, members = self.directory.identity, self.members
+        known = members.node_uuids if members.cluster_uuid == identity.cluster_uuid else {}
         return Membership(
             str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
-            {node_id: str(node_uuid) for node_id, node_uuid in self.members.node_uuids.items()},
+            {node_id: str(node_uuid) for node_id, node_uuid in known.items()},
         )  # fmt: skip
 
     def raw_node(self, config: Config, rng: random.Random) -> RawNode:

@@ -75,9 +75,11 @@ class MembersService:
         return self._places
 
     def handshake(self) -> Handshake:
-        """What nodes that connect are checked against."""
+        """What nodes that connect are checked against. A node that joins a cluster which went on from another one, and
+        has not received the entry that says so, knows nobody yet: the ids are those of other nodes by now."""
         identity, members = self.identity, self.in_force
-        known = {node: str(uuid) for each in self._counted() for node, uuid in each.node_uuids.items()}
+        counted = [each for each in self._counted() if each.cluster_uuid == identity.cluster_uuid]
+        known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
         removed = {voter.id: Removed(str(voter.uuid), members.index) for voter in members.removed}
         return Handshake(
             str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
