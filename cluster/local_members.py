@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from cluster.commands.admin_http import AdminApi
+from cluster.commands.admin_http import AdminApi, ApiRefusal
 from cluster.config import load
 from cluster.local import LocalCluster
 from cluster.local_config import plan_node, write_config_like
@@ -25,6 +26,10 @@ from cluster.members.joining import add_request, make_directory
 from raftlog.storage.fs import OsFileSystem
 
 POLL_S = 0.1
+LOCK_S = 60.0
+"""How long another command on the same directory is waited for."""
+ELECTED_S = 30.0
+"""How long a leader is waited for."""
 REMOVED = "removed"
 
 Tell = Callable[[str], object]
@@ -58,14 +63,32 @@ class LocalMembers:
 
     def members(self) -> dict[str, Any]:
         """`GET /v1/members`, from the leader."""
-        return self._api.get("/v1/members")
+        return self._patiently(lambda: self._api.get("/v1/members"))
+
+    def _patiently(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Asks again while a leader is elected. Raises LocalError: refused, unknown, or no leader for ELECTED_S."""
+        deadline = time.monotonic() + ELECTED_S
+        while True:
+            try:
+                return ask()
+            except LocalError as error:
+                passing = isinstance(error, ApiRefusal) and error.is_passing
+                if not passing and error.exit_code is not ExitCode.UNREACHABLE:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise
+            self._tell("waiting for a leader")
+            time.sleep(POLL_S)
+
+    def _is_member(self, node_id: int) -> bool:
+        return node_id in [member["id"] for member in self.members()["members"]]
 
     def add(self, *, node_id: int | None = None, learner: bool = False, replaces: int | None = None) -> Joined:
         """One more node with an empty disk: a learner that the leader promotes when it has caught up.
 
         With `learner` it stays one. Returns when it is what it is to be.
         """
-        with locked(self._cluster.data):
+        with _locked_in_turn(self._cluster.data):
             before = [node.id for node in self._cluster.nodes]
             try:
                 record = self._prepare(node_id, replaces)
@@ -90,18 +113,26 @@ class LocalMembers:
         """Takes a node out of the cluster, then stops it and sets its folder aside. Returns where that is now."""
         members = self.members()
         if node_id in [member["id"] for member in members["members"]]:
-            self._api.delete(f"/v1/members/{node_id}")
+            self._take_out(node_id)
         elif node_id not in [node.id for node in self._cluster.nodes]:
             raise _no_member(node_id, members)
-        with locked(self._cluster.data):
+        with _locked_in_turn(self._cluster.data):
             return self._set_aside(node_id)
+
+    def _take_out(self, node_id: int) -> None:
+        try:
+            self._patiently(lambda: self._api.delete(f"/v1/members/{node_id}"))
+        except LocalError as error:
+            # A leader that is taken out may be gone before it can say that it is.
+            if error.exit_code is not ExitCode.UNKNOWN or self._is_member(node_id):
+                raise
 
     # --- steps of joining --------------------------------------------------------------------------------------------
 
     def _prepare(self, node_id: int | None, replaces: int | None) -> NodeRecord:
         """The node's configuration, directory and place in cluster.json; an interrupted attempt's if there was one."""
         data, nodes = self._cluster.data, self._cluster.nodes
-        join = self._api.get("/v1/members/join")
+        join = self._patiently(lambda: self._api.get("/v1/members/join"))
         record = _unfinished(nodes, node_id, replaces, join)
         if record is None:
             self._tell("making the data directory")
@@ -120,12 +151,12 @@ class LocalMembers:
 
     def _join(self, record: NodeRecord, learner: bool) -> None:
         config = load(record.config_path)
-        join = self._api.get("/v1/members/join")
+        join = self._patiently(lambda: self._api.get("/v1/members/join"))
         identity = make_directory(OsFileSystem(), Path(config.node.data_dir), record.id, join, 0)
         self._tell(f"adding node {record.id}")
-        known = {member["id"] for member in self.members()["members"]}
-        if record.id not in known:
-            self._api.post("/v1/members", add_request(config, identity, auto_promote=not learner))
+        if not self._is_member(record.id):
+            request = add_request(config, identity, auto_promote=not learner)
+            self._patiently(lambda: self._api.post("/v1/members", request))
         if not is_running(record):
             self._tell(f"starting node {record.id}")
             self._cluster.start(record.id)
@@ -181,6 +212,22 @@ class LocalMembers:
         rest = [replace(node, replaces=None) if node.replaces == node_id else node for node in cluster.nodes]
         write_cluster(data, ClusterFile(rest).without(node_id))
         return target
+
+
+@contextmanager
+def _locked_in_turn(data: Path) -> Iterator[None]:
+    """`locked`, after whoever works on the directory now, such as a restart of another node. Raises LocalError."""
+    deadline = time.monotonic() + LOCK_S
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(data))
+                break
+            except LocalError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(POLL_S)
+        yield
 
 
 def _unfinished(

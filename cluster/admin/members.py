@@ -30,7 +30,7 @@ from cluster.members.views import (
     TransferView,
 )
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
-from raftlog.types import EntryId, NodeId
+from raftlog.types import NOBODY, EntryId, NodeId
 
 POLL_S = 0.01
 TRANSFER_WAIT_S_MIN = 2.0
@@ -126,10 +126,13 @@ async def drain_member(call: Call) -> DrainView:
         call.port.changes.drain(wanted.drain)
     except LocalError as error:
         raise _refused(error) from None
-    own = call.port.config.node.id
-    async with asyncio.timeout(_election_wait_s(call.port)):
-        while wanted.drain and call.port.leader_id() == own:  # noqa: ASYNC110 - rare, and the node has no event for it
-            await asyncio.sleep(POLL_S)
+    own, wait_s = call.port.config.node.id, _election_wait_s(call.port)
+    try:
+        async with asyncio.timeout(wait_s):
+            while wanted.drain and call.port.leader_id() in (own, NOBODY):  # noqa: ASYNC110 - rare, and no event for it
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s") from None
     return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.leader_id() or None)
 
 

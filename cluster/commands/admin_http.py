@@ -31,6 +31,20 @@ _EXIT_CODES = {
 }
 
 
+class ApiRefusal(LocalError):
+    """An error that the API answered with."""
+
+    def __init__(self, code: str, what: str, why: str, fix: str, exit_code: ExitCode) -> None:
+        super().__init__(what, why, fix, exit_code)
+        self.code = code
+        """As docs/http-api.md lists them."""
+
+    @property
+    def is_passing(self) -> bool:
+        """Nothing was changed, and nothing speaks against asking again in a moment."""
+        return self.code in ("no_leader", "not_leader", "leader_unreachable", "failed")
+
+
 def admin_option(command: F) -> F:
     """--admin: the HTTP API of a cluster that is not this machine's own."""
     return click.option(
@@ -131,7 +145,7 @@ def _broken(method: str, address: str, error: Exception, look: str) -> LocalErro
     )
 
 
-def _refused(answer: Any, look: str) -> LocalError:
+def _refused(answer: Any, look: str) -> ApiRefusal:
     """The API's own words; hints that speak HTTP are said as commands."""
     error = answer["error"]
     code, hint = error["code"], error["hint"]
@@ -143,10 +157,10 @@ def _refused(answer: Any, look: str) -> LocalError:
         hint = f"look first, then repeat it if need be: {look}"
     if code == "refused" and ": " in error["message"]:
         what, why = error["message"].split(": ", 1)
-        return LocalError(what, why, hint, ExitCode.REFUSED)
+        return ApiRefusal(code, what, why, hint, ExitCode.REFUSED)
     reason = {
         "not_found": "the cluster has nothing of that name",
         "exists": "nothing was changed",
         "unknown_outcome": "the outcome is unknown",
     }.get(code, "nothing was changed")
-    return LocalError(error["message"], reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+    return ApiRefusal(code, error["message"], reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
