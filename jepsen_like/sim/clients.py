@@ -90,11 +90,12 @@ def id_of(body: bytes) -> str:
     return body.split(b" ", 1)[0].decode()
 
 
-def foreign_send(topic: str, message_id: str, queue_id: int) -> dict[str, str]:
-    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY."""
+def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") -> dict[str, str]:
+    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY; `level`: of its acknowledgement."""
+    more = f"ACK_LEVEL\x01{level}\x02" if level else ""
     return {
         "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000", "h": "0",
-        "i": f"UNIQ_KEY\x01{message_id}\x02", "j": "0", "k": "false", "m": "false",
+        "i": f"UNIQ_KEY\x01{message_id}\x02{more}", "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
 
 

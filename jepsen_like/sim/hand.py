@@ -83,14 +83,14 @@ class Hand:
 
     # --- a client of others, at one node -----------------------------------------------------------------------------
 
-    def ask(self, node: str, count: int, size: int) -> None:
+    def ask(self, node: str, count: int, size: int, level: str = "") -> None:
         """Sends so many messages to one node, all at once, each once."""
         for _ in range(count):
-            self._begin(partial(self._ask, node, self._invoke(), size))
+            self._begin(partial(self._ask, node, self._invoke(), size, level))
 
-    async def _ask(self, node: str, op: Op, size: int) -> None:
+    async def _ask(self, node: str, op: Op, size: int, level: str) -> None:
         try:
-            reply = await self._call(node, TOPIC, op.value["id"], size)
+            reply = await self._call(node, TOPIC, op.value["id"], size, level)
         except OSError as error:
             self._failed(op, error)
             return
@@ -119,9 +119,9 @@ class Hand:
             ended = "ok" if reply.code == 0 else "unknown" if unknown else "no"
         foreign.attempts.append(Attempt(machine.host, incarnation, ended))
 
-    async def _call(self, node: str, topic: str, message_id: str, size: int) -> Reply:
-        link = await self._link(node)
-        return await link.call(SEND_CODE, foreign_send(topic, message_id, 0), body_of(message_id, size), timeout_s=4.0)
+    async def _call(self, node: str, topic: str, message_id: str, size: int, level: str = "") -> Reply:
+        link, fields = await self._link(node), foreign_send(topic, message_id, 0, level)
+        return await link.call(SEND_CODE, fields, body_of(message_id, size), timeout_s=4.0)
 
     async def _link(self, node: str) -> Connection:
         if self._links is None:

@@ -3,7 +3,7 @@
     nodes COUNT [option=value ...]      options of `options.Options`; no fault and no load but what the script says
     lead N                              leadership goes to N; goes on when N takes writes
     send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
-    ask N [COUNT] [body=BYTES] [later]  a foreign client sends at node N, all at once, each once
+    ask N [COUNT] [body=BYTES] [level=LEVEL] [later]  a foreign client sends at node N, all at once, each once
     offer N ID [later]                  a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
     commit N [later]                    the register's next value is committed through node N
     query N [anew] [later]              the register is read through node N (anew: on a connection of its own)
@@ -37,6 +37,7 @@ from __future__ import annotations
 import errno
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,7 @@ from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import Options, draw
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, Verdict, World
+from raftlog.errors import RaftLogError
 from raftlog.types import FLAG_ROLL, NodeId, Role
 
 OPERATION_S = 6.0
@@ -142,8 +144,8 @@ class Stage(World):
         self.hand.send(int(count), int(body))
         self._operation(later)
 
-    def do_ask(self, node: str, count: str = "1", *, body: str = "20", later: str = "") -> None:
-        self.hand.ask(self._machine(node).host, int(count), int(body))
+    def do_ask(self, node: str, count: str = "1", *, body: str = "20", level: str = "", later: str = "") -> None:
+        self.hand.ask(self._machine(node).host, int(count), int(body), level)
         self._operation(later)
 
     def do_offer(self, node: str, message_id: str, *, later: str = "") -> None:
@@ -186,7 +188,8 @@ class Stage(World):
         while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
             leader = self.nemesis.leader()
             if leader is not None and leader is not machine and leader.node is not None and leader.process is not None:
-                leader.process.run(leader.node.transfer, machine.node_id)
+                with suppress(ValueError, RaftLogError):  # it is not fit to lead yet
+                    leader.process.run(leader.node.transfer, machine.node_id)
             self._until(lambda: self._leads(machine), 0.5)
         if not self._leads(machine):
             self.monitor.report("liveness", f"node {name} does not lead {LEAD_S:.0f} s after it was told to")

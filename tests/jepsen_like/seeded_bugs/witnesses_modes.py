@@ -1,0 +1,102 @@
+"""Witnesses of planted bugs in modes and full disks (see witnesses.py).
+
+    python witnesses_modes.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import raftlog
+from cluster.append_lane import RETRY, AppendLane, PersistJob
+from cluster.config import ModesSection
+from cluster.modes.early import EarlyAnswers, Stage
+from jepsen_like.sim.disk import FaultyFileSystem
+from raftlog.errors import RaftLogError
+from raftlog.frame import make_entry
+from raftlog.messages import TimeoutNow
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.hard_state import HardStateStore
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import Entry, EntryId, EntryType, NodeId
+
+DATA = Path("/data")
+SEGMENT = 16 << 10
+GENESIS = Genesis(UUID(int=7), 1, SEGMENT, 0, (Voter(NodeId(1), UUID(int=1)),)).entry()
+
+
+class Disk:
+    """A log in memory, and the append lane over it."""
+
+    def __init__(self) -> None:
+        self.fs = FaultyFileSystem()
+        self.fs.mkdir(DATA)
+        self.log = SegmentedLog.create(self.fs, DATA, genesis=GENESIS, segment_size=SEGMENT)
+        self.lane = AppendLane(self.log, HardStateStore.create(self.fs, DATA / "hard_state", 1), 10)
+
+    def entry(self) -> Entry:
+        return make_entry(
+            self.log.tail, term=1, entry_type=EntryType.MESSAGES, payload=b"x" * 100, timestamp_ms=1, group_id=1,
+            segment_size=SEGMENT,
+        )  # fmt: skip
+
+
+def witness_M01() -> None:
+    early = EarlyAnswers(ModesSection(flush_disk_type="ASYNC_FLUSH"), SimpleNamespace(), None)
+    raw: Any = SimpleNamespace(
+        term=2, status=lambda: SimpleNamespace(node_id=1), membership=SimpleNamespace(voter_ids=(1, 2, 3))
+    )
+    entry_id = EntryId(2, 5)
+    early.written(NodeId(1), entry_id)
+    assert not early._reached(Stage.QUORUM_WRITTEN, entry_id, raw)
+    early.written(NodeId(3), entry_id)
+    assert early._reached(Stage.QUORUM_WRITTEN, entry_id, raw)
+
+
+def witness_M02() -> None:
+    disk = Disk()
+    told: list[EntryId] = []
+    disk.log.on_written = told.append
+    entry = disk.entry()
+    disk.log.append([entry])
+    assert told == [entry.id]
+    disk.fs.crash_leaving("nothing")
+    assert SegmentedLog.open(disk.fs, DATA, group_id=1).tail.index == entry.index
+
+
+def _put_aside() -> tuple[Disk, Entry]:
+    disk = Disk()
+    entry = disk.entry()
+    disk.fs.fail_call(disk.fs.calls + 2, errno.ENOSPC)
+    done = disk.lane.drain([PersistJob(None, [entry], [TimeoutNow(NodeId(1), NodeId(2), 1)])])
+    assert (done.last, done.messages, done.jobs) == (None, [], 0)
+    return disk, entry
+
+
+def witness_M03() -> None:
+    _put_aside()
+
+
+def witness_M04() -> None:
+    disk, entry = _put_aside()
+    done = disk.lane.drain([RETRY])
+    assert (done.last, len(done.messages), done.jobs) == (entry.id, 1, 1)
+
+
+def main(root: str, name: str) -> int:
+    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
+        sys.exit(f"raftlog comes from {raftlog.__file__}")
+    try:
+        globals()[name]()
+    except (AssertionError, RaftLogError):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
