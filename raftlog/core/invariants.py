@@ -120,7 +120,8 @@ class Before(NamedTuple):
             return
         _require(raft.role in (Role.LEADER, Role.FOLLOWER, Role.PRE_CANDIDATE), raft, "a leader steps down or leads")
         if raft.role is Role.LEADER:
-            _require(log.matches(self.tail), raft, "a leader only appends", self.tail, log.tail)
+            trimmed = self.tail.index < log.previous.index
+            _require(trimmed or log.matches(self.tail), raft, "a leader only appends", self.tail, log.tail)
             for node, (peer, match_index) in self.match.items():
                 if raft.members.peers.get(node) is peer:  # else it left
                     now = peer.match_index
