@@ -84,7 +84,7 @@ def _check_promotion(raft: Raft, node: NodeId) -> None:
     progress = raft.members.peers.get(node)
     if progress is None:
         raise MembershipError(f"node {node} is no learner: add it as one, and promote it once it has caught up")
-    if not progress.caught_up:
+    if not progress.caught_up(raft.log.commit_index):
         lag = raft.log.tail.index - progress.match_index
         raise MembershipError(
             f"learner {node} has not caught up ({progress.state.name}, {lag} entries behind"

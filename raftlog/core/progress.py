@@ -101,10 +101,10 @@ class Progress:
         """Heard within the last one or two check-quorums."""
         return self.recent_active or self.was_active
 
-    @property
-    def caught_up(self) -> bool:
-        """All that it lacks is on its way to it: the window is not even full."""
-        return self.state is ProgressState.REPLICATE and self.is_live and not self.inflights.full
+    def caught_up(self, commit_index: int) -> bool:
+        """It was sent all that is committed, and has room for more: a majority with it in it would not wait for it."""
+        replicates = self.state is ProgressState.REPLICATE and not self.inflights.full
+        return replicates and self.is_live and self.next_index > commit_index
 
     def become_probe(self) -> None:
         """The guess was wrong: back to what is known."""

@@ -26,7 +26,7 @@ class PeerStatus(NamedTuple):
     fit: bool
     """It says that it could lead: its log whole, its state sound, its segments present."""
     caught_up: bool
-    """All that it lacks is on its way to it."""
+    """It was sent all that is committed, and its window has room."""
     held: bool = False
     """It waits for `RawNode.catch_up_budget`."""
 
@@ -74,7 +74,7 @@ def _peers(raft: Raft) -> tuple[PeerStatus, ...]:
     return tuple(
         PeerStatus(
             node, peer.match_index, peer.next_index, peer.state.name, peer.recent_active, last - peer.match_index,
-            len(peer.inflights), peer.inflights.bytes, peer.fit, peer.caught_up, peer.held,
+            len(peer.inflights), peer.inflights.bytes, peer.fit, peer.caught_up(raft.log.commit_index), peer.held,
         )
         for node, peer in raft.members.peers.items()
     )  # fmt: skip

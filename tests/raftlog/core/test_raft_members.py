@@ -9,6 +9,7 @@ import pytest
 from raft_group import Disk, Group, chain, members_of
 
 from raftlog.core.config import RaftConfig
+from raftlog.core.progress import Inflights, Progress
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import InvariantViolationError, MembershipError, NotLeaderError
 from raftlog.frame import make_entry
@@ -235,3 +236,18 @@ def test_the_newest_offer_is_told_once() -> None:
 
 def test_empty_tails_begin_with_nothing() -> None:
     assert node(Disk()).raft.log.previous == EMPTY_TAIL
+
+
+def test_who_was_not_sent_what_is_committed_has_not_caught_up() -> None:
+    peer = Progress(6, Inflights(2, 1000))
+    peer.recent_active = True
+    assert not peer.caught_up(5), "nobody knows yet whether its log matches"
+    peer.accepted(5, 0)
+    assert peer.caught_up(5)
+    assert not peer.caught_up(6), "held back, or the leader cannot read it"
+    for index in (6, 7):
+        peer.sent(index, 100)
+    assert not peer.caught_up(5), "its window is full"
+    peer.accepted(7, 0)
+    peer.recent_active = False
+    assert not peer.caught_up(5), "silent"
