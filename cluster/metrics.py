@@ -25,6 +25,7 @@ from cluster.install.metrics import InstallMetrics
 from cluster.modes.metrics import ModeMetrics
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.recovery.metrics import RecoveryMetrics
+from cluster.members.metrics import MembersMetrics
 from cluster.repair.metrics import RepairMetrics
 from cluster.retention.metrics import RetentionMetrics
 from cluster.services import Outcome
@@ -52,6 +53,7 @@ class NodeMetrics:
         self._define_lanes()
         self._define_clients()
         self.repair: Final = RepairMetrics(self.registry)
+        self.members: Final = MembersMetrics(self.registry)
         self.retention: Final = RetentionMetrics(self.registry)
         self.recovery: Final = RecoveryMetrics(self.registry)
         self.install: Final = InstallMetrics(self.registry)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cluster.alarms import Alarms
 from cluster.config import Config
+from cluster.members.metrics import MembersMetrics
 from cluster.members.places import Place, addresses, places
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
@@ -37,8 +38,9 @@ class MembersService:
     """See the module. Event loop only."""
 
     def __init__(
-        self, config: Config, identity: Identity, raw: RawNode, alarms: Alarms, wake: Callable[[], None]
-    ) -> None:
+        self, config: Config, identity: Identity, raw: RawNode, alarms: Alarms, wake: Callable[[], None],
+        metrics: MembersMetrics,
+    ) -> None:  # fmt: skip
         """`wake`: has the driver look at the core."""
         self._config = config
         self.identity = identity
@@ -46,6 +48,7 @@ class MembersService:
         self._raw = raw
         self._alarms = alarms
         self._wake = wake
+        self._metrics = metrics
         self._transport: Transport | None = None
         self._places: dict[NodeId, Place] = {}
         self._seen = (-1, False)
@@ -149,6 +152,7 @@ class MembersService:
                 self._back()
         elif self.is_committed and (own, self.identity.node_uuid) in [tuple(voter) for voter in members.removed]:
             self._out(members.index)
+        self._metrics.note(members, committed=self.is_committed, removed=self.is_removed)
 
     def refused(self, peer: NodeId, refusal: Refusal) -> None:
         """A member does not let this node in any more (cluster.peer.roster)."""
@@ -159,6 +163,7 @@ class MembersService:
         if self.removed_since is not None:
             return
         self.removed_since = since
+        self._metrics.note(self.in_force, committed=self.is_committed, removed=True)
         self._raw.hold_campaigns(HOLD, True)
         self._alarms.raise_alarm(
             ALARM,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -13,6 +14,7 @@ from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.peer.link_metrics import LinkFigures
 from cluster.peer.link_state import LinkState
 from cluster.services import Outcome
+from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
 
 
@@ -147,6 +149,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.retention.trimmed("age")
     metrics.alarms(["log_damage"])
     metrics.repair.failed(NodeId(2))
+    metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
     metrics.links.expired(NodeId(2), "dialled")
     metrics.links.changed(NodeId(2), LinkState.READY)
     metrics.links.show([LinkFigures(NodeId(2), LinkState.READY, 1, 1.0)])

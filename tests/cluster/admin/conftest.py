@@ -76,7 +76,7 @@ class FakeNode:
         fake.commits = self._commit_soon
         self.raw: Any = cast("Any", fake)
         wake = lambda: None  # noqa: E731
-        self.membership = MembersService(self.config, identity, self.raw, self.alarms, wake)
+        self.membership = MembersService(self.config, identity, self.raw, self.alarms, wake, self.metrics.members)
         self.changes = MemberChanges(
             self.raw, self.membership, self.config.raft, wake=wake, transfer=lambda to: self.transfer(to)
         )

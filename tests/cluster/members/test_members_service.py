@@ -6,8 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+from prometheus_client import CollectorRegistry
+
 from cluster.alarms import Alarms
 from cluster.config import load
+from cluster.members.metrics import MembersMetrics
 from cluster.members.service import MembersService
 from cluster.peer.roster import REMOVED, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
@@ -60,8 +63,9 @@ class World:
             None, {}, {"node.id": own, "node.data_dir": "/d", "peers": peers, "listeners": listeners}
         )  # fmt: skip
         identity = Identity(GENESIS.cluster_uuid, 1, NodeId(own), UUIDS[NodeId(own)], 0)
+        self.registry = CollectorRegistry()
         raw: Any = self.raw
-        self.service = MembersService(config, identity, raw, self.alarms, lambda: None)
+        self.service = MembersService(config, identity, raw, self.alarms, lambda: None, MembersMetrics(self.registry))
         self.service.attach(self.follows)
 
     def change(self, membership: Membership, index: int, *, commit: bool = True) -> None:
@@ -91,9 +95,14 @@ def test_routes_have_voters_only() -> None:
     joined = with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR)
     world.change(joined, 7)
     assert list(world.service.broker_addresses("broker")) == [1, 2, 3], "a learner's rows may be far behind"
-    world.change(promoted(joined, NodeId(4)), 8)
+    assert world.registry.get_sample_value("raftmq_members", {"role": "learner"}) == 1
+    world.change(promoted(joined, NodeId(4)), 8, commit=False)
+    assert world.registry.get_sample_value("raftmq_members", {"role": "voter"}) == 4
+    assert world.registry.get_sample_value("raftmq_membership_pending") == 1
     assert world.service.broker_addresses("broker")[NodeId(4)] == "ten:10911"
     world.change(without(world.raw.membership, NodeId(2)), 9)
+    assert world.registry.get_sample_value("raftmq_membership_index") == 9
+    assert world.registry.get_sample_value("raftmq_membership_pending") == 0
     assert list(world.service.broker_addresses("broker")) == [1, 3, 4]
     assert world.service.broker_addresses("other") == {}
 
@@ -132,6 +141,7 @@ def test_a_node_that_was_removed_says_so_and_serves_nobody() -> None:
     assert world.raw.held == {"removed": True}
     assert "raftmq node add" in world.alarms.all()[0].text
     assert world.alarms.all()[0].stops_service
+    assert world.registry.get_sample_value("raftmq_removed") == 1
     assert list(world.service.broker_addresses("broker")) == [1, 2]
 
 
