@@ -75,6 +75,17 @@ def folders(bug: Bug) -> tuple[str, ...]:
     return tuple(dict.fromkeys(folder for tests in found for folder in tests))
 
 
+def requested(bug: Bug, root: Path, *, searches: bool) -> dict[str, Any]:
+    """What pytest is asked to run in the copy under `root`."""
+    ignored = _NODES_STARTED if searches else _NODES_STARTED + SEARCHES
+    paths = [str(path.relative_to(root)) for folder in folders(bug) for path in sorted(root.glob(folder))]
+    return {
+        "paths": [path for path in paths if path not in ignored],  # pytest takes what is named whatever it ignores
+        "ignored": ignored,
+        "failures_max": 0 if bug.engine == "core" else 1,  # a node that fails one often hangs in the others
+    }
+
+
 def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
     """Runs the unit tests of `bug`'s layers in a copy that holds it; `searches`: the random searches as well."""
     with tempfile.TemporaryDirectory(prefix="raftmq-units-") as name:
@@ -83,13 +94,7 @@ def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
         shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*_NOT_COPIED))
         shutil.copy(SOURCE_ROOT / "pyproject.toml", root)
         shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
-        ignored = _NODES_STARTED if searches else _NODES_STARTED + SEARCHES
-        paths = [str(path.relative_to(root)) for folder in folders(bug) for path in sorted(root.glob(folder))]
-        request = {
-            "paths": [path for path in paths if path not in ignored],  # pytest takes what is named whatever it ignores
-            "ignored": ignored,
-            "failures_max": 0 if bug.engine == "core" else 1,  # a node that fails one often hangs in the others
-        }
+        request = requested(bug, root, searches=searches)
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)], cwd=root,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +12,7 @@ from jepsen_like.core_sim.calm import run_calm
 from jepsen_like.seeded_bugs.calm import CALM_MAX, OPERATIONS, calm_row, calm_rows, fired
 from jepsen_like.seeded_bugs.catalogue import Bug, Edit, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
-from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes
+from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes, requested
 
 BUGS = {bug.id: bug for bug in load_all()}
 
@@ -50,6 +51,16 @@ def test_unit_tests_notice_a_blatant_bug_and_pass_a_subtle_one() -> None:
 def test_a_copy_whose_tests_cannot_be_collected_does_not_pass() -> None:
     broken = Bug("X", "", "", "core", ("x",), "", "", (Edit("raftlog/core/quorum.py", "def majority(", "def other("),))
     assert not outcome(broken).unnoticed
+
+
+def test_what_starts_nodes_is_left_out_also_where_files_are_named(tmp_path: Path) -> None:
+    for name in ("test_dedup_table.py", "test_other.py", "sim/test_sim_random.py"):
+        (tmp_path / "tests/cluster" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests/cluster" / name).touch()
+    asked = requested(BUGS["Q07"], tmp_path, searches=False)
+    assert asked["paths"] == ["tests/cluster/sim", "tests/cluster/test_other.py"]
+    assert "tests/cluster/sim/test_sim_random.py" in asked["ignored"]
+    assert "tests/cluster/sim/test_sim_random.py" not in requested(BUGS["Q07"], tmp_path, searches=True)["ignored"]
 
 
 def test_the_layers_of_a_bug_decide_which_tests_run() -> None:
