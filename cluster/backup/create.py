@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -30,6 +30,10 @@ from raftlog.storage.identity import Identity
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.trim import load_mark
+
+if TYPE_CHECKING:
+    from statemachine.kv import KV
 
 SPARE_BYTES = 1 << 20
 """For the manifest and the directories."""
@@ -109,7 +113,7 @@ def _look_at(request: Request) -> _Source:
     try:
         identity = identities.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY)
         with CheckpointReader(Path(request.checkpoint)) as reader:
-            mark = reader.mark
+            mark, begin = reader.mark, load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
         cut = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
         if mark.index < 0:
             raise LocalError(
@@ -119,6 +123,8 @@ def _look_at(request: Request) -> _Source:
                 ExitCode.REFUSED,
             )
         parts = parts_below(data / layout.LOG, cut.end_position, cut.header_crc, identity.group_id)
+        if parts[0].header.base_position > begin:
+            raise _incomplete(identity, parts[0].header.base_position, begin)
         return _Source(identity, cut, _genesis(data, parts[0], identity.group_id), parts)
     except RaftLogError as error:
         raise _source_damaged(error, None, "") from error
@@ -331,6 +337,16 @@ def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
 
 def _is_below(name: object, folder: str) -> bool:
     return isinstance(name, str | Path) and Path(folder) in Path(name).parents
+
+
+def _incomplete(identity: Identity, first: int, begin: int) -> LocalError:
+    return LocalError(
+        f"the backup was not made: node {identity.node_id} does not have all of the log",
+        f"its files begin at position {first}, the messages that are kept at {begin}; it fetches the rest from the "
+        "other nodes",
+        "raftmq backup create --to DIR --node ANOTHER    (or wait until it has them: raftmq status)",
+        ExitCode.REFUSED,
+    )
 
 
 def _source_damaged(error: Exception, identity: Identity | None, left: str) -> LocalError:

@@ -15,22 +15,46 @@ from cluster.backup.survivor import look_at, recover
 from cluster.backup.verify import verify
 from cluster.config import load
 from cluster.local_errors import LocalError
+from raftlog.frame import make_entry
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import EntryType
+from statemachine.trim import Trim, encode
 
 NOW_MS = 1_800_000_000_000
 
 
-@pytest.fixture
-def trimmed(stopped: Any) -> Any:
-    """The recorded directory, begun again at its third file; what the trim gave up next is still there."""
+def trim(stopped: Any, *, told: bool = True) -> Any:
+    """Begins the log at its third file; `told`: the state knows it."""
     opened = open_node_dir(OsFileSystem(), stopped.data)
     log = opened.log
-    bases = [segment.base for segment in log._segments]
-    log.remove_files(log.trim(bases[2]))
+    segment = log._segments[2]
+    log.remove_files(log.trim(segment.base))
+    if not told:
+        opened.close(clean=True)
+        return stopped
+    payload = encode(Trim(segment.base, segment.header.base_index, "a test"))
+    entry = make_entry(
+        log.tail, term=log.tail.term, entry_type=EntryType.TRIM, payload=payload, timestamp_ms=0,
+        group_id=log.genesis.group_id, segment_size=log.segment_size,
+    )  # fmt: skip
+    log.append([entry])
     opened.close(clean=True)
-    return stopped
+    return stopped._replace(checkpoint=stopped.grow(2))
+
+
+@pytest.fixture
+def trimmed(stopped: Any) -> Any:
+    """The recorded directory, begun again at its third file."""
+    return trim(stopped)
+
+
+def test_a_node_that_lacks_log_makes_no_backup(stopped: Any, tmp_path: Path) -> None:
+    """As between an install and the end of its backfill: nodes restored from it would wait for what nobody has."""
+    with pytest.raises(LocalError, match=r"(?s)does not have all of the log.*--node ANOTHER"):
+        create(trim(stopped, told=False).request(tmp_path / "to"))
+    assert not (tmp_path / "to").exists()
 
 
 def first_of(data: Path) -> int:
@@ -67,13 +91,12 @@ def test_a_trimmed_log_is_backed_up_and_restored(trimmed: Any, tmp_path: Path) -
 
 def test_files_that_a_trim_gave_up_are_not_backed_up(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(SegmentedLog, "_unlink", lambda self, path: False)  # it comes later
+    trimmed = trim(stopped)
     opened = open_node_dir(OsFileSystem(), stopped.data)
-    log = opened.log
-    base = log._segments[2].base
-    log.remove_files(log.trim(base))
-    made = create(stopped.request(tmp_path / "to"))
-    assert made.manifest.segments[0].base_position == base
+    base = opened.log._segments[2].base
     opened.close(clean=True)
+    made = create(trimmed.request(tmp_path / "to"))
+    assert made.manifest.segments[0].base_position == base
 
 
 @pytest.mark.parametrize("genesis", ["", "00", "524d5131"])
