@@ -150,10 +150,14 @@ class Monitor:
         self._note(f"leader {node_id} {raft.term}")
 
     def check_all(self) -> None:
-        """Every running member's whole state. Raises InvariantViolationError."""
-        for machine in self._process.values():
-            if machine.node is not None:
-                check_state(machine.node.raw.raft)
+        """Every running member's whole state, and whose elections could miss each other's majorities.
+
+        Raises InvariantViolationError.
+        """
+        rafts = [machine.node.raw.raft for machine in self._process.values() if machine.node is not None]
+        for raft in rafts:
+            check_state(raft)
+        self._group.check_elections(rafts)
 
     # --- Watcher -----------------------------------------------------------------------------------------------------
 
