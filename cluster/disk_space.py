@@ -98,15 +98,18 @@ class DiskSpace:
         *,
         refuse: Callable[[str], None],
         retry: Callable[[], None],
+        hold: Callable[[bool], None] = lambda held: None,
         metrics: ModeMetrics | None = None,
     ) -> None:
-        """`refuse` is told why no send may enter ("": they may); `retry` has the append lane try again."""
+        """`refuse` is told why no send may enter ("": they may); `retry` has the append lane try again; `hold` keeps the
+        node from becoming leader (True) while it cannot write."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent
         self._alarms = alarms
         self._refuse = refuse
         self._retry = retry
+        self._hold = hold
         self._metrics = metrics
         self._look_ms = self._retry_ms = 0
         self._reserved = ""
@@ -156,6 +159,7 @@ class DiskSpace:
         if persisted.parked:
             if not self._parked:
                 self._parkings += 1
+                self._hold(True)
             self._parked = persisted.parked
             self._alarms.raise_alarm(
                 PARKED,
@@ -164,6 +168,7 @@ class DiskSpace:
             )
         elif self._parked:
             self._parked = ""
+            self._hold(False)
             self._alarms.clear(PARKED)
         else:
             return

@@ -11,6 +11,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster import node_view
@@ -154,7 +155,8 @@ class Node:
         log = parts.directory.log
         self.disk = DiskSpace(
             self.environment.fs, parts.directory.path, config.retention, self.alarms, refuse=self.proposals.refuse,
-            retry=lambda: self._append.submit(RETRY), metrics=self.metrics.modes,
+            retry=lambda: self._append.submit(RETRY), hold=partial(raw.hold_campaigns, "disk"),
+            metrics=self.metrics.modes,
         )  # fmt: skip
         self.modes = modes.Modes(
             config, raw, self.proposals.early, log, self.transport, loop, self.driver.wake, self.metrics.modes,

@@ -26,9 +26,11 @@ class Watched:
         self.refused = ""
         self.retries = 0
         self.now_ms = 0
+        self.held: list[bool] = []
         self.disk = DiskSpace(
-            self.fs, Path("/"), RetentionSection(), self.alarms, refuse=self._refuse, retry=self._retry
-        )
+            self.fs, Path("/"), RetentionSection(), self.alarms, refuse=self._refuse, retry=self._retry,
+            hold=self.held.append,
+        )  # fmt: skip
 
     def _refuse(self, why: str) -> None:
         self.refused = why
@@ -80,6 +82,7 @@ def test_a_log_that_waits_is_tried_again_and_said_to_wait_until_it_does_not() ->
     seen.disk.on_persisted(OK)
     assert not seen.alarms.all()
     seen.disk.on_persisted(WAITS)
+    seen.disk.on_persisted(WAITS)
     assert seen.alarms.raised(PARKED)
     assert "log waits for space" in seen.refused
     for _ in range(10):
@@ -92,6 +95,7 @@ def test_a_log_that_waits_is_tried_again_and_said_to_wait_until_it_does_not() ->
     seen.disk.tick(seen.now_ms + 10 * RETRY_MS)
     assert seen.retries == 5
     assert seen.disk.view().parkings == 1
+    assert seen.held == [True, False], "it must not be elected meanwhile"
 
 
 def test_a_disk_that_cannot_be_measured_changes_nothing() -> None:
