@@ -11,7 +11,8 @@ from raftlog.types import NodeId
 
 SMALL = "nodes 3 segment_size=16384 checkpoint_every_ms=300 retained_bytes=65536"
 SLOW = f"{SMALL} fetch_bytes_per_second=40000"
-MUCH = "send 40 body=2000\nwait 1\nsend 40 body=2000\nwait 1\ntrimmed\n"
+SLOWER = f"{SMALL} fetch_bytes_per_second=10000"
+MUCH = "send 40 body=2000\nwait 1\nsend 40 body=2000\nwait 1\nsend 3\nwait 1\nsend 3\nwait 1\nsend 3\nwait 1\ntrimmed\n"
 FAR = f"lead 1\nsend 5\nkill 3\n{MUCH}"
 """Node 3 goes away, and comes back when the others have trimmed what it needs."""
 
@@ -24,8 +25,10 @@ class Watched(Stage):
         self.offers: list[int] = []
 
     def do_trimmed(self) -> None:
-        firsts = [node.parts.directory.log.first_index for node in self._running()]
-        if not all(firsts):
+        """The leader's is: each node lets its files go for itself, when its own checkpoints allow."""
+        leader = self.nemesis.leader()
+        firsts = {node.node_id: node.parts.directory.log.first_index for node in self._running()}
+        if leader is None or not firsts[leader.node_id]:
             self.monitor.report("liveness", f"the script does not get the logs trimmed: {firsts}")
 
     def do_lead_is_refused(self, name: str) -> None:
@@ -76,14 +79,14 @@ def test_an_install_under_load() -> None:
 @pytest.mark.parametrize("end", ["kill 3", pytest.param("power 3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", ["state", "log", "backfill"])
 def test_the_taker_ends_in_every_stage_and_goes_on_when_it_is_back(stage: str, end: str) -> None:
-    script = f"{SLOW}\n{FAR}start 3\ncopying 3 {stage}\n{end}\nsend 5\nstart 3\nwait 3\nsend 3\nsettle\n"
+    script = f"{SLOWER}\n{FAR}start 3\ncopying 3 {stage}\n{end}\nsend 5\nstart 3\nwait 3\nsend 3\nsettle\n"
     assert check(script).sometimes["snapshot installed"] >= 1
 
 
 @pytest.mark.parametrize("stage", ["state", "log", "backfill"])
 def test_the_giver_ends_in_every_stage_and_another_gives(stage: str) -> None:
     """Node 1 leads, and is asked first."""
-    script = f"{SLOW}\n{FAR}start 3\ncopying 3 {stage}\nkill 1\nwait 3\nsend 5\nstart 1\nwait 2\nsettle\n"
+    script = f"{SLOWER}\n{FAR}start 3\ncopying 3 {stage}\nkill 1\nwait 3\nsend 5\nstart 1\nwait 2\nsettle\n"
     assert check(script).sometimes["snapshot installed"] >= 1
 
 
@@ -99,9 +102,8 @@ def test_a_node_that_lacks_older_log_does_not_lead() -> None:
 
 
 def test_messages_that_a_node_does_not_have_yet_come_from_the_leader() -> None:
-    slower = SLOW.replace("40000", "10000")
     asks = "copying 3 backfill\nwait 0.1\nlacks-log 3\noldest 3\nlacks-log 3\n"
-    check(f"{slower}\n{FAR}start 3\n{asks}wait 8\nsend 3\nsettle\n", backfill_finished=1)
+    check(f"{SLOWER}\n{FAR}start 3\n{asks}wait 8\nsend 3\nsettle\n", backfill_finished=1)
 
 
 def test_a_node_that_lost_its_state_below_what_is_trimmed_takes_a_snapshot_before_it_joins() -> None:
@@ -117,9 +119,7 @@ def test_no_install_follows_an_install() -> None:
 
 
 def test_a_fourth_node_takes_the_place_of_one_that_is_lost_with_its_disk() -> None:
-    script = (
-        f"{SMALL}\nlead 1\nsend 60 body=2000\nwait 2\nsend 60 body=2000\nwait 2\ntrimmed\nlose 2\njoin 4\nleave 2\n"
-    )
+    script = f"{SMALL}\nlead 1\n{MUCH}lose 2\njoin 4\nleave 2\n"
     verdict = check(f"{script}send 5\nlead 4\nreader\nsend 5\nwait 2\nsettle\n", snapshot_installed=1)
     assert (verdict.sometimes["learner promoted"], verdict.sometimes["member removed"]) == (1, 1)
 
@@ -131,7 +131,8 @@ def test_a_new_node_joins_while_the_leader_is_killed() -> None:
 
 
 def test_a_consumer_finds_a_leader_that_joined_after_it() -> None:
-    check("nodes 3\nlead 1\nsend 3\nreader\nwait 1\njoin 4\nlead 4\nsend 5\nwait 2\nsettle\n")
+    """Its session ends and a new one begins now and then: a member must be listed where the leader is now."""
+    check("nodes 3\nlead 1\nsend 3\nreader\nwait 1\njoin 4\nlead 4\nsend 150\nwait 2\nsettle\n")
 
 
 def test_members_are_replaced_one_after_the_other() -> None:

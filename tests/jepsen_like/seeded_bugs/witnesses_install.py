@@ -1,0 +1,90 @@
+"""Witnesses of the bugs in installs, and in what clients see of nodes that come and go (see witnesses.py).
+
+python witnesses_install.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import raftlog
+from cluster.recovery.found import Facts, Found, classify
+from jepsen_like.sim.stage import Stage
+from raftlog.errors import RaftLogError
+from raftlog.types import NodeId
+from statemachine.broker_state import AppliedMark
+from statemachine.kv import KVError
+
+SMALL = "nodes 3 segment_size=16384 checkpoint_every_ms=300 retained_bytes=65536 fetch_bytes_per_second=10000"
+AWAY = "lead 1\nsend 5\nkill 3\nsend 40 body=2000\nwait 1\nsend 40 body=2000\nwait 1\nsend 3\nwait 1\nsend 3\nwait 1\n"
+
+
+def played(script: str, looks: Any = lambda stage: None) -> Any:
+    """What `looks` says of the stage after the last line; nothing is judged but what clients see."""
+    seen: list[Any] = []
+
+    class Looked(Stage):
+        def _phases(self) -> None:
+            super()._phases()
+            seen.append(looks(self))
+
+    verdict = Looked(script, black_box=True).run()
+    assert not verdict.violations, verdict.violations
+    return seen[0]
+
+
+def witness_X01() -> None:
+    """Nobody campaigns who lacks log that may be asked for."""
+
+    def may_campaign(stage: Stage) -> tuple[bool, bool]:
+        node = stage.machines[NodeId(3)].node
+        assert node is not None
+        return node.raw.may_campaign, node.installs.missing_bytes > 0
+
+    assert played(f"{SMALL}\n{AWAY}start 3\ncopying 3 backfill\nwait 0.1\n", may_campaign) == (False, True)
+
+
+def witness_X02() -> None:
+    """A node without a state that takes a snapshot of a later term starts."""
+
+    def runs(stage: Stage) -> bool:
+        return stage.machines[NodeId(3)].node is not None
+
+    terms = AWAY.replace("kill 3\n", "kill 3\nlead 2\n").replace("wait 1\nsend 3", "lead 1\nwait 1\nsend 3", 1)
+    assert played(f"{SMALL.replace('10000', '1000000')}\n{terms}spoil 3\nstart 3\nwait 2\n", runs)
+
+
+def witness_X03() -> None:
+    """After an install the state is that of the checkpoint."""
+    facts = Facts(50, 90, mark=AppliedMark(1, 20, 2000, 0, 7), installed=True)
+    assert classify(facts) is Found.INSTALLED
+
+
+def witness_X04() -> None:
+    """A consumer that knows other nodes gets into its group at a leader that joined since."""
+
+    def got(stage: Stage) -> int:
+        return len(stage.reader.ids)
+
+    assert played("nodes 3\nlead 1\nsend 3\nreader\nwait 1\njoin 4\nlead 4\nsend 150\nwait 20\n", got) == 153
+
+
+def witness_X05() -> None:
+    """The oldest message comes from a node that does not have it yet."""
+    played(f"{SMALL}\n{AWAY}start 3\ncopying 3 backfill\nwait 0.1\noldest 3\n")
+
+
+def main(root: str, name: str) -> int:
+    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
+        sys.exit(f"raftlog comes from {raftlog.__file__}")
+    try:
+        globals()[name]()
+    except (AssertionError, RaftLogError, KVError):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
