@@ -72,6 +72,18 @@ def flapping_leader(stage: Stage, hold_s: float) -> Effect:
     return Effect(said > 0 and heard == 0, told, {"flaps": flaps, "said_bytes": said, "heard_bytes": heard})
 
 
+def acks_lost(stage: Stage, hold_s: float) -> Effect:
+    """A follower takes what it is sent, and its leader does not hear of it: only acknowledgements are lost."""
+    leader = stage.leader()
+    follower = next(node for node in stage.shuffled(stage.subject.node_ids) if node != leader)
+    before = stage.subject.states()[follower]
+    cut = _cut(stage, [(follower, leader)], hold_s, f"what node {follower} says to node {leader}, the leader, is lost")
+    after = stage.subject.states()[follower]
+    taken = after.applied - before.applied if before is not None and after is not None else 0
+    told = f"{cut.told}; it applied {taken} entries"
+    return Effect(cut.happened and taken > 0, told, cut.numbers | {"entries": taken})
+
+
 def slow_network(stage: Stage, hold_s: float) -> Effect:
     """Every edge delayed, with jitter."""
     fabric = stage.subject.fabric
@@ -90,6 +102,7 @@ NEMESES = (
     Nemesis("partition-halves", "a minority cannot reach the majority", halves),
     Nemesis("partition-ring", "every node sees a majority, no two the same one", ring),
     Nemesis("partition-one-way", "a node hears nobody, or nobody hears it", one_way),
+    Nemesis("acks-lost", "a follower takes entries and its leader does not hear of it", acks_lost),
     Nemesis("isolate-leader", "the leader reaches no other node, clients still reach it", isolate_leader),
     Nemesis("flapping-leader", "whoever leads is cut off again and again", flapping_leader),
     Nemesis("slow-network", "every edge delayed, with jitter", slow_network),

@@ -49,6 +49,7 @@ _BUILT = (
     Scenario("partitions-halves", "a minority apart from the majority", ("partition-halves",)),
     Scenario("partitions-ring", "every node sees a majority, no two the same", ("partition-ring",)),
     Scenario("partitions-one-way", "messages pass in one direction only", ("partition-one-way",)),
+    Scenario("acks-lost", "only acknowledgements are lost: entries are pushed again and taken once", ("acks-lost",)),
     Scenario("partitions-leader", "the leader isolated, and cut off again and again",
              ("isolate-leader", "flapping-leader")),
     Scenario("part-kill", "cut off a minority, kill one of the rest, make them the majority", ("part-kill",)),

@@ -156,6 +156,7 @@ async def test_a_leader_that_stops_leaves_nobody_without_an_answer(start: Start)
             other.send(sent)
         await asyncio.sleep(0.001)
     await closing
+    assert leader.raw.role is Role.FOLLOWER, "it handed over before it went"
     await until(lambda: any(node.writes_open() for node in nodes if node is not leader))
     await until(lambda: len(other.codes) == sent - 1)
     answered = set(client.codes)

@@ -73,6 +73,7 @@ class Subject:
         self.running = {1, 2, 3}
         self.paused: set[int] = set()
         self.hits = 0
+        self.looks = 0
         self.waits = False
         self._deaf = deaf
 
@@ -98,7 +99,12 @@ class Subject:
         self.paused.discard(node)
 
     def states(self) -> dict[int, NodeState | None]:
-        return {n: state(1, n == self.node_ids[0]) if n in self.running - self.paused else None for n in self.node_ids}
+        self.looks += not self._deaf
+        index, alive = 5 + self.looks, self.running - self.paused
+        return {
+            n: state(1, n == self.node_ids[0], applied=index, committed=index) if n in alive else None
+            for n in self.node_ids
+        }
 
     def set_failpoint(self, node: int, point: str, action: str) -> None:
         self.hits += not self._deaf
@@ -233,8 +239,8 @@ def test_a_fault_that_is_felt_says_so_and_takes_itself_back(name: str, seed: int
     assert made.load.factor == 1.0
 
 
-DEAF = ("pause-one", "pause-leader", "rolling-restart", "slow-disk", "full-disk", "held-disk", "power-loss-one",
-        "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong", "member-grow", "member-replace-leader",
+DEAF = ("acks-lost", "pause-one", "pause-leader", "rolling-restart", "slow-disk", "full-disk", "held-disk",
+        "power-loss-one", "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong", "member-grow", "member-replace-leader",
         "member-replace-dead", "member-replace-kills", "member-learner")  # fmt: skip
 
 
@@ -244,7 +250,8 @@ def test_a_fault_that_nobody_feels_says_so(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["partition-halves", "partition-ring", "partition-one-way", "isolate-leader", "flapping-leader"]
+    "name",
+    ["partition-halves", "partition-ring", "partition-one-way", "acks-lost", "isolate-leader", "flapping-leader"],
 )
 @pytest.mark.parametrize(("said", "leak"), [(0, 0), (10, 1)])
 def test_a_cut_counts_if_something_was_said_and_nothing_heard(name: str, said: int, leak: int) -> None:

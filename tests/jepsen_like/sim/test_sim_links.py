@@ -1,0 +1,78 @@
+"""Links of full nodes: acknowledgements alone lost, connections cut without a word, a peer that only hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jepsen_like.sim.stage import Stage
+from raftlog.types import NodeId
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+class Looked(Stage):
+    """Has a command more: `look` calls what the test gives."""
+
+    def __init__(self, script: str, look: Callable[[Stage], Any]) -> None:
+        super().__init__(script)
+        self.seen: list[Any] = []
+        self._look = look
+
+    def do_look(self) -> None:
+        self.seen.append(self._look(self))
+
+
+def looked(script: str, look: Callable[[Stage], Any]) -> list[Any]:
+    stage = Looked(script, look)
+    verdict = stage.run()
+    assert not verdict.violations, verdict.violations
+    return stage.seen
+
+
+def node(stage: Stage, number: NodeId) -> Any:
+    found = stage.machines[number].node
+    assert found is not None
+    return found
+
+
+def test_entries_whose_acknowledgements_were_lost_are_taken_once() -> None:
+    """Node 2 writes all it is sent and its leader does not hear of it: pushed again, it has each entry once."""
+
+    def look(stage: Stage) -> tuple[int, int, int]:
+        leader = node(stage, ONE)
+        (progress,) = [peer for peer in leader.raw.status().peers if peer.node_id == TWO]
+        return progress.match_index, node(stage, TWO).raw.persisted_index, leader.raw.last_index
+
+    script = "nodes 3\nlead 1\nsend 5\nwait 0.5\nlook\ncut 2->1\nsend 20\nwait 2\nlook\nheal\nwait 3\nlook\nsend 5\nsettle\n"
+    before, during, after = looked(script, look)
+    assert before[0] == before[1] == before[2]
+    assert during[0] == before[0], "no acknowledgement came through"
+    assert during[1] >= during[2] - 1 > before[2] + 1, "and all the entries did"
+    assert after[0] >= during[2], "known again without being written again"
+
+
+def test_the_link_says_that_acknowledgements_stay_out() -> None:
+    def look(stage: Stage) -> tuple[str, str]:
+        views = {view.peer: view for view in node(stage, ONE).links.view()}
+        return views[2].state, views[3].state
+
+    script = "nodes 3\nlead 1\nsend 2\nwait 1\nlook\ncut 2->1\nsend 20\nwait 4\nlook\nheal\nwait 3\nlook\nsettle\n"
+    assert looked(script, look) == [("TRANSFER", "TRANSFER"), ("SUSPEND", "TRANSFER"), ("TRANSFER", "TRANSFER")]
+
+
+def test_links_cut_without_a_word_are_given_up_and_come_back() -> None:
+    """Longer than housekeeping: every connection of node 3 is another one afterwards, and none is left over."""
+
+    def look(stage: Stage) -> tuple[str, list[int]]:
+        leader = node(stage, ONE)
+        states = {view.peer: view.state for view in leader.links.view()}
+        return states[3], sorted(id(link) for (to, _), link in leader.transport.links.items() if to == THREE)
+
+    script = "nodes 3\nlead 1\nsend 2\nwait 1\nlook\ncut 3\nsend 3\nwait 45\nlook\nheal\nwait 5\nlook\nsend 3\nsettle\n"
+    (first, before), (state, during), (last, after) = looked(script, look)
+    assert first == last == "TRANSFER"
+    assert state != "TRANSFER"
+    assert not set(before) & set(during)
+    assert len(after) == 2
+    assert len(before) == 2
