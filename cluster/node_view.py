@@ -27,7 +27,8 @@ def status(node: Node) -> NodeStatus:
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
         node=node.node_id, cluster=node.config.cluster.name, cluster_id=str(node.parts.directory.identity.cluster_uuid),
-        broker=node.config.cluster.broker_name, role=_ROLES[raft.role], term=raft.term, leader=raft.leader_id or None,
+        broker=node.config.cluster.broker_name, role=_ROLES[raft.role], member=node.membership.own_role,
+        term=raft.term, leader=raft.leader_id or None,
         writes_open=node.writes_open(), commit_index=raft.commit_index, applied_index=raft.applied_index,
         last_index=raft.last_index, stopping=node.stopping, failure=str(node.failure) if node.failure else None,
         alarms=node.alarms.all(),

@@ -130,6 +130,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     broker: str
     role: Literal["follower", "pre_candidate", "candidate", "leader"]
+    member: Literal["voter", "learner", "removed", "none"] = "voter"
+    """What it is in the cluster as far as it knows; `none`: it has not heard yet that it was added."""
     term: int
     leader: int | None
     writes_open: bool

@@ -81,6 +81,8 @@ def _row(view: ClusterView, node: NodeView) -> list[str]:
     record, own = node.record, node.status
     state = "[green]up[/]" if own else "[yellow]silent[/]" if node.running else "[red]down[/]"
     said = [str(own[key]) for key in ("role", "term", "commit_index", "applied_index")] if own else ["-"] * 4
+    if own and own.get("member", "voter") != "voter":
+        said[0] = str(own["member"])
     lag = view.lag_of(record.id)
     return [
         str(record.id), state, *said, "-" if lag is None else str(lag), str(record.pid) if node.running else "-",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from cluster.alarms import Alarms
 from cluster.config import Config
@@ -119,6 +119,14 @@ class MembersService:
     def own_id(self) -> NodeId:
         """This node."""
         return self.identity.node_id
+
+    @property
+    def own_role(self) -> Literal["voter", "learner", "removed", "none"]:
+        """What this node is, as far as it knows."""
+        if self.is_removed:
+            return "removed"
+        members, own = self.in_force, (self.own_id, self.identity.node_uuid)
+        return "voter" if own in members.voters else "learner" if own in members.learners else "none"
 
     @property
     def is_removed(self) -> bool:

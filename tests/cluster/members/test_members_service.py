@@ -137,7 +137,7 @@ def test_a_node_that_was_removed_says_so_and_serves_nobody() -> None:
     assert world.removed_since() is None
     world.raw.committed_membership_index = 9
     world.service.tick(0)
-    assert world.removed_since() == 9
+    assert (world.removed_since(), world.service.own_role) == (9, "removed")
     assert world.raw.held == {"removed": True}
     assert "raftmq node add" in world.alarms.all()[0].text
     assert world.alarms.all()[0].stops_service
@@ -164,7 +164,10 @@ def test_a_node_that_missed_its_removal_hears_it_from_those_that_do_not_let_it_i
 
 def test_a_node_that_has_not_heard_yet_that_it_joined_is_not_removed() -> None:
     world = World(own=4)
-    assert not world.service.is_removed
+    assert world.service.own_role == "none"
+    joined = with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR)
+    world.change(joined, 7)
+    assert (world.service.own_role, world.removed_since()) == ("learner", None)
     assert 4 not in world.service.broker_addresses("broker")
 
 
