@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.backup.segments import bases_of, last_of, walk
 from cluster.local_errors import ExitCode, LocalError
 from raftlog import membership as memberships
 from raftlog.errors import RaftLogError
-from raftlog.frame import make_entry
+from raftlog.frame import make_entry, tail_after
 from raftlog.membership import Membership
 from raftlog.storage import identity as identities
 from raftlog.storage import layout, vote_withheld
@@ -27,8 +27,14 @@ from raftlog.storage.hard_state import SLOT_OFFSETS, decode_slot
 from raftlog.storage.identity import Ancestor, Identity
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.types import EMPTY_TAIL, NOBODY, EntryType, HardState, LogTail
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.trim import Trim, load_mark
+from statemachine.trim import encode as encode_trim
+
+if TYPE_CHECKING:
+    from statemachine.kv import KV
 
 _SLOT_SIZE = 64
 
@@ -54,6 +60,8 @@ class Survivor(NamedTuple):
     """Why its vote is withheld, "" if it is not: then it has lost entries it once acknowledged."""
     damage: tuple[str, ...]
     """Where its log cannot be read, all of it having been read; one sentence for each file."""
+    missing: tuple[int, int]
+    """Positions [first, second) of the group's log that this node was still to fetch from others; equal if none."""
 
     @property
     def losses(self) -> list[str]:
@@ -71,6 +79,11 @@ class Survivor(NamedTuple):
             told.append(f"entries that this node itself had acknowledged: {self.withheld}")
         if not self.sound:
             told.append("entries of its own log: the end of it is damaged")
+        if self.missing[0] < self.missing[1]:
+            told.append(
+                f"the messages at positions {self.missing[0]}..{self.missing[1]}: it was fetching them from the others "
+                "after it had come back by a snapshot"
+            )
         return told + [f"messages of its own log: {damage}" for damage in self.damage]
 
 
@@ -134,13 +147,25 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
     members = Membership(
         uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
     )
-    entry = make_entry(
-        log.tail, term=term, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(members), timestamp_ms=now_ms,
-        group_id=identity.group_id, segment_size=log.segment_size,
-    )  # fmt: skip
+    payloads = [(EntryType.MEMBERSHIP, memberships.encode(members))]
+    if survivor.missing[0] < survivor.missing[1]:  # nobody has it any more, and the node would wait for it
+        given_up = Trim(log.first_position, log.first_index, "unsafe-recover: nobody has what is below")
+        payloads.insert(0, (EntryType.TRIM, encode_trim(given_up)))
     opened.hard_state_store.save(HardState(term, NOBODY, log.tail.index))
-    log.append([entry])
-    return members._replace(index=entry.index)
+    log.append(_stamped(log, term, payloads, now_ms))
+    return members._replace(index=log.tail.index)
+
+
+def _stamped(log: SegmentedLog, term: int, payloads: list[tuple[EntryType, bytes]], now_ms: int) -> list[Entry]:
+    entries, tail = [], log.tail
+    for kind, payload in payloads:
+        entry = make_entry(
+            tail, term=term, entry_type=kind, payload=payload, timestamp_ms=now_ms, group_id=log.genesis.group_id,
+            segment_size=log.segment_size,
+        )  # fmt: skip
+        entries.append(entry)
+        tail = tail_after(tail, entry)
+    return entries
 
 
 def _lock(directory: Path) -> File:
@@ -154,6 +179,13 @@ def _lock(directory: Path) -> File:
 
 
 def _read(directory: Path) -> Survivor:
+    if (directory / layout.INSTALL).exists():
+        raise LocalError(
+            f"{directory} is not what it will be",
+            "a log and a state that it fetched from the others wait to be put in place, which its next start does",
+            f"start the node once, and stop it; then: raftmq unsafe-recover {directory} --plan",
+            ExitCode.REFUSED,
+        )
     identity = identities.decode((directory / layout.IDENTITY).read_bytes(), directory / layout.IDENTITY)
     group_id = identity.group_id
     log = directory / layout.LOG
@@ -164,11 +196,12 @@ def _read(directory: Path) -> Survivor:
     saved = _saved(directory / layout.HARD_STATE, group_id)
     with CheckpointReader(directory / layout.STATE) as reader:
         applied, members = reader.mark.index, reader.membership
+        begin = load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
     withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
     return Survivor(
         directory, identity, members, tail, tail.timestamp_ms, saved.term, applied,
         min(tail.index, max(applied, saved.commit_index)), sound, withheld.reason if withheld else "",
-        tuple(_damage(log, bases, group_id)),
+        tuple(_damage(log, bases, group_id)), (begin, max(begin, bases[0])),
     )  # fmt: skip
 
 

@@ -17,9 +17,12 @@ from cluster.config import load
 from cluster.local_errors import LocalError
 from raftlog.frame import make_entry
 from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EntryType
+from statemachine.broker_state import BrokerState
+from statemachine.rocks import RocksKV
 from statemachine.trim import Trim, encode
 
 NOW_MS = 1_800_000_000_000
@@ -118,3 +121,28 @@ def test_a_survivor_with_a_trimmed_log_goes_on(trimmed: Any) -> None:
     members = recover(trimmed.data, str(found.identity.cluster_uuid), NOW_MS)
     assert [int(voter) for voter in members.voter_ids] == [found.identity.node_id]
     assert first_of(trimmed.data) == first
+
+
+def test_a_survivor_that_was_still_fetching_older_log_gives_it_up(stopped: Any) -> None:
+    """Nobody has it any more: it says what is lost, and its first entries make the state know."""
+    node = trim(stopped, told=False)
+    found = look_at(node.data)
+    assert found.missing[0] == 0 < found.missing[1]
+    assert "it was fetching them from the others" in found.losses[-1]
+    recover(node.data, str(found.identity.cluster_uuid), NOW_MS)
+    opened = open_node_dir(OsFileSystem(), node.data)
+    kv = RocksKV(str(node.data / "state"))
+    state, log = BrokerState(kv), opened.log
+    state.apply(log.read_entries(state.applied.index + 1, log.tail.index + 1, 1 << 30))
+    assert state.trim_position == log.first_position
+    members = members_at_opening(node.data, opened.identity, log.genesis, log, state.membership, state.applied.index)
+    assert [int(voter) for voter in members[-1].voter_ids] == [found.identity.node_id]
+    kv.close()
+    opened.close(clean=True)
+    assert look_at(node.data).missing == (log.first_position, log.first_position)
+
+
+def test_a_survivor_with_a_snapshot_to_put_in_place_is_started_first(stopped: Any) -> None:
+    (stopped.data / "INSTALL").write_bytes(b"x")
+    with pytest.raises(LocalError, match=r"(?s)is not what it will be.*start the node once"):
+        look_at(stopped.data)
