@@ -101,8 +101,8 @@ class DiskSpace:
         hold: Callable[[bool], None] = lambda held: None,
         metrics: ModeMetrics | None = None,
     ) -> None:
-        """`refuse` is told why no send may enter ("": they may); `retry` has the append lane try again; `hold` keeps the
-        node from becoming leader (True) while it cannot write."""
+        """`refuse` is told why no send may enter ("": they may), `retry` has the append lane try again, `hold` keeps
+        the node from becoming leader (True) while it cannot write."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent

@@ -11,7 +11,6 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster import node_view
@@ -26,7 +25,6 @@ from cluster.config import Config, split_address
 from cluster.consistency.scrub import Scrubber
 from cluster.consistency.service import Consistency
 from cluster.consistency.suspect import give_up
-from cluster.disk_space import DiskSpace
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
@@ -38,6 +36,7 @@ from cluster.message_batch import Send
 from cluster.metrics import LoopLagSampler, NodeMetrics
 from cluster.modes import service as modes
 from cluster.modes.ledger import Ledger
+from cluster.modes.wiring import disk_of, modes_of
 from cluster.node_parts import Parts
 from cluster.peer import links
 from cluster.peer.links import Links, heartbeat_net
@@ -153,16 +152,8 @@ class Node:
         self._build_services()
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
-        self.disk = DiskSpace(
-            self.environment.fs, parts.directory.path, config.retention, self.alarms, refuse=self.proposals.refuse,
-            retry=lambda: self._append.submit(RETRY), hold=partial(raw.hold_campaigns, "disk"),
-            metrics=self.metrics.modes,
-        )  # fmt: skip
-        self.modes = modes.Modes(
-            config, raw, self.proposals.early, log, self.transport, loop, self.driver.wake, self.metrics.modes,
-            self.state, self._clock.monotonic_ms,
-        )  # fmt: skip
-        self.pulls.reads = self.modes.reads
+        self.disk = disk_of(self, retry=lambda: self._append.submit(RETRY))
+        self.modes = modes_of(self, loop, self._clock)
         append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved)
         self.retention = Retention(
             config.retention, raw, self.state, log, parts.keeper, fs=self.environment.fs,

@@ -1,0 +1,34 @@
+"""What a node has of modes and of room on its disk, made from the node's parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.disk_space import DiskSpace
+from cluster.modes.service import Modes
+
+if TYPE_CHECKING:
+    from cluster.clock import Clock
+    from cluster.node import Node
+
+
+def disk_of(node: Node, retry: Callable[[], None]) -> DiskSpace:
+    """`retry` has the append lane try again what it put aside."""
+    return DiskSpace(
+        node.environment.fs, node.parts.directory.path, node.config.retention, node.alarms,
+        refuse=node.proposals.refuse, retry=retry, hold=partial(node.raw.hold_campaigns, "disk"),
+        metrics=node.metrics.modes,
+    )  # fmt: skip
+
+
+def modes_of(node: Node, loop: asyncio.AbstractEventLoop, clock: Clock) -> Modes:
+    """The pulls of the node are told whom to suggest."""
+    modes = Modes(
+        node.config, node.raw, node.proposals.early, node.parts.directory.log, node.transport, loop,
+        node.driver.wake, node.metrics.modes, node.state, clock.monotonic_ms,
+    )  # fmt: skip
+    node.pulls.reads = modes.reads
+    return modes
