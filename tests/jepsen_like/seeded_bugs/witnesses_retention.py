@@ -1,0 +1,156 @@
+"""Witnesses of the bugs of retention (see witnesses.py): a state and a few entries, or a written schedule.
+
+python witnesses_retention.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import raftlog
+from jepsen_like.seeded_bugs.catalogue import DATA, load
+from jepsen_like.sim.stage import play
+from raftlog.errors import RaftLogError
+from raftlog.frame import make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, Entry, EntryType
+from statemachine import commands, keys, payload, trim
+from statemachine.broker_state import BrokerState
+from statemachine.digest import digest
+from statemachine.kv import KVError
+from statemachine.memory_kv import MemoryKV
+from statemachine.message_index import key_hash
+
+
+class Log:
+    """Entries that a leader could have written: topic 1 with two queues, one run of messages per entry."""
+
+    def __init__(self) -> None:
+        self.tail = EMPTY_TAIL
+        self.entries: list[Entry] = []
+        self.ends = {0: 0, 1: 0}
+        self.add(EntryType.GENESIS, b"")
+        self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]]))
+
+    def add(self, kind: int, data: bytes) -> Entry:
+        entry = make_entry(
+            self.tail, term=1, entry_type=kind, payload=data, timestamp_ms=1, group_id=1, segment_size=4096
+        )
+        self.tail = tail_after(self.tail, entry)
+        self.entries.append(entry)
+        return entry
+
+    def store(self, count: int, queue_id: int = 0, key: bytes = b"") -> Entry:
+        at, base = self.tail.end_position + payload.MESSAGES_AT, self.ends[queue_id]
+        self.ends[queue_id] += count
+        items = b"".join(payload.ITEM.pack(at + n, 1, 0, 0, 1) for n in range(count))
+        records = keys.U64.pack(key_hash(1, key) << 32 | at) if key else b""
+        run = payload.Run(1, queue_id, base, count, 0, items)
+        return self.add(EntryType.MESSAGES, payload.encode([b"m" * count], count, [run], keys=records))
+
+    def trim(self, entry: Entry) -> Entry:
+        return self.add(EntryType.TRIM, trim.encode(trim.Trim(entry.position, entry.index, "")))
+
+
+def applied(log: Log) -> BrokerState:
+    state = BrokerState(MemoryKV())
+    for entry in log.entries:
+        state.apply([entry])
+    return state
+
+
+def _clean(name: str) -> None:
+    verdict = play(load(DATA / f"{name}.toml").schedule)
+    assert not verdict.violations, verdict.violations
+
+
+def witness_G01() -> None:
+    """What a peer reads stays until it has read it."""
+    _clean("G01")
+
+
+def witness_G02() -> None:
+    """What goes is below the TRIM that both checkpoints know."""
+    _clean("G02")
+
+
+def witness_G03() -> None:
+    """A queue begins with its first message at or above the position."""
+    log = Log()
+    log.store(64)
+    second = log.store(64)
+    log.store(128)
+    log.trim(second)
+    assert applied(log).min_offset(1, 0) == 64
+
+
+def witness_G04() -> None:
+    """Age is counted in log time, whichever clock the leader has."""
+    _clean("G04")
+
+
+def witness_G05() -> None:
+    """A queue of which nothing is left goes on where it ended, after a restart too."""
+    log = Log()
+    log.store(5)
+    log.trim(log.store(1, queue_id=1))
+    kv = MemoryKV()
+    BrokerState(kv).apply(log.entries)
+    state = BrokerState(kv)
+    assert (state.min_offset(1, 0), state.max_offset(1, 0)) == (5, 5)
+    state.apply([log.store(1)])
+    assert state.max_offset(1, 0) == 6
+
+
+def witness_G06() -> None:
+    """Rows are the same however entries were grouped, with a TRIM among them."""
+    log = Log()
+    log.store(100)
+    middle = log.store(100)
+    log.store(100)
+    log.trim(middle)
+    log.store(300)
+    kv = MemoryKV()
+    BrokerState(kv).apply(log.entries)
+    one_by_one = MemoryKV()
+    state = BrokerState(one_by_one)
+    for entry in log.entries:
+        state.apply([entry])
+    assert digest(kv) == digest(one_by_one)
+
+
+def witness_G07() -> None:
+    """A block that closes when its beginning is trimmed holds each message at its offset."""
+    log = Log()
+    log.store(100)
+    log.trim(log.store(100))
+    log.store(56)
+    state = applied(log)
+    assert [item.queue_offset for item in state.fetch(1, 0, 100, 156)] == list(range(100, 256))
+    assert state.fetch(1, 0, 100, 1)[0].position == log.entries[3].position + payload.MESSAGES_AT
+
+
+def witness_G08() -> None:
+    """What is not trimmed is found by its key."""
+    log = Log()
+    stored = [log.store(40, key=b"k%d" % n) for n in range(8)]
+    log.trim(stored[2])
+    index = applied(log).message_index
+    for n, entry in enumerate(stored[2:], 2):
+        bucket = index.bucket_below(entry.position + payload.MESSAGES_AT + 1)
+        assert bucket is not None
+        assert [entry.position + payload.MESSAGES_AT] in list(index.candidates(bucket, 1, b"k%d" % n)), n
+
+
+def main(root: str, name: str) -> int:
+    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
+        sys.exit(f"raftlog comes from {raftlog.__file__}")
+    try:
+        globals()[name]()
+    except (AssertionError, RaftLogError, KVError):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
