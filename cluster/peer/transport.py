@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import random
 import socket as socket_module
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -82,6 +83,7 @@ class PeerTransport:
         self._diallers: dict[NodeId, list[asyncio.Task[None]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._incarnations: dict[NodeId, object] = {}
+        self._jitter = random.Random(incarnation)
         self._is_removed = False
         self._closing = False
 
@@ -192,7 +194,7 @@ class PeerTransport:
                 await link.lost
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S
-            await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay)
+            await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay * self._jitter.uniform(0.75, 1.25))
             delay = min(REDIAL_MAX_S, delay * 2)
 
     def _addresses(self, peer: NodeId, channel: str) -> tuple[Address, ...]:

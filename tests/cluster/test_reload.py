@@ -77,6 +77,7 @@ def test_what_may_change_changes_at_once_and_the_rest_waits(path: Path) -> None:
         ("[ha]\nsend_heartbeat_interval_ms = 9000\nclient_heartbeat_timeout_ms = 17999\n", "17999 is too small"),
         ("[ha\n", "not valid TOML"),
     ],
+    ids=["unknown-key", "housekeeping", "timeout", "no-toml"],
 )
 def test_a_file_that_cannot_be_used_changes_nothing_and_says_why(
     path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture

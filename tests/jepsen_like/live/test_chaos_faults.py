@@ -240,8 +240,8 @@ def test_a_fault_that_is_felt_says_so_and_takes_itself_back(name: str, seed: int
 
 
 DEAF = ("acks-lost", "pause-one", "pause-leader", "rolling-restart", "slow-disk", "full-disk", "held-disk",
-        "power-loss-one", "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong", "member-grow", "member-replace-leader",
-        "member-replace-dead", "member-replace-kills", "member-learner")  # fmt: skip
+        "power-loss-one", "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong", "member-grow",
+        "member-replace-leader", "member-replace-dead", "member-replace-kills", "member-learner")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DEAF)

@@ -44,7 +44,7 @@ def test_entries_whose_acknowledgements_were_lost_are_taken_once() -> None:
         (progress,) = [peer for peer in leader.raw.status().peers if peer.node_id == TWO]
         return progress.match_index, node(stage, TWO).raw.persisted_index, leader.raw.last_index
 
-    script = "nodes 3\nlead 1\nsend 5\nwait 0.5\nlook\ncut 2->1\nsend 20\nwait 2\nlook\nheal\nwait 3\nlook\nsend 5\nsettle\n"
+    script = "nodes 3\nlead 1\nsend 5\nwait 0.5\nlook\ncut 2->1\nsend 20\nwait 2\nlook\nheal\nwait 3\nlook\nsettle\n"
     before, during, after = looked(script, look)
     assert before[0] == before[1] == before[2]
     assert during[0] == before[0], "no acknowledgement came through"
