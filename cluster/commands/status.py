@@ -34,6 +34,8 @@ def status(data: str | None, as_json: bool) -> int:
         out = console()
         out.print(_headline(view))
         out.print(_table(view))
+        for line in mode_lines(view):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in alarm_lines(view):
             out.print(line, markup=False, style="red", soft_wrap=True)
     if view.term is None:
@@ -65,6 +67,22 @@ def _table(view: ClusterView) -> Table:
     for node in view.nodes:
         table.add_row(*_row(view, node))
     return table
+
+
+def mode_lines(view: ClusterView) -> list[str]:
+    """One line per node whose sends are acknowledged by less than a majority's disks, or that lost some of those."""
+    lines = []
+    for node in view.nodes:
+        modes = (node.status or {}).get("modes") or {}
+        if modes.get("level", "quorum+fsync") != "quorum+fsync" or modes.get("lost_messages"):
+            pool = ", transient store pool" if modes["transient_store_pool_enable"] else ""
+            lines.append(
+                f"node {node.record.id}, when it leads, acknowledges at level {modes['level']} "
+                f"({modes['flush_disk_type']}, {modes['broker_role']}{pool}): {modes['promise']}. Loss window: at most "
+                f"{modes['loss_window_entries_max']} log entries ({modes['loss_window_bytes_max']} bytes), now "
+                f"{modes['loss_window_messages']} messages; lost so far {modes['lost_messages']}"
+            )
+    return lines
 
 
 def alarm_lines(view: ClusterView) -> list[str]:

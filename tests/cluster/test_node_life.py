@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster import node_life
+from cluster import disk_space, node_life
 from cluster.config import Config, load
 from cluster.environment import Environment
 from cluster.local_init import create_data_dirs
@@ -16,6 +16,9 @@ from cluster.local_process import free_base_port
 from cluster.node import Node
 from cluster.node_life import NodeLife
 from cluster.recovery.opening import StateLostError
+from raftlog.errors import DiskFullError
+from raftlog.storage.fs import OsFileSystem
+from statemachine.kv import KVFullError
 
 PATIENCE_S = 20.0
 
@@ -82,6 +85,57 @@ async def test_a_failure_ends_it_although_a_restart_was_asked_for(config: Config
         ended = await running
     assert ended is lives[0]
     assert str(lives[0].failure) == "broken"
+
+
+class SmallDisk(OsFileSystem):
+    """Says how much space there is."""
+
+    free = 0
+
+    def free_bytes(self, path: Path) -> int:
+        """See FileSystem."""
+        return self.free
+
+
+@pytest.mark.parametrize("error", [DiskFullError("a sync"), KVFullError("RocksDB")])
+async def test_a_node_that_ended_for_lack_of_space_is_opened_again_when_there_is_some(
+    config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(disk_space, "LOOK_EVERY_MS", 10)
+    disk = SmallDisk()
+    lives: list[Node] = []
+    disk.free = 1 << 40
+    life = NodeLife(config, Environment(fs=disk), lives.append)
+    running = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: lives and lives[0].writes_open())
+    disk.free = 0
+    closed = asyncio.Event()
+    life._closed = lambda node: closed.set()
+    lives[0].driver.fail(error)
+    async with asyncio.timeout(PATIENCE_S):
+        await closed.wait()
+    await asyncio.sleep(0.05)
+    assert len(lives) == 1
+    disk.free = 1 << 40
+    await until(lambda: len(lives) == 2 and lives[1].writes_open())
+    life.stop()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await running is lives[1]
+    assert lives[1].failure is None
+
+
+async def test_who_waits_for_space_can_be_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_space, "LOOK_EVERY_MS", 10)
+    disk = SmallDisk()
+    lives: list[Node] = []
+    disk.free = 1 << 40
+    life = NodeLife(config, Environment(fs=disk), lives.append, closed=lambda node: life.stop())
+    running = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: lives)
+    disk.free = 0
+    lives[0].driver.fail(DiskFullError("full"))
+    async with asyncio.timeout(PATIENCE_S):
+        assert await running is lives[0]
 
 
 async def test_a_stop_ends_the_search_for_a_state(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
