@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ATTRIBUTE: Final = "ack.level"
 PROPERTY: Final = b"ACK_LEVEL\x01"
 WAIT: Final = b"WAIT\x01"
+WAIT_FALSE: Final = WAIT + b"false"
 
 
 class Ack(IntEnum):
@@ -68,7 +69,7 @@ def ack_of(properties: bytes, default: int) -> int:
         value = _value(properties, PROPERTY)
         if value is not None:
             return level_named(value.decode("utf-8", "replace"), "property ACK_LEVEL")
-    if WAIT in properties and _value(properties, WAIT) == b"false":
+    if WAIT_FALSE in properties and _value(properties, WAIT) == b"false":  # every RocketMQ client writes WAIT=true
         return Ack.LEADER
     return default
 

@@ -283,6 +283,29 @@ def test_a_topics_level_and_wait_false(sim_of: Any) -> None:
     assert "one of leader, quorum, quorum+fsync, all" in path.replies[4][0][1]
 
 
+def test_a_full_leader_refuses_with_its_own_words_but_not_a_retry_of_what_it_holds(sim_of: Any) -> None:
+    sim = sim_of()
+    leader = sim.leader()
+    path, pid = leader.connect(), b"p" * 16
+    for follower in sim.followers():
+        follower.append.hold()
+    ask(path, 1, pid=pid, seq=1)
+    sim.loop.run_for(0.05)
+    leader.proposals.refuse("the disk is full: 93 per cent used")
+    ask(path, 2, pid=pid, seq=2)
+    assert answer(sim, path, 2) == [REFUSED]
+    assert path.replies[2][0][1] == "the disk is full: 93 per cent used"
+    again = leader.connect()
+    ask(again, 3, pid=pid, seq=1)
+    assert quiet(sim, again, 3), "that one may be stored: it is not denied"
+    for follower in sim.followers():
+        follower.append.release()
+    assert answer(sim, again, 3) == [OK]
+    leader.proposals.refuse("")
+    ask(path, 4, pid=pid, seq=2)
+    assert answer(sim, path, 4) == [OK]
+
+
 def test_what_cannot_be_noted_waits_for_the_commit(sim_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = sim_of(**POOL)
     leader = sim.leader()
