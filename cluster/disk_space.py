@@ -119,6 +119,11 @@ class DiskSpace:
         self._used = 0.0
         self._free = self._total = 0
 
+    def reload(self, limits: RetentionSection) -> None:
+        """Another limit from now on."""
+        self._limit = limits.disk_refuse_writes_percent
+        self._look_ms = 0
+
     def reserved(self) -> str:
         """Why messages may not be written now, "" if they may. Any thread."""
         return self._reserved

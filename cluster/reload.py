@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from cluster.config import Config, ConfigError
+from cluster.config import Config, ConfigError, HaSection, RetentionSection
 from cluster.toml_text import toml_value
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RELOADABLE: Final = (
-    "ha.send_heartbeat_interval_ms",
-    "ha.housekeeping_interval_ms",
-    "ha.client_heartbeat_timeout_ms",
-    "ha.catch_up_bytes_per_second",
+    *(f"ha.{name}" for name in HaSection.__struct_fields__),
+    *(f"retention.{name}" for name in RetentionSection.__struct_fields__),
+    "repair.bytes_per_second",
     "log_output.level",
 )
 """Keys that take effect without a restart (docs/configuration.md lists them)."""
@@ -75,6 +74,14 @@ def merged(old: Config, new: Config) -> Config:
     return replace(old, **sections)
 
 
+def _apply(node: Node, config: Config) -> None:
+    node.links.reload(config.ha)
+    node.retention.reload(config.retention)
+    node.disk.reload(config.retention)
+    node.repairs.server.reload(config.repair.bytes_per_second)
+    logging.getLogger().setLevel(config.log_output.level.upper())
+
+
 def reload(node: Node) -> ReloadView:
     """Reads the configuration again. Raises ConfigError, having changed nothing, if it cannot be used."""
     read = node.environment.read_config
@@ -90,8 +97,7 @@ def reload(node: Node) -> ReloadView:
         raise
     changes = differences(node.config, new)
     node.config = merged(node.config, new)
-    node.links.reload(node.config.ha)
-    logging.getLogger().setLevel(node.config.log_output.level.upper())
+    _apply(node, node.config)
     view = ReloadView(
         node=node.node_id,
         applied=[change for change in changes if change.key in RELOADABLE],

@@ -38,6 +38,8 @@ def status(data: str | None, as_json: bool) -> int:
             out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in alarm_lines(view):
             out.print(line, markup=False, style="red", soft_wrap=True)
+        for line in link_lines(view):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
     if view.term is None:
         if as_json:
             return ExitCode.UNREACHABLE
@@ -92,6 +94,16 @@ def alarm_lines(view: ClusterView) -> list[str]:
         f"{alarm['key']}: {alarm['text']}"
         for node in view.nodes
         for alarm in (node.status or {}).get("alarms", ())
+    ]
+
+
+def link_lines(view: ClusterView) -> list[str]:
+    """One line per link that an operator should look at."""
+    return [
+        f"node {node.record.id}: {link['finding']}"
+        for node in view.nodes
+        for link in (node.status or {}).get("links", ())
+        if link["finding"]
     ]
 
 

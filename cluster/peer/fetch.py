@@ -188,6 +188,10 @@ class FetchServer:
         self._bucket = TokenBucket(bytes_per_second, loop.time())
         self._open: Counter[NodeId] = Counter()
 
+    def reload(self, bytes_per_second: int) -> None:
+        """Another rate from now on."""
+        self._bucket = TokenBucket(bytes_per_second, self._loop.time())
+
     def attach(self, runner: LaneRunner[FetchJob]) -> None:
         """Names the runner of `lane`; its completions go to `on_done`."""
         self._runner = runner

@@ -84,7 +84,8 @@ class RetentionLane:
         self._log = log
         self._state = state
         self._checkpoints = checkpoints
-        self._rules = rules
+        self.rules = rules
+        """May be replaced while the node runs; the next look goes by the new ones."""
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
 
@@ -120,7 +121,7 @@ class RetentionLane:
             if not found:
                 return NOTHING_APPLIED, NOTHING_APPLIED
             newest = found[0].manifest.mark
-            if disk.percent() > self._rules.disk_force_clean_percent and self._sound(found[0]):
+            if disk.percent() > self.rules.disk_force_clean_percent and self._sound(found[0]):
                 return newest, newest
             return found[1].manifest.mark if len(found) > 1 else NOTHING_APPLIED, newest
         except OSError as error:
@@ -143,7 +144,7 @@ class RetentionLane:
         found = Found(disk, counts.index, newest.index, None, [], {}, None)
         if not job.leads:
             return found
-        state, rules = self._state, self._rules
+        state, rules = self._state, self.rules
         floors = [Floor(counts.end_position, CHECKPOINT)]
         pinned = state.lowest_pinned_position()
         if pinned is not None:
@@ -158,7 +159,7 @@ class RetentionLane:
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Found) -> Found:
         """Only where it matters who has consumed what: it is a seek for each queue of each group."""
-        state, rules = self._state, self._rules
+        state, rules = self._state, self.rules
         decision = decide(facts, rules)
         goes = decision.count > 0 or bool(queues)
         rows = consumers.behind(state) if goes or job.consumers else []

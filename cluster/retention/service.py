@@ -97,6 +97,11 @@ class Retention:
             "retention", self._lane, asyncio.get_running_loop(), self._on_done, fail
         )
 
+    def reload(self, rules: RetentionSection) -> None:
+        """Other rules from now on; the next look is soon."""
+        self._rules = self._lane.rules = rules
+        self._due_ms = 0
+
     async def close(self) -> None:
         """Ends with what the lane is doing; files that are left go after the next start."""
         for waiter in (*self._asked, *self._answering):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster import reload as module
-from cluster.config import Config, ConfigError, HaSection, load
+from cluster.config import Config, ConfigError, load
 from cluster.reload import RELOADABLE, differences, merged, reload
 
 BASE = '[node]\nid = 1\ndata_dir = "data"\n'
@@ -23,19 +23,22 @@ def path(tmp_path: Path) -> Path:
     return written
 
 
-class Links:
-    def __init__(self, ha: HaSection) -> None:
-        self.ha = ha
+class Service:
+    """Has a part of the configuration, and is given another one."""
 
-    def reload(self, ha: HaSection) -> None:
-        self.ha = ha
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+    def reload(self, part: Any) -> None:
+        self.part = part
 
 
 def node_of(path: Path) -> Any:
     config = load(path)
     return SimpleNamespace(
         node_id=1, config=config, environment=SimpleNamespace(read_config=lambda: load(path)),
-        links=Links(config.ha),
+        links=Service(config.ha), retention=Service(config.retention), disk=Service(config.retention),
+        repairs=SimpleNamespace(server=Service(config.repair.bytes_per_second)),
     )  # fmt: skip
 
 
@@ -50,19 +53,23 @@ def test_what_may_change_changes_at_once_and_the_rest_waits(path: Path) -> None:
     node = node_of(path)
     path.write_text(
         BASE + "[ha]\nsend_heartbeat_interval_ms = 250\ncatch_up_bytes_per_second = 0\n"
+        "[retention]\nhours = 5\n[repair]\nbytes_per_second = 2097152\n"
         '[log_output]\nlevel = "warning"\nformat = "json"\n[send]\ndeadline_ms = 9000\n'
         '[[listeners]]\nname = "broker"\nport = 1234\n'
     )
     view = reload(node)
     assert {(change.key, change.before, change.after) for change in view.applied} == {
         ("ha.send_heartbeat_interval_ms", "1000", "250"), ("ha.catch_up_bytes_per_second", "33554432", "0"),
+        ("retention.hours", "72", "5"), ("repair.bytes_per_second", "33554432", "2097152"),
         ("log_output.level", '"info"', '"warning"'),
     }  # fmt: skip
     assert {change.key for change in view.needs_restart} == {
         "log_output.format", "send.deadline_ms", "listeners", "peers"
     }
-    assert node.links.ha.send_heartbeat_interval_ms == 250
-    assert node.links.ha.catch_up_bytes_per_second == 0
+    assert node.links.part.send_heartbeat_interval_ms == 250
+    assert node.links.part.catch_up_bytes_per_second == 0
+    assert node.retention.part.hours == node.disk.part.hours == 5
+    assert node.repairs.server.part == 2 << 20
     assert logging.getLogger().level == logging.WARNING
     assert node.config.send.deadline_ms == 3000
     assert not node.config.listeners
@@ -88,7 +95,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_says_why(
     with pytest.raises(ConfigError, match=said):
         reload(node)
     assert node.config is before
-    assert node.links.ha is before.ha
+    assert node.links.part is before.ha
     assert "stays as it was" in caplog.text
 
 
@@ -106,6 +113,6 @@ def test_every_reloadable_key_exists_and_is_documented(path: Path) -> None:
     for key in RELOADABLE:
         section, name = key.split(".")
         assert hasattr(getattr(config, section), name)
-        assert f"`{key}`" in listed
+        assert f"`{key}`" in listed or f"`[{section}]`: every key" in listed
     assert merged(config, config) == config
     assert not differences(config, config)
