@@ -22,7 +22,7 @@ from cluster.local_config import plan_node, write_config_like
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import ClusterFile, NodeRecord, locked, read_cluster, write_cluster
 from cluster.local_process import check_ports, is_free, is_running, stop_nodes
-from cluster.members.joining import add_request, make_directory
+from cluster.members.joining import add_request, clear_half_made, make_directory
 from raftlog.storage.fs import OsFileSystem
 
 POLL_S = 0.1
@@ -53,6 +53,8 @@ class LocalMembers:
     def __init__(self, cluster: LocalCluster, tell: Tell = lambda stage: None) -> None:
         self._cluster = cluster
         self._tell = tell
+        self._asked = False
+        """The cluster was asked to add the node that is being made: it may be a member."""
 
     @property
     def _api(self) -> AdminApi:
@@ -89,12 +91,13 @@ class LocalMembers:
         With `learner` it stays one. Returns when it is what it is to be.
         """
         with _locked_in_turn(self._cluster.data):
-            before = [node.id for node in self._cluster.nodes]
+            before, self._asked = [node.id for node in self._cluster.nodes], False
             try:
                 record = self._prepare(node_id, replaces)
                 self._join(record, learner)
-            except LocalError as error:
-                if error.exit_code is not ExitCode.UNKNOWN:
+            except BaseException as error:
+                refused = isinstance(error, LocalError) and error.exit_code is not ExitCode.UNKNOWN
+                if refused or not self._asked:
                     self._undo(before)
                 raise
         return self._wait_promoted(record, "learner" if learner else "voter")
@@ -146,6 +149,8 @@ class LocalMembers:
             write_config_like(record, [*nodes, record], nodes[0].config_path)
             write_cluster(data, ClusterFile([*nodes, record]))
         directory = Path(load(record.config_path).node.data_dir)
+        if record.id not in join["taken_ids"]:
+            clear_half_made(OsFileSystem(), directory)
         make_directory(OsFileSystem(), directory, record.id, join, time.time_ns() // 1_000_000)
         return record
 
@@ -156,6 +161,7 @@ class LocalMembers:
         self._tell(f"adding node {record.id}")
         if not self._is_member(record.id):
             request = add_request(config, identity, auto_promote=not learner)
+            self._asked = True
             self._patiently(lambda: self._api.post("/v1/members", request))
         if not is_running(record):
             self._tell(f"starting node {record.id}")

@@ -266,7 +266,7 @@ def _working(data: str | None) -> Iterator[LocalMembers]:
             tell: Callable[[str], object] = spinner.update
             yield LocalMembers(LocalCluster(data_dir(data)), tell)
     except KeyboardInterrupt:
-        err.print("what was begun goes on by itself: raftmq node list; the same command waits for it again")
+        err.print("what was begun goes on by itself; see: raftmq node list")
         raise
 
 

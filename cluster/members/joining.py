@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,11 +61,25 @@ def check_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, 
     return None
 
 
+def clear_half_made(fs: FileSystem, directory: Path) -> None:
+    """Removes a directory whose creation was interrupted. Only for one that was begun here, of a node that is no
+    member: nothing in it was ever promised to anybody."""
+    if _is_used(fs, directory) and not fs.exists(directory / layout.IDENTITY):
+        shutil.rmtree(directory)
+
+
 def _is_used(fs: FileSystem, directory: Path) -> bool:
     return fs.exists(directory) and any(name != layout.LOCK for name in fs.listdir(directory))
 
 
 def _known_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any]) -> Identity:
+    if not fs.exists(directory / layout.IDENTITY):
+        raise LocalError(
+            f"{directory} is not empty and no node's",
+            "something else lies there, or its creation was interrupted; then nothing in it was ever acknowledged",
+            f"mv {directory} {directory}.old    (then repeat the command)",
+            ExitCode.REFUSED,
+        )
     try:
         found = identities.load(fs, directory)
     except (OSError, StorageError) as error:

@@ -13,7 +13,7 @@ import pytest
 from cluster.config import load
 from cluster.local_errors import ExitCode, LocalError
 from cluster.members.elsewhere import prepare
-from cluster.members.joining import make_directory, peer_tables
+from cluster.members.joining import clear_half_made, make_directory, peer_tables
 from raftlog.storage import identity as identities
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis, Voter, encode
@@ -46,6 +46,18 @@ def test_a_directory_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert opened.log.tail.index == 0
     opened.close(clean=True)
     assert make_directory(FS, tmp_path / "a" / "data", 5, join(taken_ids=[1, 2, 3, 4, 5]), 2) == made
+
+
+def test_what_an_interrupted_attempt_left_is_made_again(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    made = make_directory(FS, directory, 5, join(), 1)
+    clear_half_made(FS, directory)
+    assert identities.load(FS, directory) == made, "it is whole"
+    (directory / "IDENTITY").unlink()
+    with pytest.raises(LocalError, match="its creation was interrupted"):
+        make_directory(FS, directory, 5, join(), 1)
+    clear_half_made(FS, directory)
+    assert make_directory(FS, directory, 5, join(), 1).node_uuid != made.node_uuid
 
 
 def used(folder: Path) -> int:
