@@ -15,7 +15,7 @@ LASTS_S = {
     "halves": (0.4, 2.5), "isolate": (0.4, 2.5), "one-way": (0.4, 2.5), "ring": (0.4, 2.0), "slow-link": (0.3, 2.0),
     "slow-disk": (0.3, 2.0), "eio": (0.3, 1.0), "enospc": (0.3, 1.0), "crash-before-ack": (0.1, 1.2),
     "crash-after-ack": (0.1, 1.2), "crash-after-vote": (0.05, 1.0), "crash-newborn": (0.1, 1.2),
-    "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5), "away": (2.5, 5.0),
+    "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5), "away": (4.5, 6.5),
 }  # fmt: skip
 """Seconds until the fault is taken back; kinds without a row happen at once."""
 
@@ -45,7 +45,7 @@ def rot_times(options: Options) -> list[float]:
 def away_times(options: Options) -> list[float]:
     """When a follower goes away for so long that the others may have trimmed what it needs, if there is retention."""
     rng = stream(options.seed, "away")
-    return [rng.uniform(1.0, options.fault_phase_s - 3.0)] if options.retained_bytes else []
+    return [rng.uniform(0.6, 1.6)] if options.retained_bytes else []
 
 
 def plan(options: Options) -> tuple[Fault, ...]:
