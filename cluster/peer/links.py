@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 KINDS = frozenset({Kind.PING, Kind.PONG})
 LOOK_EVERY_MS = 200
+AWAKE_MS = 1000
+"""Of a longer time without a look, this much counts: the node stood still, and what it was sent waits to be read."""
 READY_FINDING_MS = 10_000
 """A link that is READY for so long is worth a word: nothing comes back."""
 _PATIENCE = 3
@@ -45,7 +47,7 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """READY, HANDSHAKE, TRANSFER, SUSPEND or SHUTDOWN."""
     since_ms: int
-    """When it went into that state, milliseconds since the Unix epoch."""
+    """When it went into that state, milliseconds since the Unix epoch; times in which the node stood still left out."""
     age_ms: int
     reason: str
     """Why it is not TRANSFER; "" if it is."""
@@ -116,6 +118,9 @@ class Links:
         self._number = 0
         self._look_due_ms = 0
         self._ping_due_ms = 0
+        self._looked_ms: int | None = None
+        self._slept_ms = 0
+        """How long this node itself stood still so far: nobody was silent then, it did not listen."""
         self._catch_up = CatchUp(raw, ha.catch_up_bytes_per_second, wake)
         self._ha = ha
 
@@ -133,12 +138,16 @@ class Links:
         if now_ms < self._look_due_ms:
             return
         self._look_due_ms = now_ms + LOOK_EVERY_MS
-        self._look_at_connections(now_ms)
-        self._expire(now_ms)
+        if self._looked_ms is not None:
+            self._slept_ms += max(0, now_ms - self._looked_ms - AWAKE_MS)
+        self._looked_ms = now_ms
+        awake_ms = now_ms - self._slept_ms
+        self._look_at_connections(awake_ms)
+        self._expire(awake_ms)
         if now_ms >= self._ping_due_ms:
             self._ping_due_ms = now_ms + self._ha.send_heartbeat_interval_ms
-            self._ask_all(now_ms)
-        self._judge_all(now_ms)
+            self._ask_all(awake_ms)
+        self._judge_all(awake_ms)
 
     def _look_at_connections(self, now_ms: int) -> None:
         peers = self._transport.roster.peers()
@@ -214,7 +223,7 @@ class Links:
         asked_ms = self._asked.pop(number, None)
         record = self._records.get(peer)
         if asked_ms is not None and record is not None:
-            record.pongs[channel] = self._clock.monotonic_ms()
+            record.pongs[channel] = self._clock.monotonic_ms() - self._slept_ms
             record.round_trip_ms = round(1000 * self._clock.monotonic_s() - asked_ms, 3)
 
     def _on_ping(self, peer: NodeId, channel: str, number: int, header: list[Any]) -> None:
@@ -271,7 +280,7 @@ class Links:
 
     def view(self) -> list[LinkView]:
         """Every link, by node id; the gauges follow."""
-        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        now_ms, wall_ms = self._clock.monotonic_ms() - self._slept_ms, self._clock.wall_ms()
         self._metrics.show(
             LinkFigures(peer, record.state, now_ms - record.since_ms, record.round_trip_ms)
             for peer, record in self._records.items()

@@ -81,10 +81,14 @@ class Wire:
 
     def accept(self, channel: str = CONTROL) -> Any:
         inlet = SimpleNamespace(peer=TWO, channel=channel, reads=0, ping_interval_ms=0)
-        inlet.transport = SimpleNamespace(abort=lambda: self.aborted.append(inlet))
-        inlet = _Hashed(inlet)
-        self.inlets[inlet] = None
-        return inlet
+        hashed = _Hashed(inlet)
+        hashed.transport = SimpleNamespace(abort=partial(self._abort_inlet, hashed))
+        self.inlets[hashed] = None
+        return hashed
+
+    def _abort_inlet(self, inlet: Any) -> None:
+        self.aborted.append(inlet)
+        del self.inlets[inlet]
 
 
 class _Hashed(SimpleNamespace):
@@ -199,6 +203,22 @@ def test_silent_connections_of_a_peer_are_closed_unless_it_speaks_seldom() -> No
     assert seldom not in world.wire.aborted
     world.run(13_000)
     assert seldom in world.wire.aborted
+
+
+def test_who_stood_still_does_not_take_the_others_for_silent() -> None:
+    world = World(housekeeping_interval_ms=3000, client_heartbeat_timeout_ms=3000)
+    world.wire.connect()
+    inlet = world.wire.accept()
+    world.run(1000, inlet)
+    world.answer_all()
+    world.now += 60_000
+    world.run(500, inlet)
+    world.answer_all()
+    world.run(500, inlet)
+    assert not world.wire.aborted
+    assert world.state[0] == "TRANSFER"
+    world.run(4000)
+    assert len(world.wire.aborted) == 3, "it is awake, and they are silent"
 
 
 @pytest.mark.parametrize("header", [[], ["x", 1], [CONTROL, "1"], [CONTROL]])
