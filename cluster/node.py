@@ -121,7 +121,8 @@ class Node:
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
         self.membership = members = MembersService(
-            config, parts.directory.identity, raw, self.alarms, self.driver.wake, self.metrics.members
+            config, parts.directory.identity, raw, self.alarms, self.driver.wake, self.metrics.members,
+            (voter.id for voter in parts.directory.log.genesis.voters),
         )
         self.changes = MemberChanges(raw, members, config.raft, wake=self.driver.wake, transfer=self.transfer)
         incarnation = int.from_bytes(self.environment.entropy(8))

@@ -50,7 +50,7 @@ async def list_members(call: Call) -> MembersView:
         quorum=len(members.voters) // 2 + 1,
         members=[_member(port, NodeId(node), group) for node in sorted(members.node_uuids)],
         removed=[FormerMember(id=voter.id, uuid=str(voter.uuid)) for voter in members.removed],
-        next_id=members.highest_id + 1, removed_since=service.removed_since, drained=port.changes.drained,
+        next_id=service.next_id, removed_since=service.removed_since, drained=port.changes.drained,
     )  # fmt: skip
 
 
@@ -79,8 +79,7 @@ async def describe_joining(call: Call) -> JoinView:
         group=identity.group_id, genesis=base64.b64encode(port.genesis_payload()).decode(),
         ancestors=[AncestorView(cluster_id=str(each.cluster_uuid), last_index=each.last_index)
                    for each in identity.origin],
-        next_id=members.highest_id + 1,
-        taken_ids=sorted({*members.node_uuids, *(voter.id for voter in members.removed)}),
+        next_id=service.next_id, taken_ids=service.taken_ids,
         peers=[PeerNode(id=node, host=place.host, port=place.port, admin=place.admin, listeners=dict(place.listeners))
                for node, place in service.places.items()],
     )  # fmt: skip
@@ -101,7 +100,7 @@ async def add_member(call: Call) -> MemberChanged:
             "give the new node an empty data directory: raftmq node add",
         )
     place = _place(wanted)
-    node, uuid = NodeId(wanted.id or members.highest_id + 1), _uuid(wanted.uuid)
+    node, uuid = NodeId(wanted.id or call.port.membership.next_id), _uuid(wanted.uuid)
     manual = not wanted.auto_promote
     entry = await _change(call.port, lambda done: call.port.changes.add(node, uuid, place, manual=manual, done=done))
     return _changed(call.port, node, entry)

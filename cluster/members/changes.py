@@ -63,7 +63,8 @@ class MemberChanges:
         peers = {peer.node_id: peer for peer in raw.status().peers}
         live = frozenset(node for node, progress in raw.raft.members.peers.items() if progress.is_live)
         service = self._service
-        return Group(raw.raft.id, service.in_force, raw.committed_membership_index, peers, live, service.places)
+        return Group(raw.raft.id, service.in_force, raw.committed_membership_index, peers, live, service.places,
+                     service.next_id)  # fmt: skip
 
     def is_caught_up(self, node: NodeId) -> bool:
         """Whether that learner could be promoted now."""
@@ -109,6 +110,12 @@ class MemberChanges:
         self._wake()
 
     def _propose(self, members: Membership, done: Callable[[Ending], None]) -> EntryId:
+        if self._service.has_unread_event:
+            raise checks.refusal(
+                "the members were changed by unsafe-recover, and nobody has taken note of that yet",
+                "messages may be lost by it (raftmq alarm list); after another change that would not show any more",
+                "raftmq alarm ack unsafe_recovered    (then repeat the command)",
+            )
         entry = self._raw.propose_membership(members, self._raw.log_time_ms())
         self._waiting.setdefault(entry.index, []).append((entry.term, done))
         self._wake()

@@ -32,6 +32,8 @@ class Group(NamedTuple):
     live: frozenset[NodeId]
     """Those that the leader hears."""
     places: dict[NodeId, Place]
+    next_id: int
+    """For a new node."""
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
@@ -89,7 +91,7 @@ def add(group: Group, node: NodeId, uuid: UUID, place: Place) -> bool:
     members = membership.node_uuids
     if members.get(node) == uuid and group.places.get(node) == place:
         return False
-    fresh = f"raftmq node add    (the next free id is {membership.highest_id + 1})"
+    fresh = f"raftmq node add    (the next free id is {group.next_id})"
     if node in members and members[node] != uuid:
         raise refusal(
             f"node {node} is a member already",

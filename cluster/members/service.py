@@ -7,10 +7,11 @@ is committed is told to nodes that left: an entry that another leader cuts off h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
 from cluster.alarms import Alarms
+from cluster.backup.events import EVENT
 from cluster.config import Config
 from cluster.members.metrics import MembersMetrics
 from cluster.members.places import Place, addresses, places
@@ -39,9 +40,9 @@ class MembersService:
 
     def __init__(
         self, config: Config, identity: Identity, raw: RawNode, alarms: Alarms, wake: Callable[[], None],
-        metrics: MembersMetrics,
+        metrics: MembersMetrics, first_ids: Iterable[NodeId] = (),
     ) -> None:  # fmt: skip
-        """`wake`: has the driver look at the core."""
+        """`wake`: has the driver look at the core. `first_ids`: the voters of GENESIS."""
         self._config = config
         self.identity = identity
         """Of this node's directory."""
@@ -49,6 +50,7 @@ class MembersService:
         self._alarms = alarms
         self._wake = wake
         self._metrics = metrics
+        self._first_ids = frozenset(first_ids)
         self._transport: Transport | None = None
         self._places: dict[NodeId, Place] = {}
         self._seen = (-1, False)
@@ -71,6 +73,24 @@ class MembersService:
     def is_committed(self) -> bool:
         """False while a change is under way."""
         return self._raw.committed_membership_index >= self.in_force.index
+
+    @property
+    def taken_ids(self) -> list[int]:
+        """Ids that a member has or had, as far as anybody knows, ascending. Those of GENESIS too: a restored cluster, or
+        a survivor that goes on alone, does not list them as members."""
+        members = self.in_force
+        left = (voter.id for voter in members.removed)
+        return sorted({*members.node_uuids, *left, *self._first_ids})
+
+    @property
+    def next_id(self) -> int:
+        """The id for a new node."""
+        return self.taken_ids[-1] + 1
+
+    @property
+    def has_unread_event(self) -> bool:
+        """Something stands in the log that a person must take note of before the members change once more."""
+        return self._alarms.raised(EVENT)
 
     @property
     def places(self) -> dict[NodeId, Place]:

@@ -124,6 +124,15 @@ def other(entry: Any) -> Any:
     return entry._replace(term=entry.term + 1)
 
 
+async def test_a_loss_that_nobody_has_taken_note_of_comes_first(client: Any, node: Any) -> None:
+    node.alarms.raise_alarm("unsafe_recovered", "one survivor")
+    told = await error_of(await client.post("/v1/members", json=NEW))
+    assert told[:2] == (409, "refused")
+    assert "raftmq alarm ack unsafe_recovered" in told[3]
+    node.alarms.clear("unsafe_recovered")
+    assert (await client.post("/v1/members", json=NEW)).status == 200
+
+
 async def test_a_change_that_another_leader_replaces_did_not_happen(client: Any, node: Any) -> None:
     node.raw.commits = lambda entry: node.call_later(0, lambda: node.changes.on_applied([other(entry)]))
     assert (await error_of(await client.delete("/v1/members/3")))[:2] == (503, "failed")

@@ -43,7 +43,7 @@ def group(
             removed=tuple(Voter(NodeId(node), UUIDS[node]) for node in removed),
         ),
         committed, known, frozenset(known) if live is None else frozenset(map(NodeId, live)),
-        {node: place(node) for node in members},
+        {node: place(node) for node in members}, 1 + max(*voters, *learners, *removed, 3),
     )  # fmt: skip
 
 

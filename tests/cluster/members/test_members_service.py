@@ -65,7 +65,8 @@ class World:
         identity = Identity(GENESIS.cluster_uuid, 1, NodeId(own), UUIDS[NodeId(own)], 0)
         self.registry = CollectorRegistry()
         raw: Any = self.raw
-        self.service = MembersService(config, identity, raw, self.alarms, lambda: None, MembersMetrics(self.registry))
+        self.service = MembersService(config, identity, raw, self.alarms, lambda: None, MembersMetrics(self.registry),
+                                      map(NodeId, (1, 2, 3, 5)))  # fmt: skip
         self.service.attach(self.follows)
 
     def change(self, membership: Membership, index: int, *, commit: bool = True) -> None:
@@ -80,6 +81,15 @@ class World:
     def dialled(self) -> set[int]:
         handshake, addresses = self.follows.told[-1]
         return {int(node) for node in handshake.members if addresses.get(node)}
+
+
+def test_ids_of_whoever_was_there_before_are_not_given_again() -> None:
+    """GENESIS had a node 5; the one survivor of it that goes on alone does not know."""
+    world = World()
+    assert (world.service.taken_ids, world.service.next_id) == ([1, 2, 3, 5], 6)
+    joined = with_learner(GENESIS, Voter(NodeId(9), UUID(int=9)), FOUR._replace(id=NodeId(9)))
+    world.change(without(joined, NodeId(9)), 7)
+    assert world.service.next_id == 10
 
 
 def test_who_joins_is_known_at_once_and_where_the_log_says_it_is() -> None:
