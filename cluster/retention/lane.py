@@ -121,7 +121,7 @@ class RetentionLane:
             if not found:
                 return NOTHING_APPLIED, NOTHING_APPLIED
             newest = found[0].manifest.mark
-            if disk.percent() > self.rules.disk_force_clean_percent and self._sound(found[0]):
+            if disk.percent_now > self.rules.disk_force_clean_percent and self._sound(found[0]):
                 return newest, newest
             return found[1].manifest.mark if len(found) > 1 else NOTHING_APPLIED, newest
         except OSError as error:

@@ -43,6 +43,11 @@ class DiskFact(NamedTuple):
     used_bytes: int
     freed_bytes: int = 0
 
+    @property
+    def percent_now(self) -> float:
+        """How full it is."""
+        return self._replace(freed_bytes=0).percent()
+
     def percent(self, freed_bytes: int = 0) -> float:
         """How full it will be, with `freed_bytes` more given up; 0 for a disk that says nothing of itself."""
         if self.total_bytes <= 0:

@@ -298,7 +298,7 @@ class Retention:
             first_index=log.first_index, end_position=log.tail.end_position, applied_index=state.applied.index,
             files_left=files, bytes_left=size, files_held_by=self._held_by(files),
             log_held_by=decision.held if decision and self._leads() else "",
-            disk_used_percent=round(self._found.disk.percent(), 1) if self._found else None, keep_ms=rules.keep_ms,
+            disk_used_percent=round(self._found.disk.percent_now, 1) if self._found else None, keep_ms=rules.keep_ms,
             bytes_max=rules.bytes_max, delete_when=rules.delete_when, protect_unconsumed=rules.protect_unconsumed,
             leases=[LeaseView(holder=one.holder, position=one.position) for one in self.leases.all()],
         )  # fmt: skip

@@ -1,0 +1,394 @@
+"""Retention over a real directory, lane and state, with a core that always leads: what it proposes, what it lets go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cluster.alarms import Alarms
+from cluster.config import Config, NodeSection, PeerNode, RetentionSection
+from cluster.environment import Environment
+from cluster.failpoints import FailpointSet
+from cluster.node_parts import Parts
+from cluster.retention.leases import Leases
+from cluster.retention.metrics import RetentionMetrics
+from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
+from raftlog.errors import NotLeaderError, StorageError
+from raftlog.frame import make_entry, tail_after
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.identity import Identity
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.node_dir import create_node_dir
+from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
+from statemachine import commands, payload
+from statemachine.memory_kv import ROWS_FILE, MemoryKV
+
+START_MS = 1_700_000_000_000
+DATA = Path("/data")
+SEGMENT = 64 << 10
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def wall_ms(self) -> int:
+        return START_MS + self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_s(self) -> float:
+        return self.now_ms / 1000
+
+
+class Core:
+    """The part of RawNode that is asked: what is proposed is committed and applied at once."""
+
+    role = Role.LEADER
+    term = 1
+    leader_id = NodeId(1)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.trims = 0
+        self.refuses = False
+
+    @property
+    def applied_index(self) -> int:
+        return self._node.parts.state.applied.index
+
+    def log_time_ms(self) -> int:
+        return self._node.log_ms
+
+    def propose(self, kind: int, data: bytes, now_ms: int) -> Entry:
+        if self.refuses:
+            raise NotLeaderError("as the test wants")
+        return self._node.add(kind, data)
+
+    def trimmed(self) -> None:
+        self.trims += 1
+
+
+class InLine:
+    """A lane runner whose job is done, and told, in the call."""
+
+    def __init__(self, name: str, lane: Any, loop: Any, on_done: Callable[[Any], None], on_failure: Any) -> None:
+        self._lane, self._done = lane, on_done
+
+    def submit(self, job: Any) -> None:
+        self._done(self._lane.drain([job]))
+
+    def close(self) -> None:
+        pass
+
+
+class Node:
+    """One node's parts and its retention; a message of 1000 bytes per entry."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.fs, self.clock, self.log_ms = MemoryFileSystem(), Clock(), START_MS
+        voter = Voter(NodeId(1), UUID(int=1))
+        genesis = Genesis(UUID(int=7), 1, SEGMENT, START_MS, (voter,))
+        create_node_dir(self.fs, DATA, Identity(UUID(int=7), 1, NodeId(1), voter.uuid, START_MS), genesis)
+        given: dict[str, Any] = {"ms": 1000, "delete_when": "", "every_ms": 100, "delete_gap_ms": 10} | rules
+        self.rules = RetentionSection(**given)
+        self.open()
+        self.parts.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
+        self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t", "read_queues": 1}, False]]))
+
+    def open(self) -> None:
+        config = Config(
+            node=NodeSection(id=1, data_dir=str(DATA)), peers=(PeerNode(id=1, port=1, listeners={}),),
+            retention=self.rules,
+        )  # fmt: skip
+        environment = Environment(
+            fs=self.fs, clock=self.clock, serves_admin=False, open_kv=self._open_kv, boot_id=lambda: bytes(16),
+            pid=lambda: 1, checkpoint_every_ms=10**9,
+        )  # fmt: skip
+        self.parts = Parts(config, FailpointSet(False), environment)
+        self.alarms, self.leases = Alarms(self.clock.wall_ms), Leases(self.clock.monotonic_ms)
+        self.core: Any = Core(self)
+        self.registry = CollectorRegistry()
+        self.retention = Retention(
+            self.rules, cast("Any", self.core), self.parts.state, self.parts.directory.log, self.parts.keeper, fs=self.fs,
+            directory=DATA, clock=self.clock, leases=self.leases, alarms=self.alarms,
+            metrics=RetentionMetrics(self.registry), writes_open=lambda: True, wake=lambda: None,
+        )  # fmt: skip
+        self.retention.start(InLine, self.failed)
+
+    def failed(self, error: BaseException) -> None:
+        raise error
+
+    def _open_kv(self, path: str) -> MemoryKV:
+        self.kv = MemoryKV(fs=self.fs)
+        self.fs.mkdir(Path(path))
+        return self.kv
+
+    @property
+    def log(self) -> Any:
+        return self.parts.directory.log
+
+    def add(self, kind: int, data: bytes) -> Entry:
+        tail: LogTail = self.log.tail
+        entry = make_entry(
+            tail, term=1, entry_type=kind, payload=data, timestamp_ms=self.log_ms, group_id=1, segment_size=SEGMENT
+        )
+        assert tail_after(tail, entry).index == tail.index + 1
+        self.log.append([entry])
+        state = self.parts.state
+        applied: Sequence[Entry] = self.log.read_entries(state.applied.index + 1, entry.index + 1, 1 << 30)
+        state.apply(applied)
+        self.retention.on_applied(applied)
+        return entry
+
+    def store(self, count: int) -> None:
+        for _ in range(count):
+            at, base = self.log.tail.end_position + payload.MESSAGES_AT, self.parts.state.max_offset(1, 0)
+            run = payload.Run(1, 0, base, 1, 0, payload.ITEM.pack(at, 1000, 0, 0, self.log_ms))
+            self.add(EntryType.MESSAGES, payload.encode([bytes(1000)], 1, [run]))
+
+    def checkpoint(self) -> None:
+        self.parts.keeper.checkpoint()
+        self.parts.keeper.wanted = False
+
+    def pass_ms(self, ms: int) -> None:
+        for _ in range(ms // 50):
+            self.clock.now_ms += 50
+            self.log_ms += 50
+            self.retention.tick(self.clock.now_ms)
+
+    def files(self) -> list[int]:
+        return sorted(int(name[:-4]) for name in self.fs.listdir(DATA / "log") if name.endswith(".seg"))
+
+    def count(self, name: str) -> float:
+        return sum(self.registry.get_sample_value(s.name, s.labels) or 0 for m in self.registry.collect()
+                   for s in m.samples if s.name == name)  # fmt: skip
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[..., Node]]:
+    nodes: list[Node] = []
+
+    def build(**rules: Any) -> Node:
+        nodes.append(Node(**rules))
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        await node.retention.close()
+
+
+async def test_what_expires_goes_from_the_queue_at_once_and_from_the_disk_when_both_checkpoints_know(
+    make: Callable[..., Node],
+) -> None:
+    node = make()
+    node.store(300)
+    node.checkpoint()
+    node.pass_ms(500)
+    assert node.parts.state.trim_position == 0, "nothing is a second old"
+    node.store(10)
+    node.checkpoint()
+    node.pass_ms(800)
+    state = node.parts.state
+    assert state.trim_position == node.files()[-1] > 0, "everything but the newest segment"
+    assert state.min_offset(1, 0) > 250
+    assert state.fetch(1, 0, state.min_offset(1, 0), 1)[0].position >= state.trim_position
+    view = node.retention.view(1)
+    assert (view.trim_position, view.first_position, view.files_held_by) == (state.trim_position, 0, OLDER)
+    assert view.files_left == len(node.files()) - 1 >= 4
+    assert node.parts.keeper.wanted, "files wait for a checkpoint"
+    node.checkpoint()
+    node.pass_ms(200)
+    assert len(node.files()) > 1, "the older one does not know of it yet"
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(400)
+    assert node.files() == [state.trim_position]
+    assert node.log.first_position == state.trim_position
+    assert node.core.trims >= 1, "the core is told that the log begins elsewhere"
+    assert node.count("raftmq_segments_removed_total") == view.files_left
+    assert node.count("raftmq_trims_total") == 1
+    assert node.retention.view(1).files_left == 0
+
+
+async def test_after_a_restart_files_that_were_let_go_are_let_go_again(make: Callable[..., Node]) -> None:
+    node = make(delete_gap_ms=60_000)
+    node.store(300)
+    node.checkpoint()
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(1500)
+    for _ in range(2):
+        node.store(1)
+        node.checkpoint()
+    node.pass_ms(200)
+    before = node.files()
+    assert node.log.first_position == before[-1] > before[0]
+    assert len(before) > 2, "one file a minute"
+    await node.retention.close()
+    kv = node.kv
+    node.parts.close(clean=True)
+    node._open_kv = lambda path: kv  # type: ignore[method-assign]
+    kv._closed = False
+    node.rules = RetentionSection(ms=1000, delete_when="", every_ms=100, delete_gap_ms=0)
+    node.open()
+    node.pass_ms(1000)
+    assert node.files() == [node.parts.state.trim_position]
+
+
+def trimmed(node: Node) -> None:
+    """Everything but the last segment is given up, and could go."""
+    node.store(300)
+    node.checkpoint()
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(1200)
+    for _ in range(2):
+        node.store(1)
+        node.checkpoint()
+
+
+async def test_a_lease_holds_files_but_no_messages(make: Callable[..., Node]) -> None:
+    node = make()
+    held = 2 * SEGMENT
+    node.leases.touch("a peer", held, 5000)
+    trimmed(node)
+    node.pass_ms(400)
+    assert node.parts.state.trim_position > held
+    assert node.files()[0] <= held < node.files()[1]
+    view = node.retention.view(1)
+    assert view.files_held_by == "the lease of a peer"
+    assert [(lease.holder, lease.position) for lease in view.leases] == [("a peer", held)]
+    node.pass_ms(5000)
+    assert node.files()[0] == node.parts.state.trim_position
+
+
+async def test_without_two_checkpoints_the_leader_gives_up_nothing_and_asks_for_them(make: Callable[..., Node]) -> None:
+    node = make()
+    node.store(300)
+    node.pass_ms(2000)
+    assert node.parts.state.trim_position == 0
+    assert node.parts.keeper.wanted
+    assert node.retention.view(1).log_held_by == "the older checkpoint of the leader"
+    node.checkpoint()
+    node.pass_ms(200)
+    assert not node.parts.keeper.wanted, "another one would be the same"
+
+
+async def test_on_a_disk_that_is_nearly_full_the_newest_checkpoint_counts_if_it_is_sound(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make(ms=10**9)
+    node.store(300)
+    node.checkpoint()
+    used, files = [500], len(node.files())
+    monkeypatch.setattr(MemoryFileSystem, "total_bytes", lambda fs, path: 100 * SEGMENT)
+    monkeypatch.setattr(
+        MemoryFileSystem, "free_bytes",
+        lambda fs, path: (1000 - used[0]) * SEGMENT // 10 + (files - len(node.files())) * SEGMENT,
+    )  # fmt: skip
+    node.pass_ms(200)
+    assert node.parts.state.trim_position == 0
+    used[0] = 878
+    (name,) = node.parts.keeper.checkpoints.names()
+    row = node.parts.keeper.checkpoints.path / name / ROWS_FILE
+    node.fs.damage(row, 9, b"\xff")
+    node.pass_ms(300)
+    assert node.parts.state.trim_position == 0, "nobody would bring it back"
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(150)
+    assert node.parts.state.trim_position == node.log.segment_at(2 * SEGMENT + 100).end_position, (
+        "with three files less it is below 85 %"
+    )
+    node.checkpoint()
+    node.pass_ms(300)
+    assert node.files()[0] == node.parts.state.trim_position
+
+
+async def test_what_a_group_has_not_read_is_protected_or_told(make: Callable[..., Node]) -> None:
+    for protect in (True, False):
+        node = make(protect_unconsumed=protect)
+        node.add(EntryType.COMMAND, commands.pack([["put_group", {"name": "g"}, True],
+                                                   ["commit_offsets", [["g", 1, 0, 100]]]]))  # fmt: skip
+        trimmed(node)
+        node.pass_ms(400)
+        first = node.parts.state.min_offset(1, 0)
+        if protect:
+            assert 0 < first <= 100
+            assert "group g has not consumed t queue 0 offset 100" in node.retention.view(1).log_held_by
+            assert not node.alarms.raised(UNREAD)
+        else:
+            assert first > 250
+            assert node.count("raftmq_trimmed_unconsumed_total") == first - 100
+            assert node.alarms.raised(UNREAD)
+            node.core.role = Role.FOLLOWER
+            node.pass_ms(200)
+            assert not node.alarms.raised(UNREAD), "whoever leads now raises it"
+
+
+async def test_a_file_that_cannot_be_removed_is_tried_again(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    trimmed(node)
+    log, tries = type(node.log), [0]
+
+    def refused(log: Any, paths: Any) -> int:
+        tries[0] += 1
+        raise StorageError("text file busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "remove_files", refused)
+        node.pass_ms(1000)
+        assert node.alarms.raised(FILES)
+        assert tries == [1]
+        node.pass_ms(AGAIN_MS)
+        assert tries == [2]
+    node.pass_ms(AGAIN_MS + 1000)
+    assert not node.alarms.raised(FILES)
+    assert node.files() == [node.parts.state.trim_position]
+
+
+async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "cluster.retention.service.datetime", SimpleNamespace(fromtimestamp=lambda s: SimpleNamespace(hour=5))
+    )
+    node = make(delete_when="04")
+    node.store(300)
+    node.checkpoint()
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(1500)
+    assert node.parts.state.trim_position == 0, "not its hour"
+    for refuses in (True, False):
+        node.core.refuses = refuses
+        ran = node.retention.run()
+        node.retention.tick(node.clock.now_ms)
+        done = await asyncio.wait_for(ran, 1)
+        assert done is not None
+        assert (done.decision.reason, done.entry is None) == ("age", refuses)
+    assert node.parts.state.trim_position > 0
+    node.core.role = Role.FOLLOWER
+    ran = node.retention.run()
+    node.retention.tick(node.clock.now_ms)
+    assert await asyncio.wait_for(ran, 1) is None
+
+
+async def test_a_large_log_is_given_up_in_pieces(make: Callable[..., Node]) -> None:
+    node = make(delete_batch_files=2)
+    node.store(300)
+    node.checkpoint()
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(1500)
+    assert node.count("raftmq_trims_total") >= 2
+    assert node.parts.state.trim_position == node.files()[-1]
