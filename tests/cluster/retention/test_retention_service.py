@@ -118,7 +118,7 @@ class Node:
         self.core: Any = Core(self)
         self.registry = CollectorRegistry()
         self.retention = Retention(
-            self.rules, cast("Any", self.core), self.parts.state, self.parts.directory.log, self.parts.keeper, fs=self.fs,
+            self.rules, cast("Any", self.core), self.parts.state, self.log, self.parts.keeper, fs=self.fs,
             directory=DATA, clock=self.clock, leases=self.leases, alarms=self.alarms,
             metrics=RetentionMetrics(self.registry), writes_open=lambda: True, wake=lambda: None,
         )  # fmt: skip
