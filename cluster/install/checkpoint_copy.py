@@ -62,6 +62,12 @@ class CheckpointCopy:
                 raise ValueError(f"{name} names a file {file.name!r}")
         return manifest
 
+    def bytes_there(self) -> int:
+        """What an earlier attempt left, of whichever checkpoint. Raises OSError."""
+        fs, folder = self._fs, self._folder
+        names = fs.listdir(folder) if fs.exists(folder) else []
+        return sum(_size(fs, folder / name) for name in names)
+
     async def run(self, peer: NodeId, manifest: Manifest) -> None:
         """Returns when every file is here, synced, and all of it proved."""
         await self._blocking(self._prepare, manifest)
@@ -139,3 +145,10 @@ def check_rows(open_rows: OpenRows, folder: Path, manifest: Manifest) -> None:
         wrong = [family for family, told in manifest.sums.items() if counted.get(family) != told]
     if wrong:
         raise ValueError(f"its rows of {', '.join(wrong)} do not add up to its sums")
+
+
+def _size(fs: FileSystem, path: Path) -> int:
+    file = fs.open(path)
+    size = file.size()
+    file.close()
+    return size

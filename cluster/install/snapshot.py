@@ -32,6 +32,8 @@ from statemachine.kv import KVError
 logger = logging.getLogger(__name__)
 
 LIST_MS = 5000
+FREE_SHARE = 20
+"""One part in so many of the disk is not used for snapshots."""
 
 
 class Where(NamedTuple):
@@ -111,10 +113,22 @@ class SnapshotTake:
         if manifest.mark.index < self._at_least():
             raise ValueError(f"checkpoint {name} of node {peer} is too old")
         self._mark = manifest.mark
+        await self._blocking(self._check_space, manifest)
         self._progress.begin("state", peer, name, manifest.size)
         await self._copy.run(peer, manifest)
         build = await self._log(peer, peers, manifest.mark)
         return Snapshot(manifest, build, peer)
+
+    def _check_space(self, manifest: Manifest) -> None:
+        """The log of this node needs room, too: a copy may not take the last of it. Raises StorageError."""
+        fs, path = self._where.fs, self._where.path
+        free, kept = fs.free_bytes(path), fs.total_bytes(path) // FREE_SHARE
+        missing = manifest.size - self._copy.bytes_there()
+        if free - missing < kept:
+            raise StorageError(
+                f"{path}: the snapshot of entry {manifest.mark.index} takes {missing} bytes more, and one segment file; "
+                f"{free} are free, of which {kept} are kept for the log.\nMake room on that disk"
+            )
 
     async def _newest(self, peer: NodeId) -> str:
         """Of what the peer has, the newest; it makes another if that is too old."""

@@ -12,6 +12,7 @@ from cluster.install.snapshot import Needless
 from cluster.peer.fetch import LOG, STATE, Fetched
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import INSTALLING
+from raftlog.errors import StorageError
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NOBODY, HardState
 
@@ -238,3 +239,14 @@ def test_the_old_log_stays_if_a_leader_brought_it_forward_meanwhile(giver: Giver
     assert opened.installed is not None
     assert not opened.installed.done
     assert opened.log.tail.index == 120
+
+
+def test_a_snapshot_does_not_take_the_last_of_the_disk(giver: Giver) -> None:
+    taker, peers = Taker(), Peers({2: giver})
+    taker.fs.space_left = taker.fs.total_bytes(taker.where.path) // 20
+    with pytest.raises(StorageError, match="are kept for the log"):
+        taker.take(peers)
+    assert not [arguments for _, _, arguments in peers.asked if arguments[0] == "file"]
+    taker.fs.space_left = taker.fs.total_bytes(taker.where.path)
+    taken, _ = taker.take(peers)
+    assert taken is not None
