@@ -126,7 +126,7 @@ class SnapshotTake:
         missing = manifest.size - self._copy.bytes_there()
         if free - missing < kept:
             raise StorageError(
-                f"{path}: the snapshot of entry {manifest.mark.index} takes {missing} bytes more, and one segment file; "
+                f"{path}: the snapshot of entry {manifest.mark.index} takes {missing} bytes more and one segment; "
                 f"{free} are free, of which {kept} are kept for the log.\nMake room on that disk"
             )
 
