@@ -185,7 +185,7 @@ class MemberChanges:
     def _try(self, change: Callable[[], object]) -> bool:
         try:
             change()
-        except (RaftLogError, ValueError) as error:  # ValueError: the node became unfit meanwhile
+        except (RaftLogError, LocalError, ValueError) as error:  # ValueError: the node became unfit meanwhile
             logger.info("not now: %s", error)
             return False
         return True

@@ -76,8 +76,8 @@ class MembersService:
 
     @property
     def taken_ids(self) -> list[int]:
-        """Ids that a member has or had, as far as anybody knows, ascending. Those of GENESIS too: a restored cluster, or
-        a survivor that goes on alone, does not list them as members."""
+        """Ids that a member has or had, as far as anybody knows, ascending. Those of GENESIS too: a restored cluster
+        and a survivor that goes on alone do not list them as members."""
         members = self.in_force
         left = (voter.id for voter in members.removed)
         return sorted({*members.node_uuids, *left, *self._first_ids})

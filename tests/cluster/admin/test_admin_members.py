@@ -186,6 +186,18 @@ async def test_a_drained_leader_hands_over_and_says_that_it_is_drained(client: A
     assert node.raw.held == {"drain": False}
 
 
+async def test_leadership_goes_to_the_preferred_node_when_it_is_near(make_node: Any) -> None:
+    node = make_node(1, raft__preferred_leaders="3;1")
+    asked: list[int] = []
+    node.transfer = asked.append
+    for now_ms in range(0, 31_000, 1000):
+        node.changes.tick(now_ms)
+    assert asked == [3]
+    node.leader = 3
+    node.changes.tick(200_000)
+    assert asked == [3], "a follower wishes nothing"
+
+
 async def test_a_leader_without_a_successor_is_not_drained(client: Any, node: Any) -> None:
     node.raw.lag.clear()
     told = await error_of(await client.post("/v1/members/1/drain", json={}))
