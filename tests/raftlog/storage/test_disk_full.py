@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError
+from raftlog.storage.fs import Buffers
 from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.memory_fs import MemoryFile, MemoryFileSystem, PowerCut
+from raftlog.storage.run_file import Run, RunFile, RunState
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, newest_mark
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, HardState, NodeId
 
@@ -164,3 +167,69 @@ def test_a_refused_vote_never_takes_the_last_promise_with_it(call: int) -> None:
         fs.crash(seed)
         found = HardStateStore.open(fs, path, GROUP).load()
         assert found in (HardState(1, NodeId(1), 0), HardState(2, NodeId(3), 0))
+
+
+@pytest.fixture
+def offsets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every write from now on."""
+    seen: list[int] = []
+    write = MemoryFile.pwritev
+
+    def watched(self: MemoryFile, buffers: Buffers, offset: int) -> None:
+        seen.append(offset)
+        write(self, buffers, offset)
+
+    monkeypatch.setattr(MemoryFile, "pwritev", watched)
+    return seen
+
+
+def test_the_next_try_of_a_vote_leaves_the_slot_alone_that_is_whole(offsets: list[int]) -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir(DATA)
+    store = HardStateStore.create(fs, DATA / "hard_state", GROUP)
+    for term, call in ((2, 1), (3, 3), (4, 3), (5, 1)):
+        vote = HardState(term, NodeId(3), 0)
+        fs.fail_call(fs.calls + call, errno.ENOSPC)
+        with pytest.raises(OutOfSpaceError):
+            store.save(vote)
+        refused = offsets[-1]
+        offsets.clear()
+        store.save(vote)
+        assert offsets[0] == refused, "the other one may be the only good one"
+        assert set(offsets) == {0, 4096}
+
+
+def test_the_next_try_of_a_mark_leaves_the_mark_alone_that_is_whole(new_log: NewLog, frames: Frames) -> None:
+    for seed in range(20):
+        fs, log = new_log()
+        log.append(frames(log.tail, [10]))
+        log.append(frames(log.tail, [10]))
+        fs.fail_call(fs.calls + 1, errno.ENOSPC)
+        with pytest.raises(OutOfSpaceError):
+            log.append(frames(log.tail, [10]))
+        fs.cut_power_at(fs.calls + 1)
+        with pytest.raises(PowerCut):
+            log.append(frames(log.tail, [10]))
+        path = log._segments[-1].path
+        fs.crash(seed)
+        assert newest_mark(fs.open(path).pread(LOCAL_HEADER_SIZE, 0)) is not None, seed
+
+
+def test_the_next_try_of_run_leaves_the_slot_alone_that_is_whole(offsets: list[int]) -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir(DATA)
+    file = RunFile(fs, DATA, group_id=GROUP)
+    for index in (1, 2):
+        file.write(run_of(index))
+    fs.fail_call(fs.calls + 1, errno.ENOSPC)
+    with pytest.raises(OutOfSpaceError):
+        file.write(run_of(3))
+    refused = offsets[-1]
+    file.write(run_of(4))
+    assert offsets[-1] == refused
+    file.write(run_of(5))
+    assert offsets[-1] != refused
+
+
+def run_of(index: int) -> Run:
+    return Run(RunState.RUNNING, 1, bytes(16), 0, index, 1, 0)
