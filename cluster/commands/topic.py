@@ -10,6 +10,7 @@ import click
 
 from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
 from cluster.commands.common import data_option, json_option, print_json, print_table
+from cluster.local_errors import ExitCode, LocalError
 from cluster.modes.levels import ATTRIBUTE, NAMES
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -65,13 +66,26 @@ def create(
         attributes[ATTRIBUTE] = ack
     if retention is not None:
         attributes["retention.ms"] = str(retention)
+    api = AdminApi(admin_addresses(admin, data))
     if attributes:
-        body["attributes"] = attributes
-    answer = AdminApi(admin_addresses(admin, data)).post("/v1/topics", body)
+        known = _known_attributes(api, name) if if_exists == "update" else {}
+        body["attributes"] = known | attributes
+    answer = api.post("/v1/topics", body)
     if as_json:
         print_json({"schema": 1, **answer})
     else:
         click.echo(f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
+
+
+def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
+    """Those that the topic has: what is not named stays. A change names all of them, as it does over HTTP."""
+    try:
+        found: dict[str, str] = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["attributes"]
+    except LocalError as error:
+        if error.exit_code is ExitCode.FAILED:  # no such topic: it is created
+            return {}
+        raise
+    return found
 
 
 @topic.command("list")
