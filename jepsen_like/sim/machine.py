@@ -133,6 +133,7 @@ class Machine:
         """How much slower the lanes are, and apply besides."""
         self.node: Node | None = None
         self.process: Process | None = None
+        self.life: NodeLife | None = None
         self.processes: list[Process] = []
         self.nodes: list[Node] = []
         """Every node that ever started here."""
@@ -183,6 +184,7 @@ class Machine:
         )  # fmt: skip
         self._look_for_install()
         life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
+        self.life = life
         process.on_power_cut = self._power_cut
         process.run(self.loop.create_task, self._live(process, life))
 
@@ -199,7 +201,8 @@ class Machine:
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
         reason = "; ".join(self.fs.failed) or str(failure)
         reboots = self.rng.random() < 0.5
-        self._end(f"failed: {reason}", power=reboots)
+        ended = "stopped" if failure is None and not self.fs.failed else f"failed: {reason}"
+        self._end(ended, power=reboots)
         if not expected and failure is not None:
             self.watcher.broken(f"node {self.node_id} stopped", failure)
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
@@ -229,6 +232,11 @@ class Machine:
         says)."""
         if self.up:
             self._end("power" if power else "kill", power=power, loss=loss)
+
+    def stop(self) -> None:
+        """SIGTERM: an orderly stop, after which the init system starts it again."""
+        if self.process is not None and self.process.alive and self.life is not None:
+            self.process.run(self.life.stop)
 
     def retire(self) -> None:
         """It is switched off, and nobody will ever see its disk again."""

@@ -12,6 +12,7 @@
     reader                              a consumer group reads from now on
     wait SECONDS                        time passes         answered    until everything asked for has ended
     kill N ... | start N ...            kill -9             pause N | resume N      SIGSTOP, SIGCONT
+    stop N ...                          SIGTERM; the machine starts it again
     power N [left=LEFT] [rows=K]        the plug is pulled; LEFT of what was not synced: nothing, everything, heads (the
                                         first sector of each write); the database loses its last K batches (default all)
     power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
@@ -246,6 +247,10 @@ class Stage(World):
     def do_kill(self, *names: str) -> None:
         for name in names:
             self._down(self._machine(name), None, power=False)
+
+    def do_stop(self, *names: str) -> None:
+        for name in names:
+            self._machine(name).stop()
 
     def do_power(self, *names: str, left: str = "nothing", rows: str = "1000000") -> None:
         for name in names:
