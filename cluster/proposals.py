@@ -24,7 +24,7 @@ from cluster.effects import Effects
 from cluster.message_batch import QueueCursor, Send, TopicSlot, build, message_size
 from cluster.modes.early import EarlyAnswers
 from cluster.modes.ledger import Ledger
-from cluster.modes.levels import ATTRIBUTE, NAMES
+from cluster.modes.levels import ATTRIBUTE, EARLY, NAMES
 from cluster.pending import Done, PendingCommands, PendingEntry, SendReplies, TopicBarriers
 from cluster.services import Outcome, ProposeResult
 from raftlog.core.raw_node import RawNode
@@ -359,7 +359,9 @@ class Proposals:
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
-        return inflight < SMALL_BATCHES_INFLIGHT or self._queued_bytes >= LARGE_BATCH_BYTES
+        if inflight < SMALL_BATCHES_INFLIGHT or self._queued_bytes >= LARGE_BATCH_BYTES:
+            return True
+        return self._sends[0].ack in EARLY  # it is to be answered soon, not cheaply
 
     def _propose_effects(self, raw: RawNode) -> None:
         try:

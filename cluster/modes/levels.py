@@ -34,6 +34,9 @@ class Ack(IntEnum):
     """Committed, applied, and on the disk of every voter."""
 
 
+EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM))
+"""Levels whose answers need not wait for the commit."""
+
 NAMES: Final[dict[str, Ack]] = {
     "leader": Ack.LEADER, "quorum": Ack.QUORUM, "quorum+fsync": Ack.QUORUM_FSYNC, "all": Ack.ALL,
 }  # fmt: skip
