@@ -75,9 +75,8 @@ class LocalMembers:
                 return ask()
             except LocalError as error:
                 passing = isinstance(error, ApiRefusal) and error.is_passing
-                if not passing and error.exit_code is not ExitCode.UNREACHABLE:
-                    raise
-                if time.monotonic() >= deadline:
+                silent = error.exit_code is ExitCode.UNREACHABLE and any(map(is_running, self._cluster.nodes))
+                if not (passing or silent) or time.monotonic() >= deadline:
                     raise
             self._tell("waiting for a leader")
             time.sleep(POLL_S)
