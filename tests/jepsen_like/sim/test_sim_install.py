@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -139,3 +142,15 @@ def test_members_are_replaced_one_after_the_other() -> None:
     rolling = "join 4\nleave 1\nsend 3\njoin 5\nleave 2\nsend 3\njoin 6\nsend 3\n"
     verdict = check(f"nodes 3\nlead 1\nsend 5\n{rolling}lead 6\nsend 3\nsettle\n")
     assert verdict.sometimes["learner promoted"] == 3
+
+
+def test_a_run_with_installs_and_members_is_the_same_whatever_the_hash_seed() -> None:
+    script = f"{SLOW}\n{FAR}".replace("trimmed\n", "") + "start 3\njoin 4 later\nload 1\nwait 3\nleave 2\nsettle\n"
+    verdict = Stage(script).run()
+    assert not verdict.violations, verdict.violations
+    assert verdict.sometimes["snapshot installed"] == 2
+    code = f"from jepsen_like.sim.stage import play; print(play({script!r}).hash)"
+    for hash_seed in ("0", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == verdict.hash
