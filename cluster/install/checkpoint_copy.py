@@ -27,8 +27,8 @@ from statemachine.kv import KV
 
 OpenRows = Callable[[Path], AbstractContextManager[Rows]]
 """Opens the rows of a checkpoint, changing nothing. Raises KVError, KVCorruptError."""
-TIMEOUT_MS = 5000
-"""For one piece of a file."""
+TIMEOUT_MS = 30_000
+"""For one piece of a file: many may fetch from one giver, which sends no faster than it may."""
 PROVE_MS = 120_000
 """For a manifest: the peer reads all of the checkpoint first."""
 PART = "manifest.part"
@@ -68,9 +68,16 @@ class CheckpointCopy:
         names = fs.listdir(folder) if fs.exists(folder) else []
         return sum(_size(fs, folder / name) for name in names)
 
+    def begun(self) -> Manifest | None:
+        """What an earlier attempt began to copy, with its `peer`; None if nothing. Raises OSError."""
+        part = self._folder / PART
+        if not self._fs.exists(part):
+            return None
+        return manifests.decode(read_file(self._fs, part), self._group_id, part)
+
     async def run(self, peer: NodeId, manifest: Manifest) -> None:
         """Returns when every file is here, synced, and all of it proved."""
-        await self._blocking(self._prepare, manifest)
+        await self._blocking(self._prepare, manifest._replace(peer=int(peer)))
         for file in manifest.files:
             await self._copy(peer, manifest.name, file)
         await self._blocking(self._finish, manifest)

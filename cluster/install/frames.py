@@ -10,8 +10,8 @@ from cluster.peer.fetch import LOG, PAYLOAD_MAX
 from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
 
-TIMEOUT_MS = 10_000
-"""For one piece."""
+TIMEOUT_MS = 30_000
+"""For one piece, as of a checkpoint."""
 
 
 class Build(Protocol):

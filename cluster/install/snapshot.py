@@ -25,7 +25,7 @@ from cluster.recovery.manifest import Manifest
 from raftlog.errors import FrameError, StorageError
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.log_build import LogBuild
-from raftlog.types import LogTail, NodeId
+from raftlog.types import NOBODY, LogTail, NodeId
 from statemachine.broker_state import AppliedMark
 from statemachine.kv import KVError
 
@@ -91,9 +91,11 @@ class SnapshotTake:
         """From the first of `peers` that has one that proves sound. Raises Needless, and OSError or StorageError if
         this disk fails."""
         self._progress.attempts += 1
-        for peer in peers:
+        begun = await self._blocking(self._copy.begun)
+        giver = begun.peer if begun is not None else NOBODY
+        for peer in sorted(peers, key=lambda peer: peer != giver):
             try:
-                return await self._from(peer, peers)
+                return await self._from(peer, peers, begun.name if begun is not None and peer == giver else "")
             except StorageError as error:
                 if not isinstance(error, FrameError):
                     raise
@@ -107,8 +109,8 @@ class SnapshotTake:
         self._progress.failed(peer, str(error))
         logger.warning("no snapshot from node %d: %s", peer, error)
 
-    async def _from(self, peer: NodeId, peers: Sequence[NodeId]) -> Snapshot:
-        name = await self._newest(peer)
+    async def _from(self, peer: NodeId, peers: Sequence[NodeId], begun: str) -> Snapshot:
+        name = await self._choose(peer, begun)
         manifest = await self._copy.manifest(peer, name)
         if manifest.mark.index < self._at_least():
             raise ValueError(f"checkpoint {name} of node {peer} is too old")
@@ -130,14 +132,17 @@ class SnapshotTake:
                 f"{free} are free, of which {kept} are kept for the log.\nMake room on that disk"
             )
 
-    async def _newest(self, peer: NodeId) -> str:
-        """Of what the peer has, the newest; it makes another if that is too old."""
+    async def _choose(self, peer: NodeId, begun: str) -> str:
+        """The checkpoint of which a part is here, while it will do; else the newest. If that is too old, the peer makes
+        another."""
         least = self._at_least()
         rows = (await ask(self._client, peer, STATE, ["list", least], LIST_MS)).fields
-        found = max(((int(index), str(name)) for name, index, *_ in rows), default=(-1, ""))
-        if found[0] < least:
-            raise ValueError(f"the newest checkpoint of node {peer} is of entry {found[0]}, {least} or more is needed")
-        return found[1]
+        there = {str(name): int(index) for name, index, *_ in rows}
+        newest = max(there, key=lambda name: there[name], default="")
+        name = begun if there.get(begun, -1) >= least else newest
+        if there.get(name, -1) < least:
+            raise ValueError(f"the newest checkpoint of node {peer} is {newest or 'none'}, {least} or more is needed")
+        return name
 
     def _came(self, size: int) -> None:
         """Raises Needless when what is fetched has become of no use."""

@@ -223,6 +223,30 @@ def test_what_lies_there_from_another_checkpoint_is_not_used(giver: Giver) -> No
     taker.check(taker.install(taken), giver)
 
 
+def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giver) -> None:
+    """From whom it came; a checkpoint of the same entries has other files elsewhere."""
+    other = Giver(130)
+    other.checkpoint()
+    taker, peers = Taker(), Peers({2: giver, 3: other})
+
+    def dies(peer: int, what: str, arguments: list[Any]) -> None:
+        if sum(arguments[0] == "file" for _, _, arguments in peers.asked) == 4:
+            peers.dead.update((2, 3))
+
+    peers.before = dies
+    taken, _ = taker.take(peers)
+    assert taken is None
+    giver.grow(20)
+    giver.checkpoint()
+    again = Peers({2: giver, 3: other})
+    taken, _ = taker.take(again, order=[3, 2])
+    assert taken is not None
+    assert (taken.peer, taken.manifest.mark.index) == (2, 100)
+    pieces = [tuple(arguments) for _, _, arguments in (*peers.asked, *again.asked) if arguments[0] == "file"]
+    assert len(pieces) <= len(set(pieces)) + 1
+    taker.check(taker.install(taken), giver)
+
+
 def test_the_old_log_stays_if_a_leader_brought_it_forward_meanwhile(giver: Giver) -> None:
     whole = Giver(130)
     taker = Taker()
