@@ -18,6 +18,7 @@ from cluster.backup import manifest as backup_manifest
 from cluster.backup import metadata
 from cluster.local_errors import LocalError
 from cluster.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
+from cluster.modes import ledger
 from cluster.peer import wire
 from cluster.peer.wire import Kind, WireError
 from cluster.recovery import manifest as checkpoint_manifest
@@ -206,7 +207,7 @@ KINDS = {
     "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, newer_cluster_file, "made by a newer release"),
     "peer frame": Kept(wire.VERSION, newer_peer, "this node speaks 1"),
 }
-OTHERS = {"COMMAND": "", "running sums": str(sums.VERSION)}
+OTHERS = {"COMMAND": "", "running sums": str(sums.VERSION), "EARLY": str(ledger.FORMAT)}
 """Told in the table, tested apart."""
 ELSEWHERE = {"cluster/local_status.py": "what a node answers"}
 """Modules with a version of something that is not kept."""
@@ -230,6 +231,13 @@ def test_running_sums_of_a_newer_version_are_counted_again(tmp_path: Path) -> No
         batch.put(META, keys.SUMS_KEY, value)
         kv.write(batch)
         assert (sums.load(kv, 7) is not None) is known
+
+
+def test_early_answers_noted_by_a_newer_version_are_not_known() -> None:
+    page = ledger.encode({EntryId(1, 2): 3}, ledger.Totals(0, 0))
+    assert ledger.decode(page) is not None
+    rest = (ledger.FORMAT + 1).to_bytes(2) + page[10:]
+    assert ledger.decode(page[:4] + crc32c(rest).to_bytes(4) + rest) is None
 
 
 def test_every_kind_is_in_the_table_with_its_version() -> None:
