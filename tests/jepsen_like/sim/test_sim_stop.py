@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.node import Node
 from jepsen_like.sim.stage import Stage, play
+from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId, Role
 
 
@@ -15,15 +15,15 @@ class Watched(Stage):
     def __init__(self, script: str) -> None:
         super().__init__(script)
         self.leaders: list[tuple[NodeId, int]] = []
-        self.nodes: list[Node] = []
-        """Every leader that was seen."""
+        self.cores: list[RawNode] = []
+        """Of every leader that was seen."""
 
     def do_look(self) -> None:
         for machine in self.machines.values():
             node = machine.node
             if machine.up and node is not None and node.raw.role is Role.LEADER:
                 self.leaders.append((machine.node_id, node.raw.term))
-                self.nodes.append(node)
+                self.cores.append(node.raw)
 
 
 @pytest.mark.parametrize("inline", ["0.0", "1.0"])
@@ -37,7 +37,7 @@ def test_a_leader_that_stops_under_load_costs_one_term_and_no_message(inline: st
     assert first == 1
     assert second != 1
     assert next_term == term + 1, "no election had to fail"
-    assert stage.nodes[0].raw.role is Role.FOLLOWER, "it handed over before it went"
+    assert stage.cores[0].role is Role.FOLLOWER, "it handed over before it went"
 
 
 @pytest.mark.parametrize(
