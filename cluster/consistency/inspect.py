@@ -115,7 +115,7 @@ class Inspection:
         A header that cannot be read says nothing about the chain; the comparison of bytes finds it."""
         if self._chained(last):
             return
-        low, high = first, last  # equal below low, different at high
+        low, high = max(first, self._begins()[0]), last  # equal below low, different at high
         while low < high:
             middle = (low + high) // 2
             if self._chained(middle):
@@ -132,10 +132,19 @@ class Inspection:
             stop = min(end, at + SPAN_MAX)
             bad = self._first_difference(at, stop, STEPS[0])
             if bad is not None:
+                first, begins = self._begins()
+                if bad < begins:  # what one of them has trimmed meanwhile
+                    at = min(begins, end)
+                    continue
                 self._narrow(bad, end, first, last)
                 return
             at = stop
             self._progress(at - start, end - start)
+
+    def _begins(self) -> tuple[int, int]:
+        """(index, position) from which on all of them have the log now."""
+        logs = [asks.view().log for asks in self._nodes.values()]
+        return max(log.first_index for log in logs), max(log.first_position for log in logs)
 
     def _narrow(self, position: int, end: int, first: int, last: int) -> None:
         for coarse, fine in pairwise(STEPS):
