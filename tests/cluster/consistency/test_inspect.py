@@ -109,6 +109,23 @@ def test_trimmed_logs_are_compared_where_both_have_them() -> None:
     assert report.bytes_compared == (COUNT - 100) * ENTRY
 
 
+def test_what_a_node_trims_meanwhile_is_no_difference() -> None:
+    nodes = three()
+
+    class Trims(Fake):
+        def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
+            self.first_index, self.unreadable = 100, range(100 * ENTRY)
+            return super().chunks(position, end_position, chunk_bytes)
+
+    nodes[2] = Trims(2)
+    report = Inspection(nodes).run(5)
+    assert (report.findings, report.unknown) == ([], [])
+    nodes[2] = Trims(2)
+    nodes[2].data[200 * ENTRY] ^= 1
+    (finding,) = Inspection(nodes).run(5).findings
+    assert (finding.what, finding.index) == ("log bytes", 200)
+
+
 def test_sums_that_differ_name_the_family() -> None:
     nodes = three()
     nodes[2].sums = {"cq": "01", "topics": "03", "tier": "04"}
