@@ -13,7 +13,7 @@ from raftlog.errors import CorruptLogError, FrameError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.storage import install_file, layout, log_first
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file
-from raftlog.storage.genesis_copy import read_copy
+from raftlog.storage.genesis_copy import keep_copy, read_copy
 from raftlog.storage.install_file import Install
 from raftlog.storage.scan import scan_segment
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header, encode_header
@@ -80,10 +80,13 @@ class LogBuild:
     def begin(cls, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail) -> LogBuild:
         """Begins anew, with the segment file whose first frame follows `previous`; removes what another one left.
 
-        Raises StorageError, FrameError if DATA/GENESIS cannot be read.
+        Raises StorageError, FrameError if GENESIS cannot be read.
         """
         directory = data_dir / layout.INSTALL_DIR
+        first = data_dir / layout.LOG / layout.segment_name(0)
         try:
+            if fs.exists(first):
+                keep_copy(fs, first, group_id)
             genesis = read_copy(fs, data_dir, group_id)
             if fs.exists(directory):
                 fs.remove_tree(directory)

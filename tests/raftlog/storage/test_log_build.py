@@ -128,6 +128,17 @@ def test_a_full_disk_lets_the_build_go_on_later(node: Node) -> None:
     node.check_new(node.open())
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_GENESIS_comes_from_its_copy_or_the_log(node: Node, lost: bool) -> None:
+    node.fs.unlink(DATA / "GENESIS")
+    if lost:
+        node.fs.unlink(DATA / "log" / f"{0:020d}.seg")
+        with pytest.raises(FrameError, match="GENESIS is missing"):
+            node.build()
+    else:
+        node.check_new(node.install())
+
+
 def test_discarding(node: Node) -> None:
     node.build().discard()
     assert not node.fs.exists(DATA / "install")
