@@ -26,12 +26,14 @@ from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.log_build import SegmentBuild, discard
 from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.types import LogTail, NodeId
+from raftlog.types import NOBODY, LogTail, NodeId
 
 logger = logging.getLogger(__name__)
 
 HOLD = "backfill"
 STAGED = "backfill.tmp"
+LOOK_S, LEADERLESS_S = 0.2, 10.0
+"""How often a state that is behind is looked at, and how long it waits for anybody to lead."""
 ALARM = "backfill_failing"
 ALARM_AFTER = 3
 """Rounds in vain over all peers."""
@@ -41,6 +43,10 @@ RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 
 class Core(Protocol):
     """The part of RawNode that is used."""
+
+    @property
+    def leader_id(self) -> NodeId:
+        """Who leads, NOBODY if unknown."""
 
     def hold_campaigns(self, reason: str, held: bool) -> None:
         """No campaign begins while anybody holds."""
@@ -118,10 +124,17 @@ class Backfill:
         logger.warning("the log is whole again from entry %d on: this node may lead", self._log.first_index)
 
     async def _replayed(self) -> None:
-        """A state from an older checkpoint does not know yet what was trimmed since: what this log holds will tell."""
-        last = self._log.tail.index
-        while self.missing and self._applied() < min(last, self._log.tail.index):  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_MIN_S)
+        """A state from an older checkpoint does not know what was trimmed since: what this log holds will tell, once a
+        leader says that it is committed. A group of which every member waits for that would wait for ever: without a
+        leader for LEADERLESS_S this node may campaign, until it knows better."""
+        last, alone_s = self._log.tail.index, 0.0
+        while self.missing and self._applied() < min(last, self._log.tail.index):
+            await asyncio.sleep(LOOK_S)
+            alone_s = alone_s + LOOK_S if self._raw.leader_id == NOBODY else 0.0
+            if alone_s >= LEADERLESS_S:
+                self._raw.hold_campaigns(HOLD, False)
+        if self.missing:
+            self._raw.hold_campaigns(HOLD, True)
 
     def _tell(self, rounds: int) -> None:
         if rounds >= ALARM_AFTER:

@@ -15,12 +15,13 @@ from cluster.install.backfill import ALARM, HOLD, Backfill
 from cluster.install.metrics import InstallMetrics
 from cluster.peer.fetch import LOG, Fetched
 from raftlog.storage.node_dir import NodeDir
-from raftlog.types import NodeId
+from raftlog.types import NOBODY, NodeId
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
+    monkeypatch.setattr(backfill, "LOOK_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MIN_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MAX_S", 0.0)
     monkeypatch.setattr("cluster.install.frames.PAYLOAD_MAX", 900)
@@ -33,6 +34,7 @@ class Core:
         self.holds: set[str] = set()
         self.trimmed_to: list[int] = []
         self.log: Any = None
+        self.leader_id = NodeId(2)
 
     def hold_campaigns(self, reason: str, held: bool) -> None:
         self.holds.add(reason) if held else self.holds.discard(reason)
@@ -159,6 +161,30 @@ async def test_a_state_that_is_behind_its_log_is_waited_for(node: Node, giver: G
     node.trim_position = giver.log.first_position
     assert work._task is not None
     await work._task
+    check_whole(node, giver)
+
+
+async def test_a_group_in_which_everybody_waits_gets_a_leader(
+    node: Node, giver: Giver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody leads, so nothing is committed, so no state learns what was trimmed."""
+    monkeypatch.setattr(backfill, "LOOK_S", 0.001)
+    monkeypatch.setattr(backfill, "LEADERLESS_S", 0.005)
+    node.applied -= 1
+    node.core.leader_id = NOBODY
+    work = node.make(asyncio.get_running_loop())
+    work.start()
+    assert node.core.holds == {HOLD}
+    async with asyncio.timeout(20):
+        while node.core.holds:
+            await asyncio.sleep(0)
+    node.core.leader_id, node.applied = NodeId(1), node.applied + 1
+    held: list[set[str]] = []
+    node.peers.before = lambda peer, what, arguments: held.append(set(node.core.holds))
+    assert work._task is not None
+    await work._task
+    assert held
+    assert all(each == {HOLD} for each in held), "now it knows that something is missing"
     check_whole(node, giver)
 
 
