@@ -66,7 +66,7 @@ class Load:
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
-        self._stop = threading.Event()
+        self._stop, self._all_sent = threading.Event(), threading.Event()
         self.sent = 0
         self.read: list[int] = []
         self.trimmed = -1
@@ -89,10 +89,11 @@ class Load:
                 producer.send_batch(TOPIC, batch, queue_id=0)
                 self.sent += len(batch)
                 self._stop.wait(0.02)
+        self._all_sent.set()
 
     def _read(self) -> None:
         with connect(self._servers) as mq, mq.consumer("along", TOPIC) as consumer:
-            while not self._stop.is_set() or len(self.read) < self.sent:
+            while not self._all_sent.is_set() or len(self.read) < self.sent:
                 message = consumer.poll(timeout_s=0.5)
                 if message is not None:
                     self.read.append(int(message.body[:12]))
