@@ -24,6 +24,8 @@ CALM_MAX = 15
 _TIMEOUT_S = 300
 _KILLS_THE_LEADER = 1
 """The seed of a fault that picks the leader."""
+_NO_OPERATOR = 1
+"""A seed in which no member comes or goes."""
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
 
 
@@ -85,9 +87,10 @@ def _full(*, crash: bool) -> str | None:
     from jepsen_like.sim.world import World
 
     killed = Fault(1, 0.5, "kill", 1.0, _KILLS_THE_LEADER)
-    options = draw(0)._replace(
+    options = draw(_NO_OPERATOR)._replace(
         nodes=3, tick_ms=25, election_ticks=10, latency_s=(0.0001, 0.0002), split=0.0, disk_s=(0.0003, 0.0006),
-        apply_s=(0.0001, 0.0005), producers=3, window=6, foreign=1, think_s=0.01, acked_min=OPERATIONS,
+        apply_s=(0.0001, 0.0005), segment_size=1 << 20, checkpoint_every_ms=2000, retained_bytes=0, retained_ms=0,
+        producers=3, window=6, foreign=1, think_s=0.01, acked_min=OPERATIONS,
         fault_phase_s=1.0, event_budget=1_000_000,
     )  # fmt: skip
     verdict = World(options, (killed,) if crash else ()).run()
