@@ -127,6 +127,11 @@ def test_a_fourth_node_takes_the_place_of_one_that_is_lost_with_its_disk() -> No
     assert (verdict.sometimes["learner promoted"], verdict.sometimes["member removed"]) == (1, 1)
 
 
+@pytest.mark.parametrize("end", ["kill", "power"])
+def test_a_group_with_trimmed_logs_comes_back_as_a_whole(end: str) -> None:
+    check(f"{SMALL}\nlead 1\n{MUCH}{end} 1 2 3\nstart 1 2 3\nwait 4\nlead 2\nsend 3\nsettle\n")
+
+
 def test_a_new_node_joins_while_the_leader_is_killed() -> None:
     before = f"{SLOW}\nlead 1\n{MUCH}"
     script = "join 4 later\ncopying 4 state\nkill 1\nwait 2\nsend 5\nstart 1\nwait 4\nleave 1\nsend 5\nsettle\n"
