@@ -132,6 +132,7 @@ class Node:
         )  # fmt: skip
         self.links = Links(self.transport, raw, self._clock, config.ha, self.metrics.links, self.driver.wake)
         members.attach(self.transport)
+        members.on_removed = lambda: self.router.drop_clients()  # it is made below
         self.repairs = Repairs(
             raw, parts.directory, self.environment.fs, self.transport, loop,
             bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,

@@ -66,6 +66,13 @@ class ApiError(Exception):
         return ErrorView(ErrorDetail(self.code, self.message, self.hint))
 
 
+class HandedOver(ApiError):
+    """Leadership went to another node before anything was changed: the request goes there."""
+
+    def __init__(self, leader: int) -> None:
+        super().__init__("not_leader", f"node {leader} leads now", "ask again; nothing was changed")
+
+
 def unknown_outcome(message: str) -> ApiError:
     """A change was sent on its way and nobody can say what became of it."""
     return ApiError("unknown_outcome", message, "read it back before you try again: it may have happened")

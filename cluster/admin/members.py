@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from cluster.admin.call import Call
-from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
 from cluster.config import PeerNode, split_address
 from cluster.local_errors import LocalError
@@ -113,9 +113,25 @@ async def promote_member(call: Call) -> MemberChanged:
 
 
 async def remove_member(call: Call) -> MemberChanged:
-    """Takes a node out of the cluster; refused where the rest would have no majority."""
+    """Takes a node out of the cluster; refused where the rest would have no majority. A leader hands over first."""
     node = member_id(call.params["id"])
+    await _hand_over_before_leaving(call.port, node)
     return _changed(call.port, node, await _change(call.port, lambda done: call.port.changes.remove(node, done)))
+
+
+async def _hand_over_before_leaving(port: AdminPort, node: NodeId) -> None:
+    """A leader that leaves while it leads keeps its clients waiting: it cannot pass their requests on afterwards. Where
+    nobody can take over, it leads until its own removal is committed. Raises HandedOver."""
+    if node != port.config.node.id:
+        return
+    try:
+        port.changes.check_removal(node)
+    except LocalError as error:
+        raise _refused(error) from None
+    to = port.changes.successor()
+    if to != NOBODY:
+        await _transfer(port, to)
+        raise HandedOver(to)
 
 
 async def drain_member(call: Call) -> DrainView:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.call import Answer, Call, Raw, confirm_read
-from cluster.admin.errors import ApiError
+from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.forward import Forwarder
 from cluster.admin.members import member_id
 from cluster.admin.page import SECURITY_POLICY
@@ -91,7 +91,10 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
             if port.leader_id() != port.config.node.id:
                 return await forwarder.pass_on(request, changes=False)
             await confirm_read(port)
-        return _response(await route.handler(Call(port, request.match_info, body, consistency)))
+        try:
+            return _response(await route.handler(Call(port, request.match_info, body, consistency)))
+        except HandedOver:
+            return await forwarder.pass_on(request, changes=True)
 
     return handle
 

@@ -94,6 +94,17 @@ class MemberChanges:
         checks.remove(group, node)
         return self._propose(without(group.membership, node), done)
 
+    def check_removal(self, node: NodeId) -> None:
+        """Raises LocalError if the rest could not go on."""
+        checks.remove(self.group(), node)
+
+    def successor(self) -> NodeId:
+        """The voter that could take over from this leader at once; NOBODY if there is none."""
+        try:
+            return checks.successor(self.group())
+        except LocalError:
+            return NOBODY
+
     def check_transfer(self, to: NodeId) -> None:
         """Raises LocalError unless that node could lead at once."""
         checks.transfer(self.group(), to)
@@ -150,9 +161,8 @@ class MemberChanges:
     def _hand_over(self) -> None:
         if self._raw.status().transferee != NOBODY:
             return
-        try:
-            to = checks.successor(self.group())
-        except LocalError:
+        to = self.successor()
+        if to == NOBODY:
             return  # again at the next tick
         logger.info("this node is drained, node %d should lead", to)
         self._try(lambda: self._transfer(to))

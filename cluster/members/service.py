@@ -54,6 +54,8 @@ class MembersService:
         self._transport: Transport | None = None
         self._places: dict[NodeId, Place] = {}
         self._seen = (-1, False)
+        self.on_removed: Callable[[], object] = lambda: None
+        """Called when this node learns that it was removed."""
         self.removed_since: int | None = None
         """Index of the entry that removed this node; None while it belongs to the cluster, or never has yet."""
         self._look()
@@ -199,6 +201,7 @@ class MembersService:
             "it; to bring the machine back, give it an empty data directory and: raftmq node add",
             stops_service=True,
         )  # fmt: skip
+        self.on_removed()
         self._wake()
 
     def _back(self) -> None:

@@ -88,6 +88,11 @@ class Router(Dispatch):
         self.connections[connection] = None
         return True
 
+    def drop_clients(self) -> None:
+        """Whoever is connected finds another node, and sends there again what is unanswered here."""
+        for connection in list(self.connections):
+            connection.abort()
+
     def on_close(self, connection: RemotingConnection) -> None:
         """Forgets the connection, and lets the log forget its session unless a send of it is unanswered."""
         self.connections.pop(connection, None)

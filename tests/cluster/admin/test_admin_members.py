@@ -198,6 +198,27 @@ async def test_leadership_goes_to_the_preferred_node_when_it_is_near(make_node: 
     assert asked == [3], "a follower wishes nothing"
 
 
+async def test_a_leader_that_is_removed_hands_over_first_and_the_next_one_removes_it(
+    make_node: Any, serve: Any
+) -> None:
+    old, new = make_node(1), make_node(3)
+    new.leader = 3
+    server = await serve(new)
+    address = f"127.0.0.1:{server.port}"
+    places = old.membership.places
+    places[3] = places[3]._replace(admin=address)
+    old.transfer = lambda to: setattr(old, "leader", to)
+    removed = await (await (await serve(old)).delete("/v1/members/1")).json()
+    assert (old.leader, removed["role"], removed["voters"]) == (3, "removed", [2, 3])
+    assert old.membership.in_force.index == 0, "it is the next leader that proposed it"
+
+
+async def test_a_leader_that_nobody_can_follow_leads_until_it_is_out(client: Any, node: Any) -> None:
+    node.raw.lag = {2: 5000, 3: 5000}
+    node.transfer = lambda to: pytest.fail("they would take long to take over")
+    assert (await (await client.delete("/v1/members/1")).json())["voters"] == [2, 3]
+
+
 async def test_a_leader_without_a_successor_is_not_drained(client: Any, node: Any) -> None:
     node.raw.lag.clear()
     told = await error_of(await client.post("/v1/members/1/drain", json={}))
