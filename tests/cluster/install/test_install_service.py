@@ -86,7 +86,9 @@ async def test_an_offer_ends_in_one_restart_and_the_opening_uses_the_snapshot(gi
     await node.done()
     assert len(node.restarts) == 1
     assert "snapshot of entry 100 that node 2 gave" in node.restarts[0]
+    task = node.service._task
     node.offer()
+    assert node.service._task is task, "one is decided already"
     assert node.progress.view().stage == "restart"
     await node.service.close()
     node.taker.check(node.reopened(), giver)

@@ -8,8 +8,9 @@ import pytest
 from install_kit import Giver, Peers, Taker
 
 from cluster.install import asking, snapshot
+from cluster.install.segment_source import SEGMENT
 from cluster.install.snapshot import Needless
-from cluster.peer.fetch import LOG, STATE, Fetched
+from cluster.peer.fetch import LOG, STATE, Fetched, Refused, Status
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import INSTALLING
 from raftlog.errors import StorageError
@@ -221,6 +222,21 @@ def test_what_lies_there_from_another_checkpoint_is_not_used(giver: Giver) -> No
     assert taken is not None
     assert taken.manifest.mark.index == 150
     taker.check(taker.install(taken), giver)
+
+
+def test_who_gave_the_checkpoint_need_not_give_the_log(giver: Giver) -> None:
+    other = Giver(130)
+    peers = Peers({2: giver, 3: other})
+    peers.sources[2] = {STATE: giver.sources[STATE], SEGMENT: giver.sources[SEGMENT], LOG: gone}
+    taken, _ = (taker := Taker()).take(peers)
+    assert taken is not None
+    assert taken.peer == 2
+    assert {peer for peer, what, _ in peers.asked if what == STATE} == {2}
+    taker.check(taker.install(taken), giver)
+
+
+def gone(arguments: list[Any]) -> Fetched:
+    raise Refused(Status.MISSING, "it is damaged here, too")
 
 
 def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giver) -> None:
