@@ -46,7 +46,7 @@ def grow(stage: Stage, hold_s: float) -> Effect:
 
 
 def replace_leader(stage: Stage, hold_s: float) -> Effect:
-    """A new node comes, and the leader leaves, alive and leading."""
+    """A new node comes, and the leader leaves, alive and leading; where another can follow, it hands over first."""
     play = _Play(stage)
     new = play.join()
     leader = stage.leader()
