@@ -385,7 +385,7 @@ def config_of(node_id: int, options: Options) -> Config:
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
         retention=RetentionSection(
-            hours=0, ms=options.retained_ms, bytes_max=options.retained_bytes, delete_when="", every_ms=200,
-            delete_gap_ms=20,
+            hours=0, ms=options.retained_ms, bytes_max=options.retained_bytes, delete_when="", delete_gap_ms=20,
+            every_ms=200 if options.retained_bytes or options.retained_ms else 10_000,
         ),
     )  # fmt: skip
