@@ -34,7 +34,7 @@ HOLD = "backfill"
 STAGED = "backfill.tmp"
 LOOK_S, LEADERLESS_S = 0.2, 10.0
 """How often a state that is behind is looked at, and how long it waits for anybody to lead."""
-ALARM = "backfill_failing"
+ALARM, LOST = "backfill_failing", "older_log_lost"
 ALARM_AFTER = 3
 """Rounds in vain over all peers."""
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
@@ -108,7 +108,7 @@ class Backfill:
     async def _run(self) -> None:
         delay_s, rounds = RETRY_MIN_S, 0
         await self._replayed()
-        while self.missing:
+        while self.missing and self._peers():
             if await self._round():
                 delay_s, rounds = RETRY_MIN_S, 0
             elif self.missing:
@@ -117,6 +117,8 @@ class Backfill:
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
         self._alarms.clear(ALARM)
+        if self.missing:
+            self._give_up()
         self._progress.end()
         await self._blocking(discard, self._fs, self._path)
         self._raw.hold_campaigns(HOLD, False)
@@ -135,6 +137,14 @@ class Backfill:
                 self._raw.hold_campaigns(HOLD, False)
         if self.missing:
             self._raw.hold_campaigns(HOLD, True)
+
+    def _give_up(self) -> None:
+        """The only voter (after unsafe-recover) has nobody to ask; a group without any leader would be of no use."""
+        self._alarms.raise_alarm(
+            LOST,
+            f"{self.missing} bytes of older log, positions {self._trim_position()}..{self._log.first_position}, are on no "
+            "other node: their messages cannot be read. Retention takes them out of the queues: raftmq retention --run",
+        )
 
     def _tell(self, rounds: int) -> None:
         if rounds >= ALARM_AFTER:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from cluster.alarms import Alarms
 from cluster.install import asking, backfill
-from cluster.install.backfill import ALARM, HOLD, Backfill
+from cluster.install.backfill import ALARM, HOLD, LOST, Backfill
 from cluster.install.metrics import InstallMetrics
 from cluster.peer.fetch import LOG, Fetched
 from raftlog.storage.node_dir import NodeDir
@@ -63,13 +63,14 @@ class Node:
 
     def begin(self, peers: Peers) -> None:
         self.core.log = self.log
+        self.others = [NodeId(2), NodeId(3)]
         self.woken = 0
         self.peers = peers
 
     def make(self, loop: asyncio.AbstractEventLoop) -> Backfill:
         return Backfill(
             self.core, self.log, self.taker.fs, DATA, self.peers, loop, trim_position=lambda: self.trim_position,
-            applied=lambda: self.applied, peers=lambda: [NodeId(2), NodeId(3)], alarms=self.alarms,
+            applied=lambda: self.applied, peers=lambda: self.others, alarms=self.alarms,
             metrics=InstallMetrics(CollectorRegistry()), progress=progress(), wake=self._wake,
         )  # fmt: skip
 
@@ -243,6 +244,17 @@ async def test_a_stop_in_the_middle_of_a_segment_is_resumed(node: Node, giver: G
         node.directory = node.taker.open()
         node.begin(node.peers)
     check_whole(node, giver)
+
+
+async def test_who_is_alone_leads_without_and_says_so(node: Node) -> None:
+    """After unsafe-recover: there is nobody to ask."""
+    node.others = []
+    first = node.log.first_index
+    await node.run()
+    assert node.core.holds == set()
+    assert node.log.first_index == first
+    (alarm,) = node.alarms.all()
+    assert (alarm.key, "are on no other node" in alarm.text) == (LOST, True)
 
 
 async def test_nobody_who_gives_anything_is_an_alarm_that_ends(node: Node, giver: Giver) -> None:
