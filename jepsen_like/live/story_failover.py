@@ -19,8 +19,9 @@ FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
 GRACEFUL_GAP_MS = 200
 AWAY_S = (0.3, 1.0)
 """How long the old leader stays away: long enough for the others to settle without it."""
-CALM_S = (0.8, 1.5)
-"""Between one recovery and the next blow."""
+SETTLED_S = 0.2
+CALM_S = (0.6, 1.3)
+"""Between one recovery and the next blow: pauses of this time are the machine's own, and are told beside the others."""
 
 
 def play_failover(scene: Scene) -> None:
@@ -32,7 +33,7 @@ def play_failover(scene: Scene) -> None:
         return "kill -9"
 
     pauses = _strike_leaders(scene, "kill-leader", scene.count(KILLS), kill)
-    median, p99 = _tell(scene, "failover", pauses)
+    median, p99 = _tell(scene, "failover", "kill -9 of the leader", pauses)
     scene.gate("median pause after kill -9 of the leader, ms", median, FAILOVER_MEDIAN_MS, at_most=True)
     scene.gate("p99 pause after kill -9 of the leader, ms", p99, FAILOVER_P99_MS, at_most=True)
 
@@ -50,7 +51,7 @@ def play_graceful(scene: Scene) -> None:
     pauses = _strike_leaders(scene, "stop-leader", scene.count(STOPS), stop)
     after = scene.stage.load.counts
     failed, unknown = after.failed - before.failed, after.unknown - before.unknown
-    _tell(scene, "graceful", pauses)
+    _tell(scene, "graceful", "orderly stop of the leader", pauses)
     scene.measured |= {"graceful_failed": failed, "graceful_unknown": unknown}
     scene.demand(failed == unknown == 0, f"{failed} sends failed and {unknown} are unknown after orderly stops alone")
     scene.gate("longest pause while the leader stops in order, ms", pauses[-1], GRACEFUL_GAP_MS, at_most=True)
@@ -59,6 +60,7 @@ def play_graceful(scene: Scene) -> None:
 def _strike_leaders(scene: Scene, name: str, count: int, strike: Callable[[int], str]) -> list[float]:
     """Milliseconds that the worst-off client waited, per blow, ascending. Raises StoryEnds."""
     blows: list[Blow] = []
+    calms: list[Blow] = []
     for _ in range(count):
         with scene.act(name) as told:
             leader = scene.stage.leader()
@@ -68,25 +70,33 @@ def _strike_leaders(scene: Scene, name: str, count: int, strike: Callable[[int],
             blows.append(Blow(at_ns, time.monotonic_ns()))  # what its start costs is not the blow's
             scene.subject.start_node(leader)
             told.append(f"well again {1000 * scene.wait_well():.0f} ms after its start")
+        scene.stage.sleep(SETTLED_S)
+        at_ns = time.monotonic_ns()
         scene.stage.sleep(scene.rng.uniform(*CALM_S))
+        calms.append(Blow(at_ns, time.monotonic_ns()))
     acks = Acks(scene.history.ops)
+    _tell(scene, f"{name}_calm", "as long without a blow", _pauses(acks, calms[:-1] or calms))
+    return _pauses(acks, blows)
+
+
+def _pauses(acks: Acks, blows: list[Blow]) -> list[float]:
     pauses: list[float] = []
     for blow in blows:
         pause = acks.worst_us(blow)
         if pause is None:
-            raise StoryEnds(f"a client was never acknowledged again after blow {len(pauses) + 1} of {count}")
+            raise StoryEnds(f"a client was never acknowledged again after {len(pauses) + 1} of {len(blows)}")
         pauses.append(pause / 1000)
     return sorted(pauses)
 
 
-def _tell(scene: Scene, name: str, pauses: list[float]) -> tuple[float, float]:
+def _tell(scene: Scene, key: str, name: str, pauses: list[float]) -> tuple[float, float]:
     """(median, p99), written down with all of them."""
     in_us = [round(1000 * pause) for pause in pauses]
     median, p99 = (quantile(in_us, share) / 1000 for share in (0.5, 0.99))
     scene.tell(f"         {name}: median {median:.0f} ms, p99 {p99:.0f} ms, longest {pauses[-1]:.0f} ms, {len(pauses)}")
     scene.measured |= {
-        f"{name}_blows": len(pauses), f"{name}_median_ms": median, f"{name}_p99_ms": p99,
-        f"{name}_longest_ms": pauses[-1], f"{name}_ms": pauses,
+        f"{key}_times": len(pauses), f"{key}_median_ms": median, f"{key}_p99_ms": p99,
+        f"{key}_longest_ms": pauses[-1], f"{key}_ms": pauses,
     }  # fmt: skip
     return median, p99
 
