@@ -142,8 +142,8 @@ class Backfill:
         """The only voter (after unsafe-recover) has nobody to ask; a group without any leader would be of no use."""
         self._alarms.raise_alarm(
             LOST,
-            f"{self.missing} bytes of older log, positions {self._trim_position()}..{self._log.first_position}, are on no "
-            "other node: their messages cannot be read. Retention takes them out of the queues: raftmq retention --run",
+            f"{self.missing} bytes of older log, from position {self._trim_position()} on, are on no other node: their "
+            "messages cannot be read. Retention takes them out of the queues: raftmq retention --run",
         )
 
     def _tell(self, rounds: int) -> None:

@@ -145,7 +145,7 @@ class Router(Dispatch):
         if code in FROM_ROWS and self.fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return
-        if code in FROM_ROWS and self.log_begins():
+        if code in FROM_ROWS and self.log_begins() and not self._proposals.open:
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
             return
         if code in PULLS and self.log_begins():
