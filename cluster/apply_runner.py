@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cluster.apply_lane import Applied
 from cluster.lanes import Lane, ThreadLaneRunner
-from raftlog.types import Entry
+from raftlog.types import Entry, EntryType
 
 INLINE_BYTES_MAX = 64 * 1024
 """A run of more payload bytes goes to the lane."""
@@ -69,4 +69,6 @@ class ApplyRunner:
 
     @staticmethod
     def _is_small(job: list[Entry]) -> bool:
-        return job[-1].position - job[0].position + len(job[-1].payload) <= INLINE_BYTES_MAX
+        """A TRIM is a few bytes, and walks every queue."""
+        size = job[-1].position - job[0].position + len(job[-1].payload)
+        return size <= INLINE_BYTES_MAX and not any(entry.type == EntryType.TRIM for entry in job)

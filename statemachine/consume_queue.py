@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from raftlog.errors import InvariantViolationError
 from statemachine import keys, query
@@ -19,6 +19,8 @@ from statemachine.stage import Stage
 
 BLOCK = 256
 """Offsets per aligned chunk: 8 KiB of items."""
+STEPS_MAX = 8
+"""Rows of a queue that a TRIM walks past before it looks for the next queue."""
 TAILS_MAX = 2048
 """Open blocks kept in memory, at most 8 KiB each; one that is absent is read back from the store."""
 
@@ -39,6 +41,30 @@ class _Tail:
     def __init__(self, next_offset: int, pieces: list[tuple[int, bytes]]) -> None:
         self.next_offset = next_offset
         self.pieces = pieces
+
+
+class _Rows:
+    """A walk over all rows of all queues; what is left of a long queue is jumped over."""
+
+    __slots__ = ("_kv", "_scan", "row")
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._scan = kv.scan(CQ, keys.FIRST, keys.LAST)
+        self.row = next(self._scan, None)
+
+    def step(self) -> None:
+        """To the next row."""
+        self.row = next(self._scan, None)
+
+    def leave(self, queue: Queue) -> None:
+        """To the first row of the next queue: it is often near, and a seek costs as much as several steps."""
+        for _ in range(STEPS_MAX):
+            if self.row is None or keys.cq_queue(self.row[0]) != queue:
+                return
+            self.step()
+        self._scan = self._kv.scan(CQ, keys.cq_after_queue(*queue), keys.LAST)
+        self.step()
 
 
 class ConsumeQueues:
@@ -116,42 +142,33 @@ class ConsumeQueues:
 
         Reads rows as they are in the store: nothing else of `stage` may touch a queue.
         """
-        for queue in self._queues():
-            first, base = query.bounds(self._kv, *queue)
-            new, kept, gone = self._split(queue, base, position, max(first, wanted.get(queue, 0)))
-            if new == first:
-                continue
-            for key, chunk in gone:
-                stage.delete(CQ, key)
-                stage.before[CQ][key] = chunk
-            stage.put(CQ, keys.cq_bounds_key(*queue), keys.CQ_BOUNDS.pack(new, kept))
-            self._trimmed[queue] = new
-            tail = self._tails.get(queue)
-            if tail is not None:
-                tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
+        rows = _Rows(self._kv)
+        while rows.row is not None:
+            queue = keys.cq_queue(rows.row[0])
+            first, base, before = 0, 0, None
+            if len(rows.row[0]) == keys.CQ_BOUNDS_KEY_SIZE:
+                before = rows.row[1]
+                first, base = keys.CQ_BOUNDS.unpack(before)
+                rows.step()
+            new, kept, gone = _split(rows, queue, base, position, max(first, wanted.get(queue, 0)))
+            if new != first:
+                self._move(stage, queue, new, kept, gone, before)
+            rows.leave(queue)
 
-    def _queues(self) -> Iterator[Queue]:
-        """Every queue that has rows: one seek each."""
-        row = next(self._kv.scan(CQ, keys.FIRST, keys.LAST), None)
-        while row is not None:
-            queue = keys.cq_queue(row[0])
-            yield queue
-            row = next(self._kv.scan(CQ, keys.cq_after_queue(*queue), keys.LAST), None)
-
-    def _split(
-        self, queue: Queue, base: int, position: int, at_least: int
-    ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
-        """(first offset to keep, base of the chunk that it is in, chunks below that)."""
-        gone: list[tuple[bytes, bytes]] = []
-        start, end = keys.cq_key(*queue, base), keys.cq_key(*queue, keys.U64_MAX)
-        for key, chunk in self._kv.scan(CQ, start, end):
-            first, count = keys.cq_base(key), len(chunk) // _ITEM_SIZE
-            base = first + count
-            if base > at_least and _position_at(chunk, count - 1) >= position:
-                below = bisect_left(range(count), position, key=lambda item, data=chunk: _position_at(data, item))  # type: ignore[misc]
-                return max(at_least, first + below), first, gone
-            gone.append((key, chunk))
-        return base, base, gone
+    def _move(
+        self, stage: Stage, queue: Queue, new: int, kept: int, gone: list[tuple[bytes, bytes]], before: bytes | None
+    ) -> None:  # fmt: skip
+        removed, known = stage.rows[CQ], stage.before[CQ]
+        for key, chunk in gone:
+            removed[key] = None
+            known[key] = chunk
+        key = keys.cq_bounds_key(*queue)
+        stage.put(CQ, key, keys.CQ_BOUNDS.pack(new, kept))
+        known[key] = before
+        self._trimmed[queue] = new
+        tail = self._tails.get(queue)
+        if tail is not None:
+            tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
 
     def publish(self) -> set[Queue]:
         """Shows the run's new bounds to readers, called when its batch is written; returns the queues that grew."""
@@ -195,3 +212,20 @@ class ConsumeQueues:
 def _position_at(chunk: bytes, item: int) -> int:
     position: int = _POSITION.unpack_from(chunk, item * _ITEM_SIZE)[0]
     return position
+
+
+def _split(
+    rows: _Rows, queue: Queue, base: int, position: int, at_least: int
+) -> tuple[int, int, list[tuple[bytes, bytes]]]:
+    """(first offset to keep, base of the chunk that it is in, chunks below that); `rows` stands on the first chunk."""
+    gone: list[tuple[bytes, bytes]] = []
+    while rows.row is not None and keys.cq_queue(rows.row[0]) == queue:
+        key, chunk = rows.row
+        first, count = keys.cq_base(key), len(chunk) // _ITEM_SIZE
+        base = first + count
+        if base > at_least and _position_at(chunk, count - 1) >= position:
+            below = bisect_left(range(count), position, key=lambda item, data=chunk: _position_at(data, item))  # type: ignore[misc]
+            return max(at_least, first + below), first, gone
+        gone.append(rows.row)
+        rows.step()
+    return base, base, gone

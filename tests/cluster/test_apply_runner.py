@@ -118,3 +118,15 @@ async def test_a_failure_is_told() -> None:
     runner.submit(entries(1))
     assert (done, failed) == ([], [lane.error])
     runner.close()
+
+
+async def test_a_trim_goes_to_the_lane_however_small_it_is() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    first, trim, last = entries(3)
+    runner.submit([first])
+    runner.submit([trim._replace(type=EntryType.TRIM)])
+    await until(lambda: len(done) == 2)
+    runner.submit([last])
+    assert lane.seen == [(1, True), (2, False), (3, True)]
+    runner.close()
