@@ -85,12 +85,12 @@ async def test_a_new_member_is_dialled_and_one_that_left_is_told_so() -> None:
     try:
         await until(lambda: says(peers, FOUR, ONE))
         peers[ONE].transport.set_members(membership(ONE, ONE, TWO, FOUR), tried(addresses))
-        await until(lambda: says(peers, ONE, FOUR))
+        await until(lambda: says(peers, ONE, FOUR) and says(peers, ONE, TWO))
         removed = {TWO: Removed("u2", 90)}
         peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed=removed), tried(addresses))
         await until(lambda: peers[TWO].refusals)
         assert all(refusal.kind == REMOVED and refusal.since == 90 for _, refusal in peers[TWO].refusals)
-        assert not peers[ONE].transport.connected(TWO)
+        await until(lambda: not peers[ONE].transport.connected(TWO))
         peers[ONE].heard.clear()
         peers[FOUR].transport.send([Heartbeat(FOUR, ONE, 1, 0, 0)])
         await until(lambda: FOUR in peers[ONE].heard)
@@ -127,6 +127,8 @@ async def test_a_member_that_moved_is_dialled_at_its_new_address() -> None:
         assert not peers[ONE].transport.connected(TWO)
         peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {TWO: (wrong, addresses[TWO])})
         await until(lambda: says(peers, ONE, TWO))
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {TWO: (wrong,)})
+        await until(lambda: not peers[ONE].transport.connected(TWO))
     finally:
         await close(peers)
 
