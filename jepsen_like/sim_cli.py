@@ -83,6 +83,7 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
 
         return report_seed(seed, trace=trace is not None)
     from jepsen_like.sim.faults import plan
+    from jepsen_like.sim.operator import tasks
     from jepsen_like.sim.options import draw
     from jepsen_like.sim.world import run_seed
 
@@ -91,6 +92,8 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
     click.echo("plan:")
     for fault in plan(options):
         click.echo(f"  {fault.describe()}")
+    wanted = ", ".join(f"{task.kind} {task.node}" for task in tasks(options))
+    click.echo(f"operator: {wanted or 'changes nothing'}")
     lines: list[str] = []
     tell: Callable[[str], None] = lines.append if trace is not None else click.echo
     verdict = run_seed(seed, trace=tell)
