@@ -12,6 +12,7 @@ import pytest
 from jepsen_like.sim.stage import Stage
 from raftlog.types import NodeId
 
+SLOW_TEST = pytest.mark.slow
 SMALL = "nodes 3 segment_size=16384 checkpoint_every_ms=300 retained_bytes=65536"
 SLOW = f"{SMALL} fetch_bytes_per_second=40000"
 SLOWER = f"{SMALL} fetch_bytes_per_second=10000"
@@ -73,20 +74,22 @@ def test_a_node_that_was_away_for_longer_than_retention_comes_back_by_snapshot()
     assert verdict.sometimes["log trimmed"] == 1
 
 
-@pytest.mark.slow
+@SLOW_TEST
 def test_an_install_under_load() -> None:
     script = f"{SLOW}\n{FAR}start 3\nload 4\nwait 2\nsettle\n"
     assert check(script).sometimes["snapshot installed"] >= 1
 
 
-@pytest.mark.parametrize("end", ["kill 3", pytest.param("power 3", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("stage", ["state", "log", "backfill"])
+@pytest.mark.parametrize("end", ["kill 3", pytest.param("power 3", marks=SLOW_TEST)])
+@pytest.mark.parametrize("stage", ["state", pytest.param("log", marks=SLOW_TEST), "backfill"])
 def test_the_taker_ends_in_every_stage_and_goes_on_when_it_is_back(stage: str, end: str) -> None:
     script = f"{SLOWER}\n{FAR}start 3\ncopying 3 {stage}\n{end}\nsend 5\nstart 3\nwait 3\nsend 3\nsettle\n"
     assert check(script).sometimes["snapshot installed"] >= 1
 
 
-@pytest.mark.parametrize("stage", ["state", "log", "backfill"])
+@pytest.mark.parametrize(
+    "stage", [pytest.param("state", marks=SLOW_TEST), "log", pytest.param("backfill", marks=SLOW_TEST)]
+)
 def test_the_giver_ends_in_every_stage_and_another_gives(stage: str) -> None:
     """Node 1 leads, and is asked first."""
     script = f"{SLOWER}\n{FAR}start 3\ncopying 3 {stage}\nkill 1\nwait 3\nsend 5\nstart 1\nwait 2\nsettle\n"
@@ -127,11 +130,12 @@ def test_a_fourth_node_takes_the_place_of_one_that_is_lost_with_its_disk() -> No
     assert (verdict.sometimes["learner promoted"], verdict.sometimes["member removed"]) == (1, 1)
 
 
-@pytest.mark.parametrize("end", ["kill", "power"])
+@pytest.mark.parametrize("end", [pytest.param("kill", marks=SLOW_TEST), "power"])
 def test_a_group_with_trimmed_logs_comes_back_as_a_whole(end: str) -> None:
     check(f"{SMALL}\nlead 1\n{MUCH}{end} 1 2 3\nstart 1 2 3\nwait 4\nlead 2\nsend 3\nsettle\n")
 
 
+@SLOW_TEST
 def test_a_new_node_joins_while_the_leader_is_killed() -> None:
     before = f"{SLOW}\nlead 1\n{MUCH}"
     script = "join 4 later\ncopying 4 state\nkill 1\nwait 2\nsend 5\nstart 1\nwait 4\nleave 1\nsend 5\nsettle\n"
@@ -143,12 +147,14 @@ def test_a_consumer_finds_a_leader_that_joined_after_it() -> None:
     check("nodes 3\nlead 1\nsend 3\nreader\nwait 1\njoin 4\nlead 4\nsend 150\nwait 2\nsettle\n")
 
 
+@SLOW_TEST
 def test_members_are_replaced_one_after_the_other() -> None:
     rolling = "join 4\nleave 1\nsend 3\njoin 5\nleave 2\nsend 3\njoin 6\nsend 3\n"
     verdict = check(f"nodes 3\nlead 1\nsend 5\n{rolling}lead 6\nsend 3\nsettle\n")
     assert verdict.sometimes["learner promoted"] == 3
 
 
+@SLOW_TEST
 def test_a_run_with_installs_and_members_is_the_same_whatever_the_hash_seed() -> None:
     script = f"{SLOW}\n{FAR}".replace("trimmed\n", "") + "start 3\njoin 4 later\nload 1\nwait 3\nleave 2\nsettle\n"
     verdict = Stage(script).run()
