@@ -100,7 +100,7 @@ class SnapshotTake:
                 if not isinstance(error, FrameError):
                     raise
                 self._failed(peer, error)
-            except (FetchError, FrameError, KVError, ValueError, TypeError) as error:
+            except (FetchError, FrameError, KVError, ValueError, TypeError, LookupError) as error:
                 self._failed(peer, error)
         return None
 
