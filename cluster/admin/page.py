@@ -52,12 +52,13 @@ const get = async (path) => (await fetch(path, {signal: AbortSignal.timeout(3000
 async function refresh() {
   const note = document.getElementById("note");
   try {
-    const [s, h] = await Promise.all([get("/v1/status"), get("/v1/health")]);
+    const [s, h, m] = await Promise.all([get("/v1/status"), get("/v1/health"), get("/v1/members")]);
     document.getElementById("who").textContent = `${s.cluster}, node ${s.node}`;
     note.textContent = [...h.reasons, ...h.warnings].join(" · ") || "healthy";
     note.className = h.healthy ? "" : "bad";
     const tables = [table("This node", [
-      ["role", s.role], ["leader", s.leader === null ? "none" : `node ${s.leader}`], ["term", s.term],
+      ["role", s.member === "voter" ? s.role : s.member],
+      ["leader", s.leader === null ? "none" : `node ${s.leader}`], ["term", s.term],
       ["takes writes", s.writes_open ? "yes" : "no"], ["last index", s.last_index], ["commit index", s.commit_index],
       ["applied index", s.applied_index], ["connections", s.load.connections],
       ["up for", `${Math.round(s.uptime_ms / 1000)} s`], ["version", s.versions.raftmq],
@@ -65,6 +66,12 @@ async function refresh() {
     if (s.peers.length) tables.push(table("Other members", [
       ["node", "on its disk up to", "entries behind", "connected"],
       ...s.peers.map((p) => [p.node, p.match_index, p.lag_entries, p.connected ? "yes" : "no"]),
+    ]));
+    tables.push(table(m.committed ? "Members" : `Members; under way: ${m.detail}`, [
+      ["node", "role", "peers", "HTTP"],
+      ...m.members.map((n) => [
+        n.id, n.leader ? "leader" : n.role, n.host ? `${n.host}:${n.port}` : "-", n.admin || "-",
+      ]),
     ]));
     if (s.links.length) tables.push(table("Links", [
       ["to", "state", "for", "round trip", "reason"],
