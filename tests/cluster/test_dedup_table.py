@@ -127,8 +127,10 @@ class Three:
         await self.until(lambda: open_sends() == count, f"{count} sends under way")
 
     async def stop(self, node: Node) -> None:
-        """The node goes away; what its clients were told dies with it."""
+        """The node goes away at once, as if it were told twice; what its clients were told dies with it."""
         del self.nodes[node.node_id]
+        node.stop()
+        node.stop()
         await node.close()
 
     async def stored(self, topic: str) -> Counter[bytes]:
