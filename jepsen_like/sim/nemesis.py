@@ -94,8 +94,13 @@ class Nemesis:
             machine.fs.fail_next.clear()
             machine.resume()
             machine.start()
-            if machine.retired:  # somebody took it away: the network says so to whoever calls
+
+    def forget_retired(self) -> None:
+        """Machines that were switched off for good are taken away: the network says so to whoever calls them."""
+        for machine in self.machines.values():
+            if machine.retired:
                 self.network.links.down.discard(machine.host)
+        self.network.retry()
 
     # --- who ---------------------------------------------------------------------------------------------------------
 

@@ -177,6 +177,7 @@ class World:
         self.monitor.log("heal")
         self.nemesis.heal()
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
+            self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
 
     def _finish(self) -> None:
