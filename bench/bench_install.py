@@ -130,7 +130,7 @@ def measure(root: Path, messages: int, segment_size: int) -> dict[str, Any]:
         check(*arguments)
         seconds["rows"] = perf_counter() - start
 
-    checkpoint_copy.check_rows = timed_check
+    checkpoint_copy.check_rows = timed_check  # type: ignore[assignment]  # the same arguments, timed
     where = Where(FS, root / "taker", 1, open_rows)
     progress = Progress(InstallMetrics(CollectorRegistry()), perf_counter)
     start = perf_counter()
@@ -153,7 +153,7 @@ def measure(root: Path, messages: int, segment_size: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, nargs="+", default=[200_000])
@@ -173,6 +173,7 @@ def main() -> None:
             print(f"{messages} messages: state {row['state_bytes'] / 1e6:.1f} MB in {row['state_files']} files, "
                   f"{row['log_bytes'] / 1e6:.1f} MB of {row['giver_log_bytes'] / 1e6:.1f} MB of log; seconds "
                   + ", ".join(f"{name} {value}" for name, value in row["seconds"].items()))  # fmt: skip
+    return 0
 
 
 if __name__ == "__main__":
