@@ -22,10 +22,10 @@ from prometheus_client import (
 )
 
 from cluster.install.metrics import InstallMetrics
+from cluster.members.metrics import MembersMetrics
 from cluster.modes.metrics import ModeMetrics
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.recovery.metrics import RecoveryMetrics
-from cluster.members.metrics import MembersMetrics
 from cluster.repair.metrics import RepairMetrics
 from cluster.retention.metrics import RetentionMetrics
 from cluster.services import Outcome
