@@ -88,6 +88,7 @@ def test_the_calm_measure_as_json() -> None:
         "calm": [{"name": "C19", "fault_free": "message-budget", "single_crash": "message-budget"}],
         "dead": 1,
         "allowed": CALM_MAX,
+        "not as recorded": [],
     }
 
 
