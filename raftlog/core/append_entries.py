@@ -75,7 +75,7 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return
-    progress.recent_active = True
+    progress.recent_active, progress.gone = True, False
     if message.rejected:
         _on_rejected(raft, message, progress)
         return

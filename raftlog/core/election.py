@@ -39,7 +39,12 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
 
     The pre-vote starts within a few ticks, drawn at random. A living leader's next message stops it, and followers
     that still hear the leader do not answer it.
+
+    A leader counts the peer as dead until it is heard again: another voter removed in that moment could leave it
+    without a majority (membership_change.py). Check-quorum goes on by what was heard.
     """
+    if raft.role is Role.LEADER and (progress := raft.members.peers.get(peer)) is not None:
+        progress.gone = True
     if raft.role is not Role.FOLLOWER or peer == NOBODY or raft.leader_id != peer:
         return
     raft.leader_id = NOBODY

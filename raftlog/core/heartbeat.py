@@ -37,7 +37,7 @@ def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return
-    progress.recent_active = True
+    progress.recent_active, progress.gone = True, False
     progress.fit = message.fit
     if message.context > progress.acked_round:
         progress.acked_round = message.context

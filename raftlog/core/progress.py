@@ -63,8 +63,8 @@ class Progress:
     """
 
     __slots__ = (
-        "acked_round", "fit", "held", "inflights", "match_index", "next_index", "probe_sent", "recent_active",
-        "sent_commit", "state", "was_active",
+        "acked_round", "fit", "gone", "held", "inflights", "match_index", "next_index", "probe_sent",
+        "recent_active", "sent_commit", "state", "was_active",
     )  # fmt: skip
 
     def __init__(self, next_index: int, inflights: Inflights) -> None:
@@ -79,6 +79,8 @@ class Progress:
         """Something was heard since the last check-quorum."""
         self.was_active = False
         """Something was heard between the last two check-quorums."""
+        self.gone = False
+        """Its connection closed, and nothing was heard since."""
         self.fit = True
         """As its last heartbeat reply says: it may lead. Not known yet counts as fit: it looks for itself (fit.py)."""
         self.sent_commit = -1
@@ -98,8 +100,8 @@ class Progress:
 
     @property
     def is_live(self) -> bool:
-        """Heard within the last one or two check-quorums."""
-        return self.recent_active or self.was_active
+        """Heard within the last one or two check-quorums, and its connection has not closed since."""
+        return (self.recent_active or self.was_active) and not self.gone
 
     def caught_up(self, commit_index: int) -> bool:
         """It was sent all that is committed, and has room for more: a majority with it in it would not wait for it."""

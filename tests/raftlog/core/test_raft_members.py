@@ -99,6 +99,18 @@ def test_who_was_heard_before_the_last_check_quorum_counts_as_live() -> None:
         raw.propose_membership(without(raw.membership, THREE), 0)
 
 
+def test_whose_connection_closed_is_dead_until_it_is_heard_again() -> None:
+    """An operator who kills one node and removes another in the next moment must not end up without a majority."""
+    raw = leader(3)
+    hear(raw, TWO, THREE)
+    raw.peer_closed(THREE)
+    with pytest.raises(MembershipError, match=r"of voters \(1, 3\) 2 must answer, and only \[1\] do"):
+        raw.propose_membership(without(raw.membership, TWO), 0)
+    hear(raw, THREE)
+    assert raw.raft.members.live((ONE, TWO, THREE)) == [ONE, TWO, THREE]
+    assert raw.raft.members.active_voters() == 3
+
+
 def test_a_smaller_majority_has_agreed_already() -> None:
     group = Group(lambda each: RaftConfig(each, 1), {NodeId(each): Disk() for each in range(1, 5)})
     group.act(ONE, RawNode.campaign)
