@@ -17,8 +17,8 @@ _TAGS = {"not slow and not compat": "", "slow": " [slow]"}
 BUDGET_SECONDS = {
     "raftlog": 60,
     "statemachine": 60,
-    "cluster": 180,
-    "jepsen_like": 90,
+    "cluster": 300,
+    "jepsen_like": 180,
     "pyspark_raftmq": 120,
     _REST: 60,
 }
@@ -38,7 +38,7 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
 class TimeBudget:
     """Adds up what each top folder of tests/ took and prints it beside its budget.
 
-    It reports and never fails: the machine that runs the suite is shared.
+    Two folders run at a time. It reports and never fails: the machine that runs the suite is shared.
     """
 
     def __init__(self) -> None:
