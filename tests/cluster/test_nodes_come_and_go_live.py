@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class Load:
 
     def __init__(self, servers: str) -> None:
         self.acked: dict[int, SendResult] = {}
+        self.took: list[tuple[float, float]] = []
+        """(when it was sent, how long its answer took) of each acknowledged message, seconds."""
         self.failures: list[RaftMQError] = []
         self.sent = 0
         self._stopping = threading.Event()
@@ -64,18 +67,24 @@ class Load:
     def _run(self) -> None:
         with self._mq.producer(timeout_s=PATIENCE_S, max_messages=64) as producer:
             while not self._stopping.is_set():
-                number = self.sent
+                number, begun = self.sent, time.monotonic()
                 future = producer.send_soon(TOPIC, b"%d;" % number + bytes(1000), queue_id=number % QUEUES)
-                future.add_done_callback(lambda done, number=number: self._on_done(number, done))  # type: ignore[misc]
+                future.add_done_callback(partial(self._on_done, number, begun))
                 self.sent += 1
                 time.sleep(0.001)
 
-    def _on_done(self, number: int, future: Future[SendResult]) -> None:
+    def _on_done(self, number: int, begun: float, future: Future[SendResult]) -> None:
         error = future.exception()
         if error is None:
             self.acked[number] = future.result()
+            self.took.append((begun, time.monotonic() - begun))
         else:
             self.failures.append(error)  # type: ignore[arg-type]
+
+    def p99_ms(self, since: float, until: float) -> float:
+        """Of what was sent between the two moments."""
+        took = sorted(took for begun, took in list(self.took) if since <= begun < until)
+        return 1000 * took[int(0.99 * len(took))] if took else float("nan")
 
     def stop(self) -> None:
         self._stopping.set()
@@ -149,12 +158,15 @@ class Nodes:
         self.local.up()
 
     def ask(self, node_id: int, path: str) -> Any:
-        """A node's own answer, None if it does not give one."""
+        """A node's own answer, None if it does not give one (it may be about to restart in its process)."""
         view = next(node for node in self.local.view().nodes if node.record.id == node_id)
         if view.status is None:
             return None
-        with urllib.request.urlopen(f"http://127.0.0.1:{view.record.admin_port}{path}", timeout=10) as reply:
-            return json.load(reply)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{view.record.admin_port}{path}", timeout=10) as reply:
+                return json.load(reply)
+        except OSError:
+            return None
 
     def followers(self) -> list[int]:
         leader = self.local.wait_leader()
@@ -271,6 +283,35 @@ def test_a_node_that_was_away_for_longer_than_retention_comes_back(
     nodes.until(lambda: len(load.acked) > told + 100, "and acknowledge them")
     nodes.start_all()
     nodes.end(load, reader)
+    assert any("snapshot" in line for line in log_tail(nodes.local.nodes[away - 1], 2000)), "it came by snapshot"
+
+
+def test_what_a_snapshot_costs_the_others(nodes: Nodes, load: Load) -> None:
+    """Prints the p99 of the sends before and while a node comes back by snapshot (docs/performance.md)."""
+    leader = nodes.local.wait_leader()
+    away = nodes.followers()[0]
+    nodes.local.kill(away)
+    last = nodes.ask(leader, "/v1/status")["last_index"]
+    begun = time.monotonic()
+    nodes.until(lambda: nodes.ask(leader, "/v1/retention")["first_index"] > last + 1, "it was away for long enough")
+    back = time.monotonic()
+    nodes.local.restart(away)
+    nodes.until(lambda: nodes.ask(away, "/v1/status"), "its process has started")
+    up = time.monotonic()
+    end = nodes.ask(leader, "/v1/status")["last_index"]
+    nodes.until(
+        lambda: (nodes.ask(away, "/v1/status") or {"applied_index": 0})["applied_index"] > end, "it has caught up"
+    )
+    done = time.monotonic()
+    time.sleep(3)
+    print(  # noqa: T201
+        f"p99 of sends: two nodes {load.p99_ms(begun, back):.1f} ms, while the third's process starts "
+        f"{load.p99_ms(back, up):.1f} ms ({up - back:.1f} s), while it catches up {load.p99_ms(up, done):.1f} ms "
+        f"({done - up:.1f} s), three nodes {load.p99_ms(done, time.monotonic()):.1f} ms"
+    )
+    load.stop()
+    nodes.settle()
+    nodes.check(load)
     assert any("snapshot" in line for line in log_tail(nodes.local.nodes[away - 1], 2000)), "it came by snapshot"
 
 
