@@ -25,6 +25,7 @@ BUGS = load_all()
 REPRESENTATIVE = ["C03", "C20", "R02", "Q07", "S03"]
 """One each of commit rule, liveness and read; acknowledgement and storage."""
 
+RUNNER = Path(__file__).with_name("run_witness.py")
 WITNESSES = {path: path.read_text() for path in sorted(Path(__file__).parent.glob("witnesses*.py"))}
 
 
@@ -52,7 +53,7 @@ def test_the_witness_holds_on_the_product(bug: Bug) -> None:
 def fails_in_copy(bug: Bug, root: Path) -> bool:
     make_copy(root, bug)
     done = subprocess.run(
-        [sys.executable, file_of(bug), root, bug.witness], cwd=root,
+        [sys.executable, RUNNER, root, file_of(bug), bug.witness], cwd=root,
         env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr

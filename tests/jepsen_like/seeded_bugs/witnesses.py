@@ -1,16 +1,10 @@
 """One witness per planted bug: a tiny case that holds on the product and fails once the bug is in.
 
-    python witnesses.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-
 A witness proves that a mutant is one: that it changes what the code does. It says nothing about who finds it.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import raftlog
 from jepsen_like.core_sim.stage import Stage
 from jepsen_like.seeded_bugs.catalogue import load_all
 from raftlog.core import read_index
@@ -19,7 +13,7 @@ from raftlog.core.quorum import agreed_value, lower_median, majority
 from raftlog.core.raft import Raft
 from raftlog.core.read_queue import ReadQueue
 from raftlog.core.step import step
-from raftlog.errors import ProposalDroppedError, RaftLogError
+from raftlog.errors import ProposalDroppedError
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, RequestVote, RequestVoteReply, TimeoutNow
 from raftlog.types import NOBODY, EntryId, EntryType, NodeId, Role
 
@@ -370,17 +364,3 @@ def witness_R04() -> None:
     for _ in range(3):
         reads.start_round(0)
     assert reads.last_round == 3
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

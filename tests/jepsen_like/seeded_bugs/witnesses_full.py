@@ -1,13 +1,9 @@
-"""Witnesses of the bugs outside the core (see witnesses.py): parts by themselves where that is enough, else a stage.
-
-    python witnesses_full.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-"""
+"""Witnesses of the bugs outside the core (see witnesses.py): parts by themselves where that is enough, else a stage."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +11,6 @@ from uuid import UUID
 
 from google_crc32c import value as crc32c
 
-import raftlog
 from cluster.client.connection import Connection
 from cluster.client.errors import Unknown
 from cluster.client.send_window import Pending, out_of_time
@@ -25,7 +20,7 @@ from cluster.remoting.codec import FLAG_RESPONSE, encode_frame
 from cluster.remoting.pull import read_intact
 from jepsen_like.sim.disk import FaultyFileSystem, Left
 from jepsen_like.sim.stage import Stage
-from raftlog.errors import RaftLogError, StorageError
+from raftlog.errors import StorageError
 from raftlog.frame import make_entry
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.memory_fs import PowerCut
@@ -34,7 +29,6 @@ from raftlog.types import Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.digest import digest
-from statemachine.kv import KVError
 from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, MessageIndex, key_hash
 from statemachine.query import QueueItem
@@ -295,17 +289,3 @@ def witness_S11() -> None:
             return b"x" * size
 
     assert read_intact(Rotten(), [QueueItem(0, 100, 4, crc32c(b"good"), 0, 0)]) == []  # type: ignore[arg-type]
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError, KVError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

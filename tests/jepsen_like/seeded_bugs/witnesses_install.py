@@ -1,21 +1,13 @@
-"""Witnesses of the bugs in installs, and in what clients see of nodes that come and go (see witnesses.py).
-
-python witnesses_install.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-"""
+"""Witnesses of the bugs in installs, and in what clients see of nodes that come and go (see witnesses.py)."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-import raftlog
 from cluster.recovery.found import Facts, Found, classify
 from jepsen_like.sim.stage import Stage
-from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
 from statemachine.broker_state import AppliedMark
-from statemachine.kv import KVError
 
 SMALL = "nodes 3 segment_size=16384 checkpoint_every_ms=300 retained_bytes=65536 fetch_bytes_per_second=10000"
 AWAY = "lead 1\nsend 5\nkill 3\nsend 40 body=2000\nwait 1\nsend 40 body=2000\nwait 1\nsend 3\nwait 1\nsend 3\nwait 1\n"
@@ -74,17 +66,3 @@ def witness_X04() -> None:
 def witness_X05() -> None:
     """The oldest message comes from a node that does not have it yet."""
     played(f"{SMALL}\n{AWAY}start 3\ncopying 3 backfill\nwait 0.1\noldest 3\n")
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError, KVError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,20 +1,14 @@
-"""Witnesses of the planted bugs about members and snapshots; see witnesses.py.
-
-python witnesses_members.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-"""
+"""Witnesses of the planted bugs about members and snapshots; see witnesses.py."""
 
 from __future__ import annotations
 
-import sys
 from functools import reduce
-from pathlib import Path
 from uuid import UUID
 
-import raftlog
 from jepsen_like.core_sim.member import members_of
 from jepsen_like.core_sim.stage import Stage
 from raftlog.core.members import Members
-from raftlog.errors import MembershipError, RaftLogError
+from raftlog.errors import MembershipError
 from raftlog.membership import Address, Membership, with_learner, without
 from raftlog.messages import InstallSnapshot
 from raftlog.types import EntryId, NodeId, Role, Voter
@@ -119,17 +113,3 @@ def witness_C72() -> None:
     members = table(with_learners(FOUR, FIVE))
     members.peers[FOUR].acked_round = members.peers[FIVE].acked_round = 3
     assert members.agreed_round(3) == 0
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,23 +1,17 @@
-"""Witnesses of planted bugs in modes and full disks (see witnesses.py).
-
-    python witnesses_modes.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-"""
+"""Witnesses of planted bugs in modes and full disks (see witnesses.py)."""
 
 from __future__ import annotations
 
 import errno
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-import raftlog
 from cluster.append_lane import RETRY, AppendLane, PersistJob
 from cluster.config import ModesSection
 from cluster.modes.early import EarlyAnswers, Stage
 from jepsen_like.sim.disk import FaultyFileSystem
-from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry
 from raftlog.messages import TimeoutNow
 from raftlog.storage.genesis import Genesis, Voter
@@ -86,17 +80,3 @@ def witness_M04() -> None:
     disk, entry = _put_aside()
     done = disk.lane.drain([RETRY])
     assert (done.last, len(done.messages), done.jobs) == (entry.id, 1, 1)
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,23 +1,14 @@
-"""Witnesses of the bugs of retention (see witnesses.py): a state and a few entries, or a written schedule.
-
-python witnesses_retention.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-"""
+"""Witnesses of the bugs of retention (see witnesses.py): a state and a few entries, or a written schedule."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import raftlog
 from jepsen_like.seeded_bugs.catalogue import DATA, load
 from jepsen_like.sim.stage import play
-from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, keys, payload, trim
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
-from statemachine.kv import KVError
 from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import key_hash
 
@@ -140,17 +131,3 @@ def witness_G08() -> None:
         bucket = index.bucket_below(entry.position + payload.MESSAGES_AT + 1)
         assert bucket is not None
         assert [entry.position + payload.MESSAGES_AT] in list(index.candidates(bucket, 1, b"k%d" % n)), n
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError, KVError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

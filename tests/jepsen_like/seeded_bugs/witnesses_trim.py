@@ -1,17 +1,11 @@
-"""Witnesses of the bugs in logs that begin above GENESIS (see witnesses.py).
-
-    python witnesses_trim.py ROOT NAME    runs one against the packages under ROOT: exit code 0 holds, 1 fails
-"""
+"""Witnesses of the bugs in logs that begin above GENESIS (see witnesses.py)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from uuid import UUID
 
-import raftlog
 from raftlog import membership
-from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
 from raftlog.storage.genesis import Genesis, Voter
@@ -128,17 +122,3 @@ def witness_T07() -> None:
     _, away, _ = installing()
     away.again()
     assert away.log.tail.index == 5
-
-
-def main(root: str, name: str) -> int:
-    if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
-        sys.exit(f"raftlog comes from {raftlog.__file__}")
-    try:
-        globals()[name]()
-    except (AssertionError, RaftLogError):
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
