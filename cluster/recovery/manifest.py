@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgpack
 from google_crc32c import value as crc32c
 
-from cluster.recovery.sealed import seal, unseal
+from raftlog.storage.sealed_map import seal, unseal
 from statemachine.broker_state import AppliedMark
 
 FILE = "CHECKPOINT"

@@ -6,20 +6,14 @@
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
-import msgpack
-from google_crc32c import value as crc32c
-
-from raftlog.errors import CorruptLogError
+from raftlog.storage import layout
+from raftlog.storage.sealed_map import seal, unseal
 from raftlog.types import EntryId
 
 MAGIC = 0x524D514E
 FORMAT = 1
-_PREFIX = struct.Struct(">II")
-_REST = struct.Struct(">HHI")
-_HEAD_SIZE = _PREFIX.size + _REST.size
 
 
 class Install(NamedTuple):
@@ -48,25 +42,19 @@ def encode(install: Install, group_id: int) -> bytes:
         "header_crc": install.header_crc,
         "decided_ms": install.decided_ms,
     }
-    rest: bytes = _REST.pack(FORMAT, 0, group_id) + msgpack.packb(fields)
-    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+    return seal(MAGIC, FORMAT, group_id, fields)
 
 
 def decode(data: bytes, group_id: int) -> Install | None:
     """What the file says; None if damaged or of another group. Raises CorruptLogError if of a newer format."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) > _HEAD_SIZE else (0, 0)
-    if magic != MAGIC or crc != crc32c(data[_PREFIX.size :]):
+    fields = unseal(data, MAGIC, FORMAT, group_id, layout.INSTALL)
+    if fields is None:
         return None
-    fmt, _, group = _REST.unpack_from(data, _PREFIX.size)
-    if fmt > FORMAT:
-        raise CorruptLogError(f"INSTALL has format {fmt}, this RaftMQ reads {FORMAT}: start a newer RaftMQ")
     try:
-        fields = msgpack.unpackb(data[_HEAD_SIZE:])
-        install = Install(
+        return Install(
             str(fields["checkpoint"]), int(fields["first_index"]), int(fields["first_position"]),
             EntryId(int(fields["term"]), int(fields["index"])), int(fields["end_position"]), int(fields["header_crc"]),
             int(fields["decided_ms"]),
         )  # fmt: skip
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+    except (ValueError, TypeError, KeyError):
         return None
-    return install if group == group_id else None

@@ -12,22 +12,15 @@ A damaged file counts as present. Written before anything is cut, removed last.
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import NamedTuple
 
-import msgpack
-from google_crc32c import value as crc32c
-
-from raftlog.errors import CorruptLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
+from raftlog.storage.sealed_map import seal, unseal
 
 MAGIC = 0x524D5156
 FORMAT = 1
-_PREFIX = struct.Struct(">II")
-_REST = struct.Struct(">HHI")
-_HEAD_SIZE = _PREFIX.size + _REST.size
 
 
 class VoteWithheld(NamedTuple):
@@ -42,26 +35,20 @@ class VoteWithheld(NamedTuple):
 
 def encode(withheld: VoteWithheld, group_id: int) -> bytes:
     """The file's bytes."""
-    rest: bytes = _REST.pack(FORMAT, 0, group_id) + msgpack.packb(withheld._asdict())
-    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+    return seal(MAGIC, FORMAT, group_id, withheld._asdict())
 
 
 def decode(data: bytes, group_id: int) -> VoteWithheld | None:
     """What the file says; None if damaged or of another group. Raises CorruptLogError on a newer format."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) > _HEAD_SIZE else (0, 0)
-    if magic != MAGIC or crc != crc32c(data[_PREFIX.size :]):
+    fields = unseal(data, MAGIC, FORMAT, group_id, layout.VOTE_WITHHELD)
+    if fields is None:
         return None
-    fmt, _, group = _REST.unpack_from(data, _PREFIX.size)
-    if fmt > FORMAT:
-        raise CorruptLogError(f"VOTE_WITHHELD has format {fmt}, this RaftMQ reads {FORMAT}: start a newer RaftMQ")
     try:
-        fields = msgpack.unpackb(data[_HEAD_SIZE:])
-        withheld = VoteWithheld(
+        return VoteWithheld(
             str(fields["reason"]), int(fields["index"]), int(fields["term"]), int(fields["since_ms"])
         )
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+    except (ValueError, TypeError, KeyError):
         return None
-    return withheld if group == group_id else None
 
 
 def load(fs: FileSystem, directory: Path, group_id: int) -> VoteWithheld | None:

@@ -23,7 +23,6 @@ from cluster.peer import wire
 from cluster.peer.wire import Kind, WireError
 from cluster.recovery import manifest as checkpoint_manifest
 from cluster.recovery import tables
-from cluster.recovery.sealed import seal, unseal
 from raftlog import frame, membership
 from raftlog.errors import InvariantViolationError, RaftLogError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
@@ -43,6 +42,7 @@ from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
 from raftlog.storage.install_file import Install
 from raftlog.storage.run_file import Run, RunState
+from raftlog.storage.sealed_map import seal, unseal
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, LogTail, NodeId

@@ -138,7 +138,7 @@ def test_a_manifest_is_its_own_proof(place: Place) -> None:
     for at in range(len(data)):
         if at not in (8, 9):
             assert manifests.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], 1, Path("x")) is None
-    from cluster.recovery.sealed import seal
+    from raftlog.storage.sealed_map import seal
 
     assert manifests.decode(seal(manifests.MAGIC, 1, 1, {"index": 1}), 1, Path("x")) is None
     with pytest.raises(CorruptLogError, match="start a newer RaftMQ"):
