@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -130,6 +130,32 @@ class AdminApi:
             "raftmq up    (or raftmq status)",
             ExitCode.UNREACHABLE,
         )
+
+
+def each_node(
+    addresses: Sequence[str], path: str, node: int | None = None
+) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
+    """Each node that can be reached, and what it says of itself under `path`; only `node` if one is named.
+
+    Raises LocalError after the last address if it was none of them, and at once if one of them refuses.
+    """
+    reached = False
+    for address in addresses:
+        api = AdminApi([address])
+        try:
+            view = api.local(path)
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            continue
+        if node in (None, view["node"]):
+            reached = True
+            yield api, view
+    if not reached:
+        which, why = "no node answers", "they do not run, or are not of this cluster"
+        if node is not None:
+            which, why = f"node {node} does not answer", "it does not run, or is not of this cluster"
+        raise LocalError(which, why, "raftmq status", ExitCode.UNREACHABLE)
 
 
 def _broken(method: str, address: str, error: Exception, look: str) -> LocalError:

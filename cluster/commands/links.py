@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.admin_http import admin_addresses, admin_option, each_node
 from cluster.commands.common import console, data_option, json_option, print_json
 from cluster.local_errors import ExitCode, LocalError
 
+_LINKS = "/v1/links"
 _COLOURS = {"TRANSFER": "green", "HANDSHAKE": "cyan", "READY": "yellow", "SUSPEND": "dim", "SHUTDOWN": "red"}
 
 
@@ -24,25 +25,13 @@ def links(data: str | None, admin: str | None, as_json: bool) -> int:
     acknowledgements flow. SUSPEND: nothing is to flow, for the reason given. SHUTDOWN: not connected. Ends with 1 if a
     link was READY for more than 10 s, with 4 if no node answers.
     """
-    views = [view for address in admin_addresses(admin, data) if (view := _links_of(address)) is not None]
-    if not views:
-        why = "none runs, or they listen elsewhere"
-        raise LocalError("no node answers", why, "raftmq status", ExitCode.UNREACHABLE)
+    views = [view for _, view in each_node(admin_addresses(admin, data), _LINKS)]
     if as_json:
         print_json({"schema": 1, "nodes": views})
     else:
         _print(views)
     findings = [link["finding"] for view in views for link in view["links"] if link["finding"]]
     return ExitCode.FAILED if findings else ExitCode.OK
-
-
-def _links_of(address: str) -> dict[str, Any] | None:
-    try:
-        return AdminApi([address]).local("/v1/links")
-    except LocalError as error:
-        if error.exit_code is ExitCode.UNREACHABLE:
-            return None
-        raise
 
 
 def _print(views: list[dict[str, Any]]) -> None:
@@ -85,20 +74,12 @@ def reload(node: int | None, data: str | None, admin: str | None, as_json: bool)
     Keys that may change while a node runs are listed in docs/configuration.md; others are named and wait for a restart.
     A file that cannot be used changes nothing. Ends with 5 if a node refused its file, with 4 if no node answers.
     """
-    asked = [
-        (view["node"], AdminApi([address]))
-        for address in admin_addresses(admin, data)
-        if (view := _links_of(address)) is not None and node in (None, view["node"])
-    ]
-    if not asked:
-        which = "no node answers" if node is None else f"node {node} does not answer"
-        raise LocalError(which, "it does not run, or is not of this cluster", "raftmq status", ExitCode.UNREACHABLE)
     views, refusals = [], []
-    for number, api in asked:
+    for api, links_view in list(each_node(admin_addresses(admin, data), _LINKS, node)):
         try:
             views.append(api.post("/v1/config/reload", {}))
         except LocalError as refusal:
-            refusals.append((number, refusal))
+            refusals.append((links_view["node"], refusal))
     if as_json:
         print_json({"schema": 1, "nodes": views, "refused": [{"node": n, "why": str(e)} for n, e in refusals]})
     else:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option, each_node
 from cluster.commands.common import data_option, json_option, print_json
-from cluster.local_errors import ExitCode, LocalError
+from cluster.local_errors import ExitCode
 
 _WAIT_S, _POLL_S = 60.0, 0.2
 
@@ -26,31 +26,16 @@ def repair(node: int | None, plan: bool, data: str | None, admin: str | None, as
     Nodes do this by themselves as soon as they find damage; this command shows it, and does not wait. Ends with 0 if
     nothing is damaged (any more), 1 if something is left, 5 if there is no majority to fetch from.
     """
-    apis = [AdminApi([address]) for address in admin_addresses(admin, data)]
-    views = []
-    for api in apis:
-        view = _reached(api)
-        if view is None or (node is not None and view["node"] != node):
-            continue
-        views.append(view if plan or not view["damage"] else _mend(api))
-    if not views:
-        which = "no node answers" if node is None else f"node {node} does not answer"
-        raise LocalError(which, "it does not run, or is not of this cluster", "raftmq status", ExitCode.UNREACHABLE)
+    views = [
+        view if plan or not view["damage"] else _mend(api)
+        for api, view in each_node(admin_addresses(admin, data), "/v1/repair", node)
+    ]
     if as_json:
         print_json({"schema": 1, "nodes": views})
     else:
         for view in views:
             _print(view, plan)
     return ExitCode.FAILED if any(view["damage"] or view["fenced"] for view in views) else ExitCode.OK
-
-
-def _reached(api: AdminApi) -> dict[str, Any] | None:
-    try:
-        return api.local("/v1/repair")
-    except LocalError as error:
-        if error.exit_code is ExitCode.UNREACHABLE:
-            return None
-        raise
 
 
 def _mend(api: AdminApi) -> dict[str, Any]:

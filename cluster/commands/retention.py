@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option, each_node
 from cluster.commands.common import data_option, json_option, print_json, print_table
-from cluster.local_errors import ExitCode, LocalError
 
 _HOUR_MS = 3_600_000
 
@@ -25,11 +24,7 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
     """
     addresses = admin_addresses(admin, data)
     ran = AdminApi(addresses).post("/v1/retention/run", {}) if run else None
-    views = [view for view in map(_reached, addresses) if view is not None]
-    if not views:
-        raise LocalError(
-            "no node answers", "they do not run, or are not of this cluster", "raftmq status", ExitCode.UNREACHABLE
-        )
+    views = [view for _, view in each_node(addresses, "/v1/retention")]
     if as_json:
         print_json({"schema": 1, "run": ran, "nodes": views})
         return
@@ -48,15 +43,6 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
         for view in views
     ]  # fmt: skip
     print_table(["node", "log begins at", "files from", "on disk", "files left", "held by", "disk used"], rows)
-
-
-def _reached(address: str) -> dict[str, Any] | None:
-    try:
-        return AdminApi([address]).local("/v1/retention")
-    except LocalError as error:
-        if error.exit_code is ExitCode.UNREACHABLE:
-            return None
-        raise
 
 
 def _told(ran: dict[str, Any]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
+from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option, each_node
 from cluster.commands.common import data_option, json_option, print_json
-from cluster.local_errors import ExitCode, LocalError
+from cluster.local_errors import ExitCode
 
 _POLL_S = 0.3
 
@@ -26,15 +26,12 @@ def scrub(node: int | None, status: bool, data: str | None, admin: str | None, a
     A node does it by itself every 24 hours, and after each unclean start. Damaged frames of the log are repaired from
     the other nodes as they are found. Ends with 0 if nothing was found, 1 if something was, 3 if a scrub did not end.
     """
-    apis = [api for api in map(_reached, admin_addresses(admin, data)) if api is not None]
-    asked = [api for api in apis if node is None or api.local("/v1/scrub")["node"] == node]
-    if not asked:
-        which = "no node answers" if node is None else f"node {node} does not answer"
-        raise LocalError(which, "it does not run, or is not of this cluster", "raftmq status", ExitCode.UNREACHABLE)
+    asked = list(each_node(admin_addresses(admin, data), "/v1/scrub", node))
+    views = [view for _, view in asked]
     if not status:
-        for api in asked:
+        for api, _ in asked:
             api.post("/v1/scrub", {})
-    views = [_ended(api) for api in asked] if not status else [api.local("/v1/scrub") for api in asked]
+        views = [_ended(api) for api, _ in asked]
     if as_json:
         print_json({"schema": 1, "nodes": views})
     else:
@@ -43,17 +40,6 @@ def scrub(node: int | None, status: bool, data: str | None, admin: str | None, a
     if any(view["failure"] for view in views):
         return ExitCode.UNKNOWN
     return ExitCode.FAILED if any(view["findings"] for view in views) else ExitCode.OK
-
-
-def _reached(address: str) -> AdminApi | None:
-    api = AdminApi([address])
-    try:
-        api.local("/v1/scrub")
-    except LocalError as error:
-        if error.exit_code is ExitCode.UNREACHABLE:
-            return None
-        raise
-    return api
 
 
 def _ended(api: AdminApi) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.errors import STATUS
-from cluster.commands.admin_http import AdminApi, admin_addresses
+from cluster.commands.admin_http import AdminApi, admin_addresses, each_node
 from cluster.local_errors import ExitCode, LocalError
 
 
@@ -77,6 +77,30 @@ def test_nobody_answers() -> None:
     with pytest.raises(LocalError, match="no node answers at") as caught:
         AdminApi([closed_port(), closed_port()]).get("/v1/topics")
     assert caught.value.exit_code == ExitCode.UNREACHABLE
+
+
+def test_each_node_that_answers(stub: Stub) -> None:
+    stub.answer = (200, {"node": 2})
+    addresses = [closed_port(), stub.address]
+    assert [view for _, view in each_node(addresses, "/v1/links")] == [{"node": 2}]
+    ((api, _),) = each_node(addresses, "/v1/links", 2)
+    api.post("/v1/repair", {})
+    assert stub.asked[-1] == ("POST", "/v1/repair", b"{}")
+
+
+@pytest.mark.parametrize(("node", "says"), [(None, "no node answers"), (3, "node 3 does not answer")])
+def test_no_such_node_answers(stub: Stub, node: int | None, says: str) -> None:
+    stub.answer = (200, {"node": 2})
+    addresses = [closed_port()] if node is None else [closed_port(), stub.address]
+    with pytest.raises(LocalError, match=says) as caught:
+        list(each_node(addresses, "/v1/links", node))
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+
+
+def test_a_node_that_refuses_is_not_passed_over(stub: Stub) -> None:
+    stub.answer = (STATUS["refused"], {"error": {"code": "refused", "message": "it went wrong", "hint": "do this"}})
+    with pytest.raises(LocalError, match="it went wrong"):
+        list(each_node([stub.address, closed_port()], "/v1/links"))
 
 
 @pytest.mark.parametrize(
