@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from pathlib import Path
+
+from raftlog.errors import IdentityError
 
 
 class ExitCode(IntEnum):
@@ -28,3 +31,13 @@ class LocalError(Exception):
         self.why = why
         self.fix = fix
         self.exit_code = exit_code
+
+
+def directory_error(error: Exception, directory: Path) -> LocalError:
+    """What a data directory that cannot be made or read is for a person. Identity errors are three lines already."""
+    lines = str(error).split("\n")
+    if isinstance(error, IdentityError) and len(lines) >= 3:
+        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
+    return LocalError(
+        f"{directory} cannot be used", str(error), f"ls -ld {directory}    (owner, space, read-only?)", ExitCode.FAILED
+    )

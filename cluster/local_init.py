@@ -15,9 +15,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cluster.config import Config, load
-from cluster.local_errors import ExitCode, LocalError
+from cluster.local_errors import ExitCode, LocalError, directory_error
 from cluster.local_layout import NodeRecord
-from raftlog.errors import IdentityError, StorageError
+from raftlog.errors import StorageError
 from raftlog.storage import identity as identities
 from raftlog.storage import layout
 from raftlog.storage.fs import OsFileSystem
@@ -80,7 +80,7 @@ def _create(configs: Sequence[Config]) -> UUID:
     except (OSError, StorageError) as error:
         for directory in made:  # empty when this call began: nothing is in them that anybody was promised
             shutil.rmtree(directory, ignore_errors=True)
-        raise _as_local(error, made[-1] if made else Path(configs[0].node.data_dir)) from error
+        raise directory_error(error, made[-1] if made else Path(configs[0].node.data_dir)) from error
     return cluster_uuid
 
 
@@ -129,20 +129,10 @@ def _same_cluster(members: Sequence[tuple[int, Path]]) -> UUID:
             if identity.node_id != node_id:
                 identities.check(identity, Expected(node_id=type(identity.node_id)(node_id)), directory)
         except (OSError, StorageError) as error:
-            raise _as_local(error, directory) from error
+            raise directory_error(error, directory) from error
         found = identity.cluster_uuid
     assert found is not None
     return found
-
-
-def _as_local(error: Exception, directory: Path) -> LocalError:
-    """Errors of the storage are three lines already."""
-    lines = str(error).split("\n")
-    if isinstance(error, IdentityError) and len(lines) >= 3:
-        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
-    return LocalError(
-        f"{directory} cannot be used", str(error), f"ls -ld {directory}    (owner, space, read-only?)", ExitCode.FAILED
-    )
 
 
 def _partly(empty: Config, filled: Config) -> LocalError:

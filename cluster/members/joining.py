@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from cluster.config import Config, PeerNode
-from cluster.local_errors import ExitCode, LocalError
+from cluster.local_errors import ExitCode, LocalError, directory_error
 from cluster.toml_text import toml_value
-from raftlog.errors import IdentityError, StorageError
+from raftlog.errors import StorageError
 from raftlog.frame import genesis_entry
 from raftlog.storage import genesis as geneses
 from raftlog.storage import identity as identities
@@ -40,7 +40,7 @@ def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, A
         directory.parent.mkdir(parents=True, exist_ok=True)
         create_joining_dir(fs, directory, identity, _genesis(join))
     except (OSError, StorageError) as error:
-        raise _as_local(error, directory) from error
+        raise directory_error(error, directory) from error
     return identity
 
 
@@ -83,7 +83,7 @@ def _known_directory(fs: FileSystem, directory: Path, node: int, join: dict[str,
     try:
         found = identities.load(fs, directory)
     except (OSError, StorageError) as error:
-        raise _as_local(error, directory) from error
+        raise directory_error(error, directory) from error
     if str(found.cluster_uuid) != join["cluster_id"]:
         raise LocalError(
             f"{directory} belongs to another cluster",
@@ -104,16 +104,6 @@ def _known_directory(fs: FileSystem, directory: Path, node: int, join: dict[str,
 
 def _genesis(join: dict[str, Any]) -> Genesis:
     return geneses.decode(genesis_entry(base64.b64decode(join["genesis"]), timestamp_ms=0, group_id=join["group"]))
-
-
-def _as_local(error: Exception, directory: Path) -> LocalError:
-    """Errors of the storage are three lines already."""
-    lines = str(error).split("\n")
-    if isinstance(error, IdentityError) and len(lines) >= 3:
-        return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
-    return LocalError(
-        f"{directory} cannot be used", str(error), f"ls -ld {directory}    (owner, space, read-only?)", ExitCode.FAILED
-    )
 
 
 def add_request(config: Config, identity: Identity, *, auto_promote: bool) -> dict[str, Any]:
