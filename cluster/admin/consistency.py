@@ -19,11 +19,11 @@ from cluster.consistency.views import (
     ChunksRequest,
     ChunksView,
     ConsistencyView,
-    DamageView,
     EntryView,
     LogView,
     MarkView,
     RepairView,
+    damage_views,
 )
 from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
 from raftlog.storage.repairable_log import RepairableLog
@@ -52,7 +52,7 @@ def _view(port: AdminPort, index: int) -> ConsistencyView:
         log=LogView(
             first_index=log.first_index, first_position=log.first_position, last_index=log.tail.index,
             end_position=log.tail.end_position, commit_index=min(status.commit_index, log.tail.index),
-            damage=_damage(log),
+            damage=damage_views(log.damage.ranges),
         ),
         index=index, sums={family: f"{total:016x}" for family, total in sums.items()},
     )  # fmt: skip
@@ -154,19 +154,10 @@ async def start_scrub(call: Call) -> Answer:
 def _repair_view(port: AdminPort) -> RepairView:
     log, status = port.repairs.log, port.status()
     return RepairView(
-        node=port.config.node.id, leader=status.leader, damage=_damage(log), damaged_bytes=log.damage.bytes,
-        vote_withheld=not port.repairs.may_vote, fenced=port.consistency.fenced, peers=port.repairs.reachable(),
+        node=port.config.node.id, leader=status.leader, damage=damage_views(log.damage.ranges),
+        damaged_bytes=log.damage.bytes, vote_withheld=not port.repairs.may_vote, fenced=port.consistency.fenced,
+        peers=port.repairs.reachable(),
     )  # fmt: skip
-
-
-def _damage(log: RepairableLog) -> list[DamageView]:
-    return [
-        DamageView(
-            first_position=one.first_position, end_position=one.end_position, first_index=one.first_index,
-            last_index=one.last_index, why=one.why,
-        )
-        for one in log.damage.ranges
-    ]  # fmt: skip
 
 
 def _index(call: Call) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from cluster.alarms import Alarm, Alarms
+from cluster.consistency.views import DamageView
 from cluster.disk_space import DiskView
 from cluster.install.progress import InstallView
 from cluster.modes.service import ModesView
@@ -65,16 +66,6 @@ class CheckpointTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Everything applied up to here is on disk in all three."""
     checkpoint_index: int
     """Applied index of the newest checkpoint; -1 if there is none."""
-
-
-class DamageView(msgspec.Struct, frozen=True, kw_only=True):
-    """Frames of the log that this node cannot read intact; never served, fetched from a peer."""
-
-    first_position: int
-    end_position: int
-    first_index: int
-    last_index: int
-    why: str
 
 
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+
+if TYPE_CHECKING:
+    from raftlog.storage.damage import DamagedRange
 
 CHUNKS_MAX = 4096
 SPAN_MAX = 64 << 20
 
 
 class DamageView(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of the log that cannot be read intact, `end_position` and `last_index` as in the log's own words."""
+    """Frames of the log that this node cannot read intact; never served, fetched from a peer."""
 
     first_position: int
     end_position: int
     first_index: int
     last_index: int
     why: str
+
+
+def damage_views(ranges: Sequence[DamagedRange]) -> list[DamageView]:
+    """The damage that a log knows of, as it is shown."""
+    return [
+        DamageView(
+            first_position=one.first_position, end_position=one.end_position, first_index=one.first_index,
+            last_index=one.last_index, why=one.why,
+        )
+        for one in ranges
+    ]  # fmt: skip
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from cluster.admin.port import CheckpointTimes, DamageView, PreviousRun, RecoveryStatus
+from cluster.admin.port import CheckpointTimes, PreviousRun, RecoveryStatus
+from cluster.consistency.views import damage_views
 from cluster.recovery.opening import OpenState
 from raftlog.storage.run_file import Run, stopped_in_order
 from raftlog.storage.segmented_log import SegmentedLog
@@ -86,16 +87,7 @@ class RecoveryAccount:
                 synced_index=run.synced_index,
                 checkpoint_index=run.checkpoint_index,
             ),
-            damage=[
-                DamageView(
-                    first_position=one.first_position,
-                    end_position=one.end_position,
-                    first_index=one.first_index,
-                    last_index=one.last_index,
-                    why=one.why,
-                )
-                for one in self._log.damage.ranges
-            ],
+            damage=damage_views(self._log.damage.ranges),
             alarms=[text for _, text in opened.alarms],
         )
 

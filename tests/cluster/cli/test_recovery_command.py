@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cluster.admin.port import CheckpointTimes, DamageView, PreviousRun, RecoveryStatus
+from cluster.admin.port import CheckpointTimes, PreviousRun, RecoveryStatus
 from cluster.admin.recovery import RecoveryView
 from cluster.cli import run as raftmq
 from cluster.commands.recovery import lines_of
+from cluster.consistency.views import DamageView
 
 STATUS = RecoveryStatus(
     clean=False, bytes_scanned=1_234_567, torn_bytes_cut=89, entries_replayed=40, stages_ms={"log": 12.3, "state": 4.5},
