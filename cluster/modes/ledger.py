@@ -17,9 +17,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
 from raftlog.storage.fs import File, FileSystem
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import EntryId
 
 logger = logging.getLogger(__name__)
@@ -28,10 +27,9 @@ NAME = "EARLY"
 FORMAT = 1
 MAGIC = 0x524D5145
 RECORDS_MAX = 128
-_HEAD = struct.Struct(">IIHHIQQ")
 _REST = struct.Struct(">HHIQQ")
-_PREFIX = struct.Struct(">II")
 _RECORD = struct.Struct(">QQII")
+_RECORDS_AT = HEAD_SIZE + _REST.size
 PAGE = 4096
 
 
@@ -47,18 +45,18 @@ def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
     rest = _REST.pack(FORMAT, 0, len(records), *lost) + b"".join(
         [_RECORD.pack(term, index, messages, 0) for (term, index), messages in records.items()]
     )
-    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+    return seal(MAGIC, rest)
 
 
 def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
     """None if it is damaged or of another format."""
-    if len(page) < _HEAD.size:
+    if len(page) < _RECORDS_AT:
         return None
-    magic, crc, fmt, _, count, messages, entries = _HEAD.unpack_from(page)
-    end = _HEAD.size + count * _RECORD.size
-    if magic != MAGIC or fmt != FORMAT or count > RECORDS_MAX or len(page) < end or crc != crc32c(page[8:end]):
+    fmt, _, count, messages, entries = _REST.unpack_from(page, HEAD_SIZE)
+    end = _RECORDS_AT + count * _RECORD.size
+    if fmt != FORMAT or count > RECORDS_MAX or len(page) < end or not is_intact(MAGIC, page[:end]):
         return None
-    rows = _RECORD.iter_unpack(page[_HEAD.size : end])
+    rows = _RECORD.iter_unpack(page[_RECORDS_AT:end])
     return {EntryId(term, index): count for term, index, count, _ in rows}, Totals(messages, entries)
 
 

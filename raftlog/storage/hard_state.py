@@ -15,18 +15,16 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
 from raftlog.errors import CorruptLogError, InvariantViolationError, OutOfSpaceError, StorageError, out_of_space
 from raftlog.storage.fs import File, FileSystem, storage_error, write_file
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
 from raftlog.types import NOBODY, HardState, NodeId
 
 MAGIC = 0x524D5148
 FORMAT = 1
 SLOT_OFFSETS = (0, 4096)
 SLOT_SIZE = 64
-_SLOT = struct.Struct(">IIHHIQQQQ16x")
-_AFTER_CRC = struct.Struct(">HHIQQQQ16x")
+_REST = struct.Struct(">HHIQQQQ16x")
 
 
 class _Slot(NamedTuple):
@@ -36,19 +34,18 @@ class _Slot(NamedTuple):
 
 def encode_slot(version: int, state: HardState, group_id: int) -> bytes:
     """The 64 bytes of a slot."""
-    rest = _AFTER_CRC.pack(FORMAT, 0, group_id, version, state.term, state.vote, max(state.commit_index, 0))
-    return struct.pack(">II", MAGIC, crc32c(rest)) + rest
+    rest = _REST.pack(FORMAT, 0, group_id, version, state.term, state.vote, max(state.commit_index, 0))
+    return seal(MAGIC, rest)
 
 
 def decode_slot(data: bytes, group_id: int) -> _Slot | None:
     """The slot, or None if it is damaged or of another group."""
-    if len(data) != _SLOT.size:
+    if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
-    magic, crc, fmt, _, group, version, term, vote, commit_index = _SLOT.unpack(data)
-    if magic != MAGIC or crc != crc32c(data[8:]) or group != group_id:
+    fmt, _, group, version, term, vote, commit_index = _REST.unpack_from(data, HEAD_SIZE)
+    if group != group_id:
         return None
-    if fmt > FORMAT:
-        raise CorruptLogError(f"hard state has format {fmt}, this RaftMQ reads {FORMAT}: start a newer RaftMQ")
+    refuse_newer("hard state", fmt, FORMAT)
     return _Slot(version, HardState(term, NodeId(vote), commit_index))
 
 
@@ -64,7 +61,7 @@ class HardStateStore:
         self._failed = False
         self.healed = False
         """Whether opening found one slot damaged or older than the other."""
-        slots = [decode_slot(file.pread(_SLOT.size, offset), group_id) for offset in SLOT_OFFSETS]
+        slots = [decode_slot(file.pread(SLOT_SIZE, offset), group_id) for offset in SLOT_OFFSETS]
         good = [number for number in (0, 1) if slots[number] is not None]
         if not good:
             raise CorruptLogError(

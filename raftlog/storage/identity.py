@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from google_crc32c import value as crc32c
-
 from raftlog.errors import IdentityError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file, write_file
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import NodeId
 
 MAGIC = 0x524D5149
 FORMAT = 2
-_PREFIX = struct.Struct(">II")
 _REST = struct.Struct(">HHIQQ16s16s")
 _COUNT = struct.Struct(">II")
 _ANCESTOR = struct.Struct(">16sQ")
-_SIZE = _PREFIX.size + _REST.size
+_SIZE = HEAD_SIZE + _REST.size
 
 
 class Ancestor(NamedTuple):
@@ -68,15 +66,14 @@ def encode(identity: Identity) -> bytes:
     if identity.origin:
         rest += _COUNT.pack(len(identity.origin), 0)
         rest += b"".join(_ANCESTOR.pack(each.cluster_uuid.bytes, each.last_index) for each in identity.origin)
-    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+    return seal(MAGIC, rest)
 
 
 def decode(data: bytes, path: Path) -> Identity:
     """Reads the file's bytes. Raises IdentityError if damaged or of a newer format."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) >= _SIZE else (0, 0)
-    if magic != MAGIC or crc != crc32c(data[8:]):
+    if len(data) < _SIZE or not is_intact(MAGIC, data):
         raise _damaged(path)
-    fmt, _, group_id, node_id, created_ms, cluster_uuid, node_uuid = _REST.unpack_from(data, 8)
+    fmt, _, group_id, node_id, created_ms, cluster_uuid, node_uuid = _REST.unpack_from(data, HEAD_SIZE)
     if fmt > FORMAT:
         raise IdentityError(
             f"{path.parent} was written by a newer RaftMQ (format {fmt}).\n"

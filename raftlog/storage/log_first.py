@@ -13,18 +13,15 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from google_crc32c import value as crc32c
-
-from raftlog.errors import CorruptLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file, unreadable, write_file
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
 from raftlog.types import EMPTY_TAIL, LogTail
 
 MAGIC = 0x524D5146
 FORMAT = 1
-_PREFIX = struct.Struct(">II")
 _REST = struct.Struct(">HHIQQQQIQI")
-SIZE = _PREFIX.size + _REST.size
+SIZE = HEAD_SIZE + _REST.size
 
 
 def encode(previous: LogTail, group_id: int) -> bytes:
@@ -33,17 +30,15 @@ def encode(previous: LogTail, group_id: int) -> bytes:
         FORMAT, 0, group_id, previous.end_position, previous.index + 1, previous.term, previous.timestamp_ms,
         previous.header_crc, previous.segment_base, 0,
     )  # fmt: skip
-    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+    return seal(MAGIC, rest)
 
 
 def decode(data: bytes, group_id: int) -> LogTail | None:
     """The tail before the first entry; None if damaged or of another group. Raises CorruptLogError if newer."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) == SIZE else (0, 0)
-    if magic != MAGIC or crc != crc32c(data[_PREFIX.size :]):
+    if len(data) != SIZE or not is_intact(MAGIC, data):
         return None
-    fmt, _, group, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(data, 8)
-    if fmt > FORMAT:
-        raise CorruptLogError(f"log/{layout.FIRST} has format {fmt}, this RaftMQ reads {FORMAT}: start a newer RaftMQ")
+    fmt, _, group, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(data, HEAD_SIZE)
+    refuse_newer(f"log/{layout.FIRST}", fmt, FORMAT)
     return LogTail(term, index - 1, position, header_crc, segment_base, timestamp_ms) if group == group_id else None
 
 

@@ -19,17 +19,15 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
-from raftlog.errors import CorruptLogError, out_of_space
+from raftlog.errors import out_of_space
 from raftlog.storage import layout
 from raftlog.storage.fs import File, FileSystem, storage_error
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
 
 MAGIC = 0x524D5152
 FORMAT = 1
 SLOT_SIZE = 512
 SLOT_OFFSETS = (0, 4096)
-_PREFIX = struct.Struct(">II")
 _REST = struct.Struct(">HBxIQII16sQqQQQQq")
 
 
@@ -66,21 +64,18 @@ def encode_slot(run: Run, seq: int, group_id: int) -> bytes:
         FORMAT, run.state, group_id, seq, run.pid, run.synced_header_crc, run.boot_id, run.started_ms, run.synced_index,
         run.synced_term, run.log_flushed_ms, run.queues_flushed_ms, run.index_flushed_ms, run.checkpoint_index,
     )  # fmt: skip
-    rest = rest.ljust(SLOT_SIZE - _PREFIX.size, b"\0")
-    return _PREFIX.pack(MAGIC, crc32c(rest)) + rest
+    return seal(MAGIC, rest.ljust(SLOT_SIZE - HEAD_SIZE, b"\0"))
 
 
 def decode_slot(data: bytes, group_id: int) -> tuple[int, Run] | None:
     """(seq, run), or None if damaged or of another group. Raises CorruptLogError on a newer format."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) == SLOT_SIZE else (0, 0)
-    if magic != MAGIC or crc != crc32c(data[_PREFIX.size :]):
+    if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
     (
         fmt, state, group, seq, pid, header_crc, boot_id, started_ms, index, term, log_ms, queues_ms, index_ms,
         checkpoint,
-    ) = _REST.unpack_from(data, _PREFIX.size)  # fmt: skip
-    if fmt > FORMAT:
-        raise CorruptLogError(f"RUN has format {fmt}, this RaftMQ reads {FORMAT}: start a newer RaftMQ")
+    ) = _REST.unpack_from(data, HEAD_SIZE)  # fmt: skip
+    refuse_newer("RUN", fmt, FORMAT)
     if group != group_id or state not in list(RunState):
         return None
     return seq, Run(

@@ -12,31 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from google_crc32c import value as crc32c
 
-from raftlog.errors import CorruptLogError
+from raftlog.storage import sealed_record
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, refuse_newer
 
-_PREFIX = struct.Struct(">II")
 _REST = struct.Struct(">HHI")
-_HEAD_SIZE = _PREFIX.size + _REST.size
+_MAP_AT = HEAD_SIZE + _REST.size
 
 
 def seal(magic: int, fmt: int, group_id: int, content: dict[str, Any]) -> bytes:
     """The file's bytes."""
-    rest: bytes = _REST.pack(fmt, 0, group_id) + msgpack.packb(content)
-    return _PREFIX.pack(magic, crc32c(rest)) + rest
+    return sealed_record.seal(magic, _REST.pack(fmt, 0, group_id) + msgpack.packb(content))
 
 
 def unseal(data: bytes, magic: int, fmt: int, group_id: int, path: Path | str) -> dict[str, Any] | None:
     """The map; None if damaged, of another group or kind. Raises CorruptLogError for a newer format of `path`."""
-    found, crc = _PREFIX.unpack_from(data) if len(data) > _HEAD_SIZE else (0, 0)
-    if found != magic or crc != crc32c(data[_PREFIX.size :]):
+    if len(data) <= _MAP_AT or not is_intact(magic, data):
         return None
-    newer, _, group = _REST.unpack_from(data, _PREFIX.size)
-    if newer > fmt:
-        raise CorruptLogError(f"{path} has format {newer}, this RaftMQ reads {fmt}: start a newer RaftMQ")
+    found, _, group = _REST.unpack_from(data, HEAD_SIZE)
+    refuse_newer(path, found, fmt)
     try:
-        content = msgpack.unpackb(data[_HEAD_SIZE:], strict_map_key=False)
+        content = msgpack.unpackb(data[_MAP_AT:], strict_map_key=False)
     except (ValueError, msgpack.UnpackException):
         return None
     return content if group == group_id and isinstance(content, dict) else None

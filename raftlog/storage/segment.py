@@ -21,10 +21,9 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
 from raftlog.errors import CorruptLogError
 from raftlog.storage.fs import File
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
 from raftlog.storage.segment_index import IndexHead, SegmentIndex
 from raftlog.types import LogTail
 
@@ -33,11 +32,10 @@ MARK_OFFSETS = (512, 1024)
 FORMAT = 1
 _HEADER_MAGIC = 0x524D5153
 _MARK_MAGIC = 0x524D514D
-_PREFIX = struct.Struct(">II")
 _HEADER_REST = struct.Struct(">HHIQQQQIQI")
 _MARK_REST = struct.Struct(">QQQQII")
-MARK_SIZE = _PREFIX.size + _MARK_REST.size
-HEADER_BYTES = _PREFIX.size + _HEADER_REST.size
+MARK_SIZE = HEAD_SIZE + _MARK_REST.size
+HEADER_BYTES = HEAD_SIZE + _HEADER_REST.size
 
 
 class SyncMark(NamedTuple):
@@ -68,17 +66,14 @@ def mark_of(tail: LogTail, seq: int) -> SyncMark:
 def encode_mark(mark: SyncMark) -> bytes:
     """48 bytes for offset `MARK_OFFSETS[mark.seq % 2]`."""
     rest = _MARK_REST.pack(mark.seq, mark.end_position, mark.next_index, mark.term, mark.header_crc, 0)
-    return _PREFIX.pack(_MARK_MAGIC, crc32c(rest)) + rest
+    return seal(_MARK_MAGIC, rest)
 
 
 def decode_mark(data: bytes) -> SyncMark | None:
     """The mark, or None if damaged."""
-    if len(data) != MARK_SIZE:
+    if len(data) != MARK_SIZE or not is_intact(_MARK_MAGIC, data):
         return None
-    magic, crc = _PREFIX.unpack_from(data)
-    if magic != _MARK_MAGIC or crc != crc32c(data[8:]):
-        return None
-    seq, end_position, next_index, term, header_crc, _ = _MARK_REST.unpack_from(data, 8)
+    seq, end_position, next_index, term, header_crc, _ = _MARK_REST.unpack_from(data, HEAD_SIZE)
     return SyncMark(seq, end_position, next_index, term, header_crc)
 
 
@@ -89,7 +84,7 @@ def encode_header(previous: LogTail, group_id: int) -> bytes:
         previous.header_crc, previous.segment_base, 0,
     )  # fmt: skip
     page = bytearray(LOCAL_HEADER_SIZE)
-    page[:HEADER_BYTES] = _PREFIX.pack(_HEADER_MAGIC, crc32c(rest)) + rest
+    page[:HEADER_BYTES] = seal(_HEADER_MAGIC, rest)
     for seq in (0, 1):
         page[MARK_OFFSETS[seq] : MARK_OFFSETS[seq] + MARK_SIZE] = encode_mark(mark_of(previous, seq))
     return bytes(page)
@@ -97,8 +92,7 @@ def encode_header(previous: LogTail, group_id: int) -> bytes:
 
 def header_is_damaged(data: bytes) -> bool:
     """Whether sector 0 is no local header of any format."""
-    magic, crc = _PREFIX.unpack_from(data) if len(data) >= HEADER_BYTES else (0, 0)
-    return bool(magic != _HEADER_MAGIC or crc != crc32c(data[8:HEADER_BYTES]))
+    return len(data) < HEADER_BYTES or not is_intact(_HEADER_MAGIC, data[:HEADER_BYTES])
 
 
 def group_in_header(data: bytes) -> int | None:
@@ -110,9 +104,10 @@ def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
     """Reads sector 0. Raises CorruptLogError naming the file."""
     if header_is_damaged(data):
         raise CorruptLogError(f"local header of {path} is damaged: restore this file from a peer or a backup")
-    fmt, _, group, base, base_index, term, timestamp_ms, header_crc, segment_base, _ = _HEADER_REST.unpack_from(data, 8)
-    if fmt > FORMAT:
-        raise CorruptLogError(f"{path} has format {fmt}, this RaftMQ reads {FORMAT}: start a newer RaftMQ")
+    (
+        fmt, _, group, base, base_index, term, timestamp_ms, header_crc, segment_base, _,
+    ) = _HEADER_REST.unpack_from(data, HEAD_SIZE)  # fmt: skip
+    refuse_newer(path, fmt, FORMAT)
     if group != group_id:
         raise CorruptLogError(f"{path} belongs to group {group}, not {group_id}: a file of another log was put here")
     previous = LogTail(term, base_index - 1, base, header_crc, segment_base, timestamp_ms)

@@ -26,15 +26,15 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from raftlog.errors import FrameError
+from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import EntryType, LogTail
 
 FORMAT = 1
 _MAGIC = 0x524D5158
-_HEAD = struct.Struct(">IIHHIQQQQQQIIIIII")
-_HEAD_REST = struct.Struct(">HHIQQQQQQIIIIII")
-_PREFIX = struct.Struct(">II")
+_REST = struct.Struct(">HHIQQQQQQIIIIII")
 _TERM = struct.Struct(">QQ")
 _MEMBER = struct.Struct(">Q")
+_FIXED_SIZE = HEAD_SIZE + _REST.size
 HEAD_READ = 4096
 """Bytes that nearly always hold the head and all term ranges."""
 
@@ -102,28 +102,27 @@ def encode_index(index: SegmentIndex, tail: LogTail, group_id: int) -> list[byte
     offsets = _big_endian(index.offsets).tobytes()
     terms = b"".join([_TERM.pack(*pair) for pair in index.terms])
     members = b"".join([_MEMBER.pack(number) for number in index.members])
-    fixed = _HEAD_REST.pack(
+    fixed = _REST.pack(
         FORMAT, 0, group_id, index.base, index.base_index, tail.end_position, tail.term, tail.index, tail.timestamp_ms,
         tail.header_crc, len(index.terms), len(index.offsets), crc32c(offsets),
         len(index.members), 0,
     )  # fmt: skip
-    rest = fixed + terms + members
-    return [_PREFIX.pack(_MAGIC, crc32c(rest)) + rest, offsets]
+    return [seal(_MAGIC, fixed + terms + members), offsets]
 
 
 def decode_head(data: bytes, group_id: int) -> IndexHead:
     """Reads all but the offsets. Raises FrameError if damaged, cut, newer or of another group."""
-    if len(data) < _HEAD.size:
+    if len(data) < _FIXED_SIZE:
         raise FrameError("index sidecar is cut")
     (
-        magic, crc, fmt, _, group, base, base_index, end, term, last, timestamp_ms, header_crc, term_count, count,
-        offsets_crc, member_count, _,
-    ) = _HEAD.unpack_from(data)  # fmt: skip
-    terms_end = _HEAD.size + term_count * _TERM.size
+        fmt, _, group, base, base_index, end, term, last, timestamp_ms, header_crc, term_count, count, offsets_crc,
+        member_count, _,
+    ) = _REST.unpack_from(data, HEAD_SIZE)  # fmt: skip
+    terms_end = _FIXED_SIZE + term_count * _TERM.size
     stop = terms_end + member_count * _MEMBER.size
-    if magic != _MAGIC or fmt != FORMAT or group != group_id or len(data) < stop or crc != crc32c(data[8:stop]):
+    if fmt != FORMAT or group != group_id or len(data) < stop or not is_intact(_MAGIC, data[:stop]):
         raise FrameError("index sidecar head is damaged or of another format")
-    terms = list(_TERM.iter_unpack(data[_HEAD.size : terms_end]))
+    terms = list(_TERM.iter_unpack(data[_FIXED_SIZE:terms_end]))
     members = [number for (number,) in _MEMBER.iter_unpack(data[terms_end:stop])]
     tail = LogTail(term, last, end, header_crc, base, timestamp_ms)
     return IndexHead(group, base, base_index, tail, terms, members, count, offsets_crc, stop)

@@ -1,0 +1,34 @@
+"""What every small file and slot on disk begins with: whose it is, and a CRC of all that follows.
+
+::
+
+    0 magic u32 | 4 crc u32 of bytes 8..end | 8 format u16 | ...
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from google_crc32c import value as crc32c
+
+from raftlog.errors import CorruptLogError
+
+_HEAD = struct.Struct(">II")
+HEAD_SIZE = _HEAD.size
+
+
+def seal(magic: int, rest: bytes) -> bytes:
+    """The record's bytes, head first."""
+    return _HEAD.pack(magic, crc32c(rest)) + rest
+
+
+def is_intact(magic: int, data: bytes) -> bool:
+    """Whether `data`, all of it, is a record of this kind, as it was sealed."""
+    return len(data) >= HEAD_SIZE and _HEAD.unpack_from(data) == (magic, crc32c(data[HEAD_SIZE:]))
+
+
+def refuse_newer(what: Path | str, found: int, known: int) -> None:
+    """Raises CorruptLogError if `what` is of a format that only a later release reads."""
+    if found > known:
+        raise CorruptLogError(f"{what} has format {found}, this RaftMQ reads {known}: start a newer RaftMQ")
