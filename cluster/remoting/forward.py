@@ -16,6 +16,7 @@ from cluster.peer.wire import Kind, WireError
 from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.remoting.identity import Identity
+from cluster.remoting.inflight import over_limit
 from cluster.remoting.server import ReplyPath, raw_frame
 from raftlog.types import NOBODY, NodeId
 
@@ -139,7 +140,7 @@ class Forwarder:
     ) -> None:  # fmt: skip
         """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed."""
         size = len(header_bytes) + len(body)
-        over = self._over_limit(path, size)
+        over = over_limit(self._limits, path, size, self.bytes_held)
         if over:
             self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
             return
@@ -235,16 +236,6 @@ class Forwarder:
         self._settle(held, stored=False)
         remark = "there is no leader now; nothing was done, try again"
         self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-
-    def _over_limit(self, path: ReplyPath, size: int) -> str:
-        limits = self._limits
-        if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
-            name, value, have = "connection", limits.connection_inflight_bytes_max, path.inflight_bytes
-        elif self.bytes_held + size > limits.node_inflight_bytes_max:
-            name, value, have = "node", limits.node_inflight_bytes_max, self.bytes_held
-        else:
-            return ""
-        return f"{have} bytes in flight; with {size} more it passes limits.{name}_inflight_bytes_max = {value}"
 
     def _answer(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
         if not header.flag & FLAG_ONEWAY:

@@ -20,6 +20,7 @@ from cluster.proposals import Proposals
 from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
+from cluster.remoting.inflight import over_limit
 from cluster.remoting.send_header import SendHeader, decode_send_header
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import ReplyPath
@@ -112,12 +113,12 @@ class SendHandler:
         `identity`: given by a node that forwards; a client's own (raftmqPid) goes before it.
         """
         fields = decode_send_header(header)
+        refusing = self._proposals.refusing
+        over = over_limit(self._limits, path, len(header_bytes) + len(body), self._proposals.bytes_inflight)
         try:
-            try:
-                self._check_limits(path, len(header_bytes) + len(body))
-            except Refused:
-                if not self._held_already(fields, identity):
-                    raise
+            if (refusing or over) and not self._held_already(fields, identity):
+                code = ResponseCode.SERVICE_NOT_AVAILABLE if refusing else ResponseCode.SYSTEM_BUSY
+                raise Refused(code, refusing or over)
             self._accept(path, serialize_type, header, header_bytes, fields, body, identity)
         except Refused as refusal:
             self._replies.refuse(path, serialize_type, header, refusal.code, refusal.remark)
@@ -196,24 +197,6 @@ class SendHandler:
         if session is not None and session.find(sequence) is not None:
             return True
         return self._proposals.find_inflight(producer_id, sequence) is not None
-
-    def _check_limits(self, path: ReplyPath, size: int) -> None:
-        if self._proposals.refusing:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._proposals.refusing)
-        limits = self._limits
-        if path.inflight_bytes + size > limits.connection_inflight_bytes_max:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                f"this connection has {path.inflight_bytes} bytes in flight; with {size} more it passes "
-                f"limits.connection_inflight_bytes_max = {limits.connection_inflight_bytes_max}",
-            )
-        inflight = self._proposals.bytes_inflight
-        if inflight + size > limits.node_inflight_bytes_max:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                f"this node has {inflight} bytes in flight; with {size} more it passes "
-                f"limits.node_inflight_bytes_max = {limits.node_inflight_bytes_max}",
-            )
 
     def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
         """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
