@@ -13,6 +13,7 @@ from cluster.client.environment import Environment
 from cluster.client.errors import RaftMQError, Unknown, error_of, is_unknown
 from cluster.client.message import SendResult
 from cluster.client.producer import AsyncProducer
+from jepsen_like.checkers.weak import WEAK
 from jepsen_like.history import Op
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, START_WALL_MS, Machine, host_of
@@ -22,8 +23,16 @@ from jepsen_like.sim.recorder import Recorder
 
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
+BRISK_TOPIC = "brisk"
+"""In seeds with weak acknowledgements: sends that name no level get the topic's."""
 FOREIGN_ATTEMPTS = 8
 SEND_CODE = 310
+
+
+FULL = "quorum+fsync"
+"""The level of the full promise."""
+WAIT_FALSE = "WAIT=false"
+"""RocketMQ's own word for level `leader`."""
 
 
 def client_host(number: int) -> str:
@@ -91,8 +100,11 @@ def id_of(body: bytes) -> str:
 
 
 def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") -> dict[str, str]:
-    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY; `level`: of its acknowledgement."""
+    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY; `level`: of its acknowledgement, or
+    `WAIT=false`."""
     more = f"ACK_LEVEL\x01{level}\x02" if level else ""
+    if level == WAIT_FALSE:
+        more = "WAIT\x01false\x02"
     return {
         "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000", "h": "0",
         "i": f"UNIQ_KEY\x01{message_id}\x02{more}", "j": "0", "k": "false", "m": "false",
@@ -168,6 +180,45 @@ class OwnProducer:
             self.recorder.end(op, outcome, {**op.value, "error": str(error)[:100]})  # type: ignore[arg-type]
 
 
+class Wish(NamedTuple):
+    """How one foreign message is sent."""
+
+    topic: str
+    asked: str
+    """What its properties say of the level, see `foreign_send`; "": nothing."""
+    level: str
+    """The level that it gets."""
+
+
+def promise_of(level: str) -> dict[str, str]:
+    """What a recorded send says of it (`checkers.weak`): nothing if it has the full promise."""
+    named = "leader" if level == WAIT_FALSE else level
+    return {"level": named} if named in WEAK else {}
+
+
+def brisk_level(options: Options) -> str:
+    """What the topic of that name has for an attribute."""
+    return stream(options.seed, "brisk").choice(("leader", "quorum"))
+
+
+class Wishes:
+    """What a foreign client asks for, message by message."""
+
+    def __init__(self, options: Options, rng: random.Random) -> None:
+        self._options, self._rng = options, rng
+
+    def draw(self) -> Wish:
+        """The next message's. Without weak sends chance is not asked."""
+        rng = self._rng
+        if not self._options.weak or rng.random() >= self._options.weak:
+            return Wish(TOPIC, "", FULL)
+        if rng.random() < 0.3:
+            asked = rng.choice(("", "", FULL))
+            return Wish(BRISK_TOPIC, asked, asked or brisk_level(self._options))
+        level = rng.choice(("leader", "leader", "quorum", "quorum", WAIT_FALSE, "all"))
+        return Wish(TOPIC, level, level)
+
+
 class Attempt(NamedTuple):
     """One arrival of a foreign client's message at a node: how it ended, and which start of the node it met."""
 
@@ -202,6 +253,7 @@ class ForeignProducer:
         self.retried: list[Foreign] = []
         self._connection: Connection | None = None
         self._node = self.rng.choice(host.nodes)
+        self._wishes = Wishes(host.options, stream(host.options.seed, f"levels of {self.name}"))
 
     def start(self) -> None:
         """Begins; `stopped` ends it after what is under way."""
@@ -215,15 +267,17 @@ class ForeignProducer:
                 await self._once(message_id)
             else:
                 await self._until_answered(message_id)
-            await asyncio.sleep(self.rng.uniform(0.2, 1.8) * 2 * self.host.options.think_s)
+            options = self.host.options
+            await asyncio.sleep(self.rng.uniform(0.2, 1.8) * (0.6 if options.weak else 2) * options.think_s)
         if self._connection is not None:
             self._connection.close()
         self.done = 1
 
     async def _once(self, message_id: str) -> None:
-        op = self.recorder.invoke("send", {"id": message_id, "topic": TOPIC})
+        wish = self._wishes.draw()
+        op = self.recorder.invoke("send", {"id": message_id, "topic": wish.topic, **promise_of(wish.level)})
         try:
-            reply = await self._ask(TOPIC, message_id)
+            reply = await self._ask(wish.topic, message_id, wish.asked)
         except ConnectionRefusedError as error:
             self.recorder.end(op, "fail", {**op.value, "error": str(error)})
             return
@@ -265,14 +319,14 @@ class ForeignProducer:
             return "unknown"
         return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no"
 
-    async def _ask(self, topic: str, message_id: str) -> Reply:
+    async def _ask(self, topic: str, message_id: str, level: str = "") -> Reply:
         """One request and its reply. Raises OSError: ConnectionRefusedError if it was never sent."""
         try:
             connection = await self._connect()
         except OSError as error:
             self._node = self.rng.choice(self.host.nodes)
             raise ConnectionRefusedError(str(error)) from error
-        ext = foreign_send(topic, message_id, self.rng.randrange(self.host.options.queues))
+        ext = foreign_send(topic, message_id, self.rng.randrange(self.host.options.queues), level)
         try:
             return await connection.call(SEND_CODE, ext, body_of(message_id, 10), timeout_s=4.0)
         except OSError:

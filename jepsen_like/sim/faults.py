@@ -6,9 +6,10 @@ leader" are found when it begins.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from jepsen_like.sim.options import Options, stream
+from jepsen_like.sim.options import ADDED_KINDS, Options, stream
 
 LASTS_S = {
     "kill": (0.1, 1.5), "power": (0.2, 1.5), "kill-all": (0.2, 1.0), "pause": (0.2, 2.5), "pause-leader": (0.3, 3.0),
@@ -16,6 +17,7 @@ LASTS_S = {
     "slow-disk": (0.3, 2.0), "eio": (0.3, 1.0), "enospc": (0.3, 1.0), "crash-before-ack": (0.1, 1.2),
     "crash-after-ack": (0.1, 1.2), "crash-after-vote": (0.05, 1.0), "crash-newborn": (0.1, 1.2),
     "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5), "away": (4.5, 6.5),
+    "stop": (0.2, 1.5), "acks-lost": (0.3, 3.0),
 }  # fmt: skip
 """Seconds until the fault is taken back; kinds without a row happen at once."""
 
@@ -69,4 +71,15 @@ def plan(options: Options) -> tuple[Fault, ...]:
     for number, (at_s, kind) in enumerate(sorted(found)):
         lasts = round(rng.uniform(*LASTS_S[kind]), 3) if kind in LASTS_S else 0.0
         faults.append(Fault(number, round(at_s, 3), kind, lasts, rng.randrange(1 << 30)))
-    return tuple(faults)
+    return tuple(sorted([*faults, *_added(options, len(faults))], key=lambda fault: fault.at_s))
+
+
+def _added(options: Options, number: int) -> Iterator[Fault]:
+    """Drawn apart, so that the rest of the plan is the same with and without them."""
+    rng = stream(options.seed, "added faults")
+    for kind, count in zip(ADDED_KINDS, options.added, strict=True):
+        for _ in range(count):
+            at_s = round(rng.uniform(0.5, options.fault_phase_s), 3)
+            lasts = round(rng.uniform(*LASTS_S[kind]), 3) if kind in LASTS_S else 0.0
+            yield Fault(number, at_s, kind, lasts, rng.randrange(1 << 30))
+            number += 1

@@ -18,6 +18,7 @@ from jepsen_like.sim.clients import (
     Foreign,
     body_of,
     foreign_send,
+    promise_of,
 )
 from jepsen_like.sim.machine import BROKER_PORT, Machine
 from jepsen_like.sim.readers import OffsetRegister
@@ -73,9 +74,9 @@ class Hand:
                 place = {"queue_id": result.queue_id, "queue_offset": result.queue_offset}
                 self.recorder.end(op, "ok", {**op.value, **place})
 
-    def _invoke(self) -> Op:
+    def _invoke(self, level: str = "") -> Op:
         self._sent += 1
-        return self.recorder.invoke("send", {"id": f"hand-{self._sent}", "topic": TOPIC})
+        return self.recorder.invoke("send", {"id": f"hand-{self._sent}", "topic": TOPIC, **promise_of(level)})
 
     def _failed(self, op: Op, error: Exception) -> None:
         unknown = isinstance(error, Unknown) or not isinstance(error, RaftMQError)
@@ -86,7 +87,7 @@ class Hand:
     def ask(self, node: str, count: int, size: int, level: str = "") -> None:
         """Sends so many messages to one node, all at once, each once."""
         for _ in range(count):
-            self._begin(partial(self._ask, node, self._invoke(), size, level))
+            self._begin(partial(self._ask, node, self._invoke(level), size, level))
 
     async def _ask(self, node: str, op: Op, size: int, level: str) -> None:
         try:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 from cluster.client.client import AsyncClient
 from cluster.client.pull import PullStatus
 from jepsen_like.checker_log import check_log
-from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, Foreign, id_of
+from jepsen_like.checkers.weak import cleared
+from jepsen_like.history import Op
+from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of
 from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
+from jepsen_like.sim.options import Options
 from jepsen_like.sim.readers import REGISTER_GROUP
 from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
@@ -30,6 +33,8 @@ class Judge:
         self._world = world
         self._foreign: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
         """Node -> (queue, offset, id) of every message in the foreign topic."""
+        self._vanished: frozenset[str] = frozenset()
+        """Ids of messages that were acknowledged at a weaker level, and lost by right."""
 
     # --- the beginning -----------------------------------------------------------------------------------------------
 
@@ -37,8 +42,9 @@ class Judge:
         """Makes the topics that the load uses, through the client."""
 
         async def create(client: AsyncClient) -> None:
-            for topic in (TOPIC, FOREIGN_TOPIC):
-                await client.admin.create_topic(topic, queues=self._world.options.queues)
+            for topic, level in levels(self._world.options).items():
+                attributes = {"ack.level": level} if level else None
+                await client.admin.create_topic(topic, queues=self._world.options.queues, attributes=attributes)
             await client.admin.create_group(REGISTER_GROUP)
 
         self._run(create, "the topics are not created")
@@ -62,10 +68,12 @@ class Judge:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def reader_has_all(self) -> bool:
-        """True when the consumer group got every message that was acknowledged, but for what is trimmed."""
+        """True when the consumer group got every message that was acknowledged, but for what is trimmed or was lost by
+        right."""
         ids, floor = self._world.reader.ids, self._world.floors()
-        acked = [op for op in self._world.recorder.ops if op.type == "ok" and op.f == "send"]
-        return all(op.value["id"] in ids or is_below(op, floor) for op in acked)
+        ops = self._world.recorder.ops
+        due = [op for op in ops if op.type == "ok" and op.f == "send" and op.value["topic"] == TOPIC]
+        return all(op.value["id"] in ids or is_below(op, floor) or op.value["id"] in self._vanished for op in due)
 
     def stored(self) -> bool:
         """Reads every replica and judges what it holds; false if something was found. Nobody writes any more."""
@@ -81,15 +89,16 @@ class Judge:
     async def _read_all(self, client: AsyncClient) -> None:
         for machine in self._world.members():
             for queue in range(self._world.options.queues):
-                await self._read(client, machine.node_id, f"{machine.host}:{BROKER_PORT}", queue)
                 address = f"{machine.host}:{BROKER_PORT}"
+                for topic in judged_topics(self._world.options):
+                    await self._read(client, machine.node_id, address, topic, queue)
                 self._foreign[machine.node_id] += await self._ids(client, FOREIGN_TOPIC, queue, address)
 
-    async def _read(self, client: AsyncClient, node: int, address: str, queue: int) -> None:
+    async def _read(self, client: AsyncClient, node: int, address: str, topic: str, queue: int) -> None:
         recorder, offset = self._world.recorder, 0
         while True:
-            op = recorder.invoke("read", {"node": node, "topic": TOPIC, "queue_id": queue, "offset": offset})
-            pulled = await client.pull(TOPIC, queue, offset, 256, node=address)
+            op = recorder.invoke("read", {"node": node, "topic": topic, "queue_id": queue, "offset": offset})
+            pulled = await client.pull(topic, queue, offset, 256, node=address)
             rows = [[message.queue_offset, id_of(message.body)] for message in pulled.messages]
             ended = pulled.status is PullStatus.END or (not rows and pulled.next_offset <= offset)
             recorder.end(op, "ok", {"messages": rows, "end": ended})
@@ -112,12 +121,32 @@ class Judge:
         ops = [op for op in self._world.recorder.ops if op.f in ("send", "read")]
         floor = self._world.floors()
         monitor.sometimes["log trimmed"] += any(floor.values())
-        verdict = check_log(above(ops, floor))
+        verdict = check_log(self._without_lost(above(ops, floor)))
         monitor.sometimes["unknown send found stored"] += verdict.unknown_stored
         for anomaly in verdict.anomalies[:5]:
             monitor.report("log", f"{anomaly.kind}: {anomaly.message_id}: {anomaly.what}")
         for queue in verdict.incomplete[:1]:
             monitor.report("log", f"{queue} was not read to its end")
+
+    def _without_lost(self, ops: list[Op]) -> list[Op]:
+        """The history without what was acknowledged at a weaker level and is gone by right. Nobody may have read it: it
+        is visible when it is committed, and then it stays."""
+        world = self._world
+        ids = {name: topic.id for machine in world.members() if machine.node is not None
+               for name, topic in machine.node.state.topics.items()}  # fmt: skip
+
+        def may_vanish(sent: Op, acked: Op) -> bool:
+            queue = ids[acked.value["topic"]], acked.value["queue_id"]
+            excuses, offset = world.monitor.excuses, acked.value["queue_offset"]
+            return excuses.allow(sent.value["level"], queue, offset, sent.time_ns / 1e9, world.options)
+
+        left, self._vanished = cleared(ops, may_vanish)
+        weak = [op for op in world.recorder.ops if op.f == "send" and op.type == "ok" and "level" in op.value]
+        world.monitor.sometimes["weak acknowledgement"] += len(weak)
+        world.monitor.sometimes["weakly acknowledged message lost"] += len(self._vanished)
+        for message_id in sorted(self._vanished & world.reader.ids)[:1]:
+            world.monitor.report("consumer", f"{message_id} was read and is gone: visible before it was committed")
+        return left
 
     def _check_foreign(self) -> None:
         """docs/adr/0011: how many copies a retried foreign send may have."""
@@ -171,6 +200,17 @@ class Judge:
         assert machine.node is not None
         for what in islice(not_found(machine.node.state, machine.node.read_log), 3):
             self._world.monitor.report("index", f"node {machine.node_id}: {what}")
+
+
+def levels(options: Options) -> dict[str, str]:
+    """The topics of the load, and the level that each asks for; "": the node's own is as good."""
+    own = FULL if options.flush_async else ""
+    return {TOPIC: own, FOREIGN_TOPIC: own, **({BRISK_TOPIC: brisk_level(options)} if options.weak else {})}
+
+
+def judged_topics(options: Options) -> tuple[str, ...]:
+    """Those of which the log checker sees every message."""
+    return tuple(topic for topic in levels(options) if topic != FOREIGN_TOPIC)
 
 
 def bounds(foreign: Foreign) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from cluster.config import (
     LimitsSection,
     Listener,
     LogSection,
+    ModesSection,
     NodeSection,
     OffsetsSection,
     PeerNode,
@@ -101,6 +102,9 @@ class Watcher(Protocol):
     def started(self, machine: Machine) -> None:
         """A node has recovered from its disk."""
 
+    def closed(self, machine: Machine, node: Node) -> None:
+        """A node is closed, by an orderly stop or because it failed; its process goes on for a moment."""
+
     def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
         """A lane begins to work."""
 
@@ -112,6 +116,9 @@ class Watcher(Protocol):
 
     def ended(self, machine: Machine, how: str) -> None:
         """The process is gone: "kill", "power", or why the node stopped."""
+
+    def retired(self, machine: Machine) -> None:
+        """A machine is gone with its disk."""
 
     def broken(self, what: str, error: BaseException) -> None:
         """A node ended, or did not start, for no reason that was given to it."""
@@ -215,6 +222,7 @@ class Machine:
 
     def _closed(self, node: Node) -> None:
         self._look_for_install()
+        self.watcher.closed(self, node)
         self.kv = self.kv.crash(self.kv.unsynced)  # what a next life opens
 
     def _look_for_install(self) -> None:
@@ -242,6 +250,7 @@ class Machine:
         """It is switched off, and nobody will ever see its disk again."""
         self.kill(power=True)
         self.retired = True
+        self.watcher.retired(self)
 
     def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
         process = self.process
@@ -382,6 +391,10 @@ def config_of(node_id: int, options: Options) -> Config:
             batch_messages_max=options.batch_messages_max, batches_inflight_max=options.batches_inflight_max,
         ),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
+        modes=ModesSection(
+            flush_disk_type="ASYNC_FLUSH" if options.flush_async else "SYNC_FLUSH",
+            transient_store_pool_enable=bool(options.memory_pool),
+        ),
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
         retention=RetentionSection(

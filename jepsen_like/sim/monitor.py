@@ -11,8 +11,11 @@ from zlib import crc32
 from cluster.append_lane import Persisted, PersistJob
 from cluster.node import Node
 from jepsen_like.sim.durable import DurableLog
+from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import Machine
+from jepsen_like.sim.orderly import OrderlyStops
+from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.trim_check import TrimCheck
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
@@ -32,7 +35,9 @@ SOMETIMES = (
     "election without a killed leader", "request forwarded", "clock jumped on a leader", "group restarted as a whole",
     "rotten entry mended", "restart in the process", "snapshot installed", "log trimmed", "backfill finished",
     "learner added", "learner promoted", "member removed", "leader removed", "leader died during a change of members",
-    "emptied disk replaced",
+    "emptied disk replaced", "leader stopped in order", "leadership handed over whole",
+    "connections forgotten by the network", "acknowledgements alone lost", "weak acknowledgement",
+    "weakly acknowledged message lost",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 
@@ -78,6 +83,9 @@ class Monitor:
         self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
         self._checks = 0
         self._trims = TrimCheck(self.report)
+        self.reigns = Reigns(self.report)
+        self.excuses = Excuses(self.reigns, lambda: loop.now)
+        self._orderly = OrderlyStops(self.report)
         self._writing: dict[NodeId, list[PersistJob]] = {}
         """What an append lane is in the middle of, or was when its process ended, or has put aside."""
 
@@ -120,6 +128,8 @@ class Monitor:
 
     def _check(self, node_id: NodeId, raft: Raft) -> None:
         before = self._before[node_id]
+        self.reigns.turn(node_id, raft, self.loop.now)
+        self.sometimes["leadership handed over whole"] = self.reigns.handovers
         if not self.black_box:
             before.check(raft)
             self._group.observe(raft, self._disks)
@@ -166,6 +176,8 @@ class Monitor:
         assert machine.process is not None
         if self._process.pop(machine.process, None) is not None:
             self.sometimes["restart in the process"] += 1
+            self.excuses.happened(machine.node_id, "end")
+            self.reigns.gone(machine.node_id, self.loop.now)
 
     def started(self, machine: Machine) -> None:
         """A node recovered: what it was told is durable must still be there."""
@@ -178,6 +190,7 @@ class Monitor:
             known.forget_conflict(job.entries)
         if not self.black_box:
             self._compare(machine, known, log)
+            self._orderly.started(machine)
         machine.was_installing = False
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
@@ -255,6 +268,7 @@ class Monitor:
             self.report("invariant", str(error))
         self.same_sums(machine)
         self._trims.applied(machine, batch)
+        self.excuses.applied(self._trims.counts())
         if machine.backfilling and not node.installs.missing_bytes:
             machine.backfilling = False
             self.sometimes["backfill finished"] += 1
@@ -275,8 +289,20 @@ class Monitor:
             self._trims.files(machine)
         self.on_reported(machine, lane, batch, done)
 
+    def closed(self, machine: Machine, node: Node) -> None:
+        """A node is closed, its process not yet gone."""
+        if not self.black_box:
+            self._orderly.closed(machine, node)
+
+    def retired(self, machine: Machine) -> None:
+        """A machine is gone with its disk."""
+        self.excuses.happened(machine.node_id, "gone")
+
     def ended(self, machine: Machine, how: str) -> None:
         """A process is gone."""
+        self._orderly.ended(machine, how)
+        self.excuses.ended(machine.node_id, how)
+        self.reigns.gone(machine.node_id, self.loop.now)
         self.log(f"node {machine.node_id} ends: {how}")
         self._note(f"end {machine.node_id} {how}")
         if "fdatasync" in how:

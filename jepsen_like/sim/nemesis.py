@@ -6,9 +6,11 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from jepsen_like.sim.faults import Fault
+from jepsen_like.sim.link_faults import acks_lost, half_open
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.monitor import Monitor, grants_vote
@@ -34,12 +36,13 @@ class Nemesis:
         self._armed: dict[str, Fault] = {}
         self._undo: dict[int, Callable[[], None]] = {}
         self._cuts: dict[int, list[Edge]] = {}
-        self._start = {
+        self._start: dict[str, Callable[[Fault, random.Random], None]] = {
             "kill": self._kill, "power": self._power, "kill-all": self._kill_all, "pause": self._pause,
             "pause-leader": self._pause_leader, "halves": self._halves, "isolate": self._isolate,
             "one-way": self._one_way, "ring": self._ring, "slow-link": self._slow_link, "reset": self._reset,
             "slow-disk": self._slow_disk, "eio": self._eio, "enospc": self._enospc, "clock": self._clock,
-            "transfer": self._transfer, "rot": self._rot, "away": self._away,
+            "transfer": self._transfer, "rot": self._rot, "away": self._away, "stop": self._terminate,
+            "half-open": partial(half_open, self), "acks-lost": partial(acks_lost, self),
         }  # fmt: skip
         monitor.on_turn = self._on_turn
         monitor.on_drained = self._on_drained
@@ -61,7 +64,10 @@ class Nemesis:
             return
         self._start[fault.kind](fault, random.Random(fault.seed))
 
-    def _took(self, fault: Fault, what: str, undo: Callable[[], None] | None = None) -> None:
+    # --- for the faults themselves -----------------------------------------------------------------------------------
+
+    def took(self, fault: Fault, what: str, undo: Callable[[], None] | None = None) -> None:
+        """It took effect; `undo` is called when its time is over."""
         self.applied[fault.kind] += 1
         self.monitor.log(f"fault {fault.describe()}: {what}")
         if undo is not None:
@@ -106,16 +112,17 @@ class Nemesis:
 
     def leader(self) -> Machine | None:
         """Who leads the highest term, if anybody does."""
-        leaders = [m for m in self._up() if m.node is not None and _raft(m).role is Role.LEADER]
+        leaders = [m for m in self.up() if m.node is not None and _raft(m).role is Role.LEADER]
         return max(leaders, key=lambda m: _raft(m).term, default=None)
 
-    def _up(self) -> list[Machine]:
+    def up(self) -> list[Machine]:
+        """Machines whose nodes run."""
         return [m for m in self.machines.values() if m.up and hasattr(m.node, "raw")]
 
-    def _some(self, rng: random.Random) -> Machine | None:
+    def some(self, rng: random.Random) -> Machine | None:
         """Half the time the leader, else anybody that runs."""
         leader = self.leader()
-        up = self._up()
+        up = self.up()
         if leader is not None and rng.random() < 0.5:
             return leader
         return rng.choice(up) if up else None
@@ -130,22 +137,37 @@ class Nemesis:
             machine.held = max(0, machine.held - 1)
             machine.start()
 
-        self._took(fault, f"node {machine.node_id}{' loses power' if power else ' is killed'}", back)
+        self.took(fault, f"node {machine.node_id}{' loses power' if power else ' is killed'}", back)
 
     def _kill(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             self._down(fault, machine, power=False)
 
     def _away(self, fault: Fault, rng: random.Random) -> None:
-        followers = [machine for machine in self._up() if machine is not self.leader()]
+        followers = [machine for machine in self.up() if machine is not self.leader()]
         if followers:
             self._down(fault, rng.choice(followers), power=rng.random() < 0.5)
 
     def _power(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             self._down(fault, machine, power=True)
+
+    def _terminate(self, fault: Fault, rng: random.Random) -> None:
+        """SIGTERM, more often to who leads; it is started again when the fault is over, and it is down."""
+        machine = self.leader() if rng.random() < 0.4 else self.some(rng)
+        if machine is None:
+            return
+        self.monitor.sometimes["leader stopped in order"] += machine is self.leader()
+        machine.held += 1
+        machine.stop()
+
+        def back() -> None:
+            machine.held = max(0, machine.held - 1)
+            machine.start()
+
+        self.took(fault, f"node {machine.node_id} is told to stop", back)
 
     def _kill_all(self, fault: Fault, rng: random.Random) -> None:
         power = rng.random() < 0.7
@@ -164,10 +186,10 @@ class Nemesis:
                 self.loop.call_outside(rng.uniform(0, 0.2), machine.start)
 
         names = ", ".join(str(machine.node_id) for machine in victims)
-        self._took(fault, f"nodes {names} {'lose power' if power else 'are killed'}", back)
+        self.took(fault, f"nodes {names} {'lose power' if power else 'are killed'}", back)
 
     def _pause(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             self._stop(fault, machine)
 
@@ -185,32 +207,36 @@ class Nemesis:
                 self.monitor.sometimes["leader paused and deposed"] += 1
             machine.resume()
 
-        self._took(fault, f"node {machine.node_id} stands still", back)
+        self.took(fault, f"node {machine.node_id} stands still", back)
 
     # --- network -----------------------------------------------------------------------------------------------------
 
-    def _cut(self, fault: Fault, edges: list[Edge], what: str) -> None:
+    def cut(self, fault: Fault, edges: list[Edge], what: str, before_heal: Callable[[], None] | None = None) -> None:
+        """These edges lose packets until the fault is over, unless another one cuts them too."""
         self._cuts[fault.number] = edges
         self.network.cut(edges)
 
         def back() -> None:
+            if before_heal is not None:
+                before_heal()
             self._cuts.pop(fault.number, None)
             still = {edge for others in self._cuts.values() for edge in others}
             self.network.heal([edge for edge in edges if edge not in still])
 
-        self._took(fault, what, back)
+        self.took(fault, what, back)
 
-    def _hosts(self) -> list[str]:
+    def hosts(self) -> list[str]:
+        """Of the nodes."""
         return [machine.host for machine in self.machines.values()]
 
     def _halves(self, fault: Fault, rng: random.Random) -> None:
-        hosts = self._hosts()
+        hosts = self.hosts()
         rng.shuffle(hosts)
         at = rng.randint(1, len(hosts) - 1)
         near, far = hosts[:at], hosts[at:]
         edges = [edge for a in near for b in far for edge in ((a, b), (b, a))]
         edges += self._clients_of(rng, near)
-        self._cut(fault, edges, f"{'+'.join(sorted(near))} | {'+'.join(sorted(far))}")
+        self.cut(fault, edges, f"{'+'.join(sorted(near))} | {'+'.join(sorted(far))}")
 
     def _clients_of(self, rng: random.Random, hosts: list[str]) -> list[Edge]:
         """Some clients lose sight of one side."""
@@ -218,41 +244,41 @@ class Nemesis:
         return [edge for client in blind for host in hosts for edge in ((client, host), (host, client))]
 
     def _isolate(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             self._cut_off(fault, machine, rng)
 
     def _cut_off(self, fault: Fault, machine: Machine, rng: random.Random) -> None:
-        others = [host for host in self._hosts() if host != machine.host]
+        others = [host for host in self.hosts() if host != machine.host]
         edges = [edge for other in others for edge in ((machine.host, other), (other, machine.host))]
-        self._cut(fault, edges + self._clients_of(rng, [machine.host]), f"{machine.host} alone")
+        self.cut(fault, edges + self._clients_of(rng, [machine.host]), f"{machine.host} alone")
 
     def _one_way(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is None:
             return
-        others = [host for host in self._hosts() if host != machine.host]
+        others = [host for host in self.hosts() if host != machine.host]
         others = rng.sample(others, rng.randint(1, len(others)))
         outgoing = rng.random() < 0.5
         edges = [(machine.host, other) if outgoing else (other, machine.host) for other in others]
-        self._cut(fault, edges, ", ".join(f"{a} -x-> {b}" for a, b in edges))
+        self.cut(fault, edges, ", ".join(f"{a} -x-> {b}" for a, b in edges))
 
     def _ring(self, fault: Fault, rng: random.Random) -> None:
         """Every node sees its two neighbours (of three: one edge is cut), no two the same majority."""
-        hosts = self._hosts()
+        hosts = self.hosts()
         rng.shuffle(hosts)
         size = len(hosts)
         apart = [(a, b) for a in range(size) for b in range(size) if (a - b) % size not in (0, 1, size - 1)]
         pairs = apart or [(0, 1), (1, 0)]
-        self._cut(fault, [(hosts[a], hosts[b]) for a, b in pairs], f"ring {' '.join(hosts)}")
+        self.cut(fault, [(hosts[a], hosts[b]) for a, b in pairs], f"ring {' '.join(hosts)}")
 
     def _slow_link(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is None:
             return
         extra = rng.choice((0.01, 0.05, 0.2))
         slow = self.network.links.slow
-        edges = [(machine.host, other) for other in self._hosts() if other != machine.host]
+        edges = [(machine.host, other) for other in self.hosts() if other != machine.host]
         edges += [edge[::-1] for edge in edges] if rng.random() < 0.5 else []
         slow.update(dict.fromkeys(edges, extra))
 
@@ -260,37 +286,37 @@ class Nemesis:
             for edge in edges:
                 slow.pop(edge, None)
 
-        self._took(fault, f"{machine.host} {extra * 1000:.0f} ms slower", back)
+        self.took(fault, f"{machine.host} {extra * 1000:.0f} ms slower", back)
 
     def _reset(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
-            others = rng.choice((self._hosts(), self.clients, [*self._hosts(), *self.clients]))
+            others = rng.choice((self.hosts(), self.clients, [*self.hosts(), *self.clients]))
             self.network.reset({machine.host, *others})
-            self._took(fault, f"connections of {machine.host} are reset")
+            self.took(fault, f"connections of {machine.host} are reset")
 
     # --- disks and clocks --------------------------------------------------------------------------------------------
 
     def _slow_disk(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is None:
             return
         machine.disk_factor = rng.choice((5.0, 30.0, 100.0))
-        self._took(fault, f"disk of node {machine.node_id} {machine.disk_factor:.0f} times slower",
+        self.took(fault, f"disk of node {machine.node_id} {machine.disk_factor:.0f} times slower",
                    lambda: setattr(machine, "disk_factor", 1.0))  # fmt: skip
 
     def _eio(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             call = rng.choice(("fdatasync", "fdatasync", "pwritev"))
             machine.fs.fail_next[call] = errno.EIO
-            self._took(fault, f"node {machine.node_id}: the next {call} fails")
+            self.took(fault, f"node {machine.node_id}: the next {call} fails")
 
     def _enospc(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             machine.fs.fill(rng.choice((0, 100, 5000)))
-            self._took(fault, f"node {machine.node_id}: the disk is full",
+            self.took(fault, f"node {machine.node_id}: the disk is full",
                        lambda: machine.fs.fill(1 << 40))  # fmt: skip
 
     def _rot(self, fault: Fault, rng: random.Random) -> None:
@@ -306,15 +332,15 @@ class Nemesis:
         if index > log.tail.index or index in machine.rotten:
             return
         machine.rot(log.read_entries(index, index + 1, 1)[0], log)
-        self._took(fault, f"node {machine.node_id}: a bit of entry {index} flips on the disk")
+        self.took(fault, f"node {machine.node_id}: a bit of entry {index} flips on the disk")
 
     def _clock(self, fault: Fault, rng: random.Random) -> None:
-        machine = self._some(rng)
+        machine = self.some(rng)
         if machine is not None:
             jump = rng.choice((-1, 1)) * rng.choice((50, 1000, 30_000, 3_600_000))
             machine.clock.offset_ms += jump
             self.monitor.sometimes["clock jumped on a leader"] += machine is self.leader()
-            self._took(fault, f"clock of node {machine.node_id} jumps {jump} ms")
+            self.took(fault, f"clock of node {machine.node_id} jumps {jump} ms")
 
     def _transfer(self, fault: Fault, rng: random.Random) -> None:
         leader = self.leader()
@@ -326,7 +352,7 @@ class Nemesis:
         except (RaftLogError, ValueError):
             return  # nobody else votes, or that one could not lead
         self.monitor.sometimes["leadership transferred"] += 1
-        self._took(fault, f"node {leader.node_id} is told to hand over to node {to}")
+        self.took(fault, f"node {leader.node_id} is told to hand over to node {to}")
 
     # --- states ------------------------------------------------------------------------------------------------------
 
@@ -347,7 +373,7 @@ class Nemesis:
             rng = random.Random(fault.seed)
             machine.fs.cut_power_at(machine.fs.calls + rng.randint(1, 4))
             machine.held += 1
-            self._took(fault, f"node {machine.node_id} will lose power in the middle of a write",
+            self.took(fault, f"node {machine.node_id} will lose power in the middle of a write",
                        lambda: self._power_back(machine))  # fmt: skip
 
     def _power_back(self, machine: Machine) -> None:

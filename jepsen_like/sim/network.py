@@ -77,6 +77,8 @@ class Endpoint(asyncio.Transport):
         """Its process is gone."""
         self._moving = False
         self._due = 0.0
+        self.forgotten = False
+        """What is sent on this connection is lost."""
 
     # --- Transport ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +150,9 @@ class Endpoint(asyncio.Transport):
             return
         if self.network.links.blocked(self.edge):
             self.network.stalled[self] = None
+            return
+        if self.forgotten:
+            self.out.clear()  # and still counts as unacknowledged
             return
         segment = self.out.popleft()
         self.buffered -= len(segment.data)
@@ -319,6 +324,15 @@ class Network:
         for endpoint in list(self.endpoints):
             if endpoint.own[0] in hosts and endpoint.other[0] in hosts:
                 endpoint.reset()
+
+    def forget_connections(self, a: str, b: str, *, told: str | None = None) -> None:
+        """A box in the middle forgets what stands between two hosts: what is sent there is lost, for good. `told`: the
+        host whose side hears a reset."""
+        for endpoint in list(self.endpoints):
+            if {endpoint.own[0], endpoint.other[0]} == {a, b}:
+                endpoint.forgotten = True
+                if endpoint.own[0] == told:
+                    endpoint.reset()
 
     def process_ended(self, process: Process, *, politely: bool) -> None:
         """Closes what the process had open."""

@@ -15,6 +15,8 @@ TRIGGERS = frozenset(
     ("crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn", "torn-write", "isolate-with-suffix")
 )
 """Those that wait for a state instead of a time."""
+ADDED_KINDS = ("stop", "half-open", "acks-lost")
+"""Those that `Options.added` counts: beside the others, in some seeds."""
 
 
 def stream(seed: int, name: str) -> random.Random:
@@ -64,6 +66,14 @@ class Options(NamedTuple):
     """How long retention leaves it, log time; 0: for ever."""
     fetch_bytes_per_second: int
     """What a node gives to others that fetch."""
+    added: tuple[int, ...]
+    """How many faults of each of ADDED_KINDS the plan has beside the others."""
+    weak: float
+    """Of what foreign clients send once, the share that asks for a weaker acknowledgement."""
+    flush_async: int
+    """1: the node's own level is `quorum`, and the topics ask for more."""
+    memory_pool: int
+    """1: a leader's word needs no write."""
 
     def describe(self) -> str:
         """One line."""
@@ -126,8 +136,9 @@ def draw(seed: int) -> Options:
         retained_bytes=0,
         retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
-    )
-    return _with_retention(drawn, stream(seed, "retention"))
+        added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0,
+    )  # fmt: skip
+    return _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:
@@ -137,3 +148,17 @@ def _with_retention(drawn: Options, rng: random.Random) -> Options:
     size = rng.choice((12 << 10, 16 << 10, 24 << 10))
     small = drawn._replace(segment_size=size, checkpoint_every_ms=300, retained_bytes=rng.choice((1, 2, 4)) * size)
     return small if rng.random() < 0.7 else small._replace(retained_bytes=0, retained_ms=rng.choice((600, 1500)))
+
+
+def _with_more(drawn: Options, rng: random.Random) -> Options:
+    """In half of the seeds: orderly stops, faults of single links, weak acknowledgements, alone or together."""
+    if rng.random() < 0.5:
+        return drawn
+    stops = rng.choice((0, 1, 2, 4))
+    half_open, acks_lost = rng.choice(((0, 0), (0, 1), (1, 0), (1, 2), (2, 1)))
+    weak = rng.choice((0.0, 0.3, 0.7))
+    flush = rng.choice(((0, 0), (1, 0), (1, 1))) if weak else (0, 0)
+    return drawn._replace(
+        added=(stops, half_open, acks_lost), weak=weak, flush_async=flush[0], memory_pool=flush[1],
+        foreign=drawn.foreign + (2 if weak else 0),
+    )  # fmt: skip

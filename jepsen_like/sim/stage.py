@@ -28,6 +28,9 @@
     oldest N                            somebody pulls the oldest message that there is from node N, and must get it
     copying N STAGE                     until node N copies the STAGE of a snapshot: state, log, backfill
     cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
+    half-open A B                       the connections between A and B lead nowhere from now on, heal or not, and
+                                        nobody is told; new ones work
+    reset A B                           the connections between A and B end; what was on the way is lost
     settle                              heals, starts all, waits until everything was answered and read; then judges
 
 Without `later` a command ends when its operation does, or after 6 s.
@@ -65,7 +68,7 @@ _CALM: dict[str, Any] = {
     "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
     "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
     "retained_ms": 0,
-    "fetch_bytes_per_second": 32 << 20,
+    "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
 }  # fmt: skip
 
 
@@ -338,6 +341,12 @@ class Stage(World):
             others = [m.host for m in self.machines.values() if m.host != own]
             edges = [edge for other in others for edge in ((own, other), (other, own))]
         self.network.cut(edges)
+
+    def do_half_open(self, a: str, b: str) -> None:
+        self.network.forget_connections(self._host(a), self._host(b))
+
+    def do_reset(self, a: str, b: str) -> None:
+        self.network.reset({self._host(a), self._host(b)})
 
     def do_heal(self) -> None:
         self.network.heal()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jepsen_like.sim.machine import Machine
@@ -70,6 +70,10 @@ class TrimCheck:
         assert machine.node is not None
         for entry in machine.node.parts.directory.log.read_entries(self._next, index, 1 << 30):
             self._learn(machine, entry)
+
+    def counts(self) -> Iterator[tuple[Queue, int]]:
+        """How many messages each queue ever had, as far as anybody has applied."""
+        return ((queue, len(positions)) for queue, positions in self._positions.items())
 
     def compare(self, machine: Machine) -> None:
         """The queues of a node begin where they should after the last TRIM that it has applied."""

@@ -12,9 +12,9 @@ from zlib import crc32
 
 from cluster.node import Node
 from cluster.remoting import server
-from jepsen_like.sim.clients import FOREIGN_TOPIC, TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
+from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.faults import Fault, plan
-from jepsen_like.sim.judge import Judge
+from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.monitor import Monitor, Violation
@@ -234,7 +234,7 @@ class World:
 
     def floors(self) -> Floors:
         """What retention may have taken from the topics of the load."""
-        return floors(self.machines.values(), (TOPIC, FOREIGN_TOPIC))
+        return floors(self.machines.values(), levels(self.options))
 
     def members(self) -> list[Machine]:
         """Machines whose nodes belong to the group, or will, when all is done."""

@@ -17,7 +17,7 @@ from jepsen_like.sim.faults import plan
 from jepsen_like.sim.judge import bounds
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop
 from jepsen_like.sim.network import Links, Network
-from jepsen_like.sim.options import FAULT_KINDS, draw
+from jepsen_like.sim.options import ADDED_KINDS, FAULT_KINDS, draw
 from statemachine.kv import CQ, META, Batch
 
 
@@ -129,6 +129,34 @@ def test_a_cut_delays_and_never_loses(machines: Machines) -> None:
     machines.network.heal()
     machines.pass_time(1)
     assert machines.heard("b") == b"one way"
+
+
+def test_a_forgotten_connection_leads_nowhere_for_ever_and_a_new_one_works(machines: Machines) -> None:
+    machines.serve()
+    machines.dial()
+    machines.pass_time(1)
+    machines.network.forget_connections("10.0.0.1", "10.0.0.2")
+    machines.dialled[0].write(b"into the void")
+    machines.pass_time(1)
+    machines.network.heal()
+    machines.pass_time(60)
+    assert machines.heard("b") == b""
+    assert not machines.dialled[0].is_closing(), "nobody is told"
+    machines.dial()
+    machines.pass_time(1)
+    machines.dialled[1].write(b"anew")
+    machines.pass_time(1)
+    assert machines.heard("b") == b"anew"
+
+
+def test_one_side_of_a_forgotten_connection_may_be_told(machines: Machines) -> None:
+    machines.serve()
+    machines.dial()
+    machines.pass_time(1)
+    machines.network.forget_connections("10.0.0.1", "10.0.0.2", told="10.0.0.2")
+    machines.pass_time(5)
+    assert not machines.dialled[0].is_closing()
+    assert machines.told == [("b", "ConnectionResetError")]
 
 
 def test_a_dial_is_refused_hangs_or_succeeds_late(machines: Machines) -> None:
@@ -244,5 +272,21 @@ def test_plans_hold_every_kind_and_one_fault_between_append_and_ack() -> None:
         assert "crash-before-ack" in {fault.kind for fault in faults}
         assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
         kinds |= {fault.kind for fault in faults}
-    assert kinds == {*FAULT_KINDS, "rot", "away"}
+    assert kinds == {*FAULT_KINDS, "rot", "away", *ADDED_KINDS}
     assert plan(draw(3)) == plan(draw(3))
+
+
+def test_what_is_added_to_a_plan_leaves_the_rest_as_it_was() -> None:
+    options = next(options for options in map(draw, range(100)) if all(options.added))
+    without = plan(options._replace(added=(0, 0, 0)))
+    assert [fault for fault in plan(options) if fault.kind not in ADDED_KINDS] == list(without)
+    assert len({fault.number for fault in plan(options)}) == len(without) + sum(options.added)
+
+
+def test_half_of_the_seeds_have_nothing_added() -> None:
+    drawn = [draw(seed) for seed in range(400)]
+    plain = [options for options in drawn if not any(options.added) and not options.weak]
+    assert 160 < len(plain) < 260
+    assert all(not options.flush_async for options in plain)
+    assert sum(options.weak > 0 for options in drawn) > 80
+    assert sum(options.memory_pool for options in drawn) > 20

@@ -1,0 +1,44 @@
+"""Faults of single links: connections that a box in the middle forgets, and acknowledgements that alone are lost."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from jepsen_like.sim.faults import Fault
+from jepsen_like.sim.machine import Machine
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.nemesis import Nemesis
+
+
+def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """The connections between a node and another one, or a client, lead nowhere from now on: what is sent is lost for
+    ever, and nobody is told, or only one of the two. New connections work. No heal mends it."""
+    machine, one_side = nemesis.some(rng), rng.random() < 0.5
+    if machine is None:
+        return
+    others = [host for host in nemesis.hosts() if host != machine.host]
+    if rng.random() < 0.3 or not others:
+        others = nemesis.clients
+    other = rng.choice(others)
+    nemesis.network.forget_connections(machine.host, other, told=machine.host if one_side else None)
+    nemesis.monitor.sometimes["connections forgotten by the network"] += 1
+    heard = f"{machine.host} is told" if one_side else "nobody is told"
+    nemesis.took(fault, f"connections between {machine.host} and {other} lead nowhere, {heard}")
+
+
+def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """A follower hears its leader and is not heard, by that one alone; what it said arrives late, or never."""
+    leader = nemesis.leader()
+    followers = [machine for machine in nemesis.up() if machine is not leader]
+    if leader is None or not followers:
+        return
+    follower: Machine = rng.choice(followers)
+    hosts, never = {follower.host, leader.host}, rng.random() < 0.5
+    edge = (follower.host, leader.host)
+    nemesis.monitor.sometimes["acknowledgements alone lost"] += 1
+    nemesis.cut(
+        fault, [edge], f"{edge[0]} -x-> {edge[1]}, its acknowledgements {'are lost' if never else 'come late'}",
+        (lambda: nemesis.network.reset(hosts)) if never else None,
+    )  # fmt: skip
