@@ -7,10 +7,11 @@ from uuid import UUID
 
 from jepsen_like.core_sim.member import members_of
 from jepsen_like.core_sim.stage import Stage
+from raftlog.core import replication
 from raftlog.core.members import Members
 from raftlog.errors import MembershipError
 from raftlog.membership import Address, Membership, with_learner, without
-from raftlog.messages import InstallSnapshot
+from raftlog.messages import AppendEntries, InstallSnapshot
 from raftlog.types import EntryId, NodeId, Role, Voter
 
 ONE, TWO, THREE, FOUR, FIVE = (NodeId(number) for number in range(1, 6))
@@ -47,37 +48,38 @@ def refuses_to_add_four(script: str) -> bool:
 
 
 def witness_C60() -> None:
-    members = table(with_learners(FOUR))
-    assert not members.is_voter(FOUR)
-    assert members.other_voters() == [TWO, THREE]
+    played = stage(LED + "join 4\nadd 1 4\nrun\ncut 1 2\ncampaign 3\nsync 3\ntick 3 3\nsync 3\n")
+    assert not played.links[THREE, FOUR]
 
 
 def witness_C61() -> None:
-    played = stage(LED + "remove 1 3\n")
-    assert played.members[ONE].raw.membership.voter_ids == (ONE, TWO)
+    script = "cut 3\njoin 4\nadd 1 4\nrun\ntick 1 2\nrun\npromote 1 4\nrun\nheal\ntick 1 2\nrun\n"
+    assert stage(LED + script).members[THREE].raw.membership.voter_ids == (ONE, TWO, THREE, FOUR)
 
 
 def witness_C62() -> None:
     members = table(members_of((ONE, TWO, THREE)))
     members.append(without(members.current, THREE)._replace(index=7), 0)
-    members.truncate_from(7)
+    members.truncate_from(6)
     assert members.voters == (ONE, TWO, THREE)
 
 
 def witness_C63() -> None:
-    assert refuses_to_add_four(LED + "remove 1 3\n")
+    assert refuses_to_add_four(LED + "remove 1 3\nsync 1\n")
 
 
 def witness_C64() -> None:
-    assert refuses_to_add_four("nodes 1\ncampaign 1\nsync 1 1\n")  # its no-op is not on disk yet
+    voted = "deliver 1->2\nsync 2\ndeliver 2->1\n"
+    assert refuses_to_add_four("nodes 3\ncampaign 1\nsync 1\n" + voted + "sync 1\n")  # its no-op is on no other disk
 
 
 def witness_C65() -> None:
-    assert stage(LED + "remove 1 1\nrun\n").members[ONE].raw.role is Role.FOLLOWER
+    removed = "remove 1 1\ndeliver 1->2\ndeliver 1->3\nsync 2\nsync 3\nread 1\ndeliver 2->1 1\ndeliver 3->1 1\n"
+    assert stage(LED + removed).members[ONE].raw.role is Role.FOLLOWER
 
 
 def witness_C66() -> None:
-    members = table(without(members_of((ONE, TWO, THREE)), ONE))
+    members = table(without(with_learners(FOUR), ONE))
     members.peers[TWO].match_index = 5
     assert members.agreed_match(5) < 5
 
@@ -89,18 +91,24 @@ def witness_C67() -> None:
 
 
 def witness_C68() -> None:
-    played = stage(LED + "campaign 2\nrun\npropose 2\nrun\ntrim 2 2\n")
-    assert played.members[TWO].raw.raft.log.term_at(1) == 1
+    raft = stage(LED + "campaign 2\nrun\npropose 2\nrun\ntrim 2 2\n").members[TWO].raw.raft
+    peer = raft.members.peers[THREE]
+    peer.match_index = 1
+    peer.become_probe()
+    replication.probe(raft, THREE, peer)
+    message = raft.messages[-1]
+    assert isinstance(message, AppendEntries)
+    assert message.prev == EntryId(1, 1)
 
 
 def witness_C69() -> None:
-    raw = stage(LED + "remove 1 1\nrun\n").members[ONE].raw
+    raw = stage(LED + "remove 1 1\ndeliver 1->2\ndeliver 1->3\npropose 1\nrun\n").members[ONE].raw
     assert not raw.may_campaign
 
 
 def witness_C70() -> None:
-    raw = stage("nodes 2\ncampaign 1\nrun\ncut 2\nremove 1 1\nrun\ncrash 1\nstart 1\n").members[ONE].raw
-    assert raw.may_campaign
+    script = "nodes 2\ncampaign 1\nrun\ncut 2\nremove 1 1\npropose 1\nrun\ncrash 1\nstart 1\n"
+    assert stage(script).members[ONE].raw.may_campaign
 
 
 def witness_C71() -> None:
