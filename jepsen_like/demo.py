@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -248,12 +249,13 @@ def _last_index(view: ClusterView) -> int:
 
 def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
     from cluster.client import connect
-    from jepsen_like.demo_read import read_node
+    from jepsen_like.demo_input import message_id_of
+    from jepsen_like.read_node import read_node
 
     story.chapter("Read every queue of each node, nothing removed")
     with connect(cluster.servers) as mq:
         for node in cluster.nodes:
-            count, took = _timed(lambda: read_node(mq, node, TOPIC, QUEUES, history))  # noqa: B023  # called at once
+            count, took = _timed(partial(read_node, mq, node, TOPIC, QUEUES, history, message_id_of))
             story.tell(f"node {node.id}: {count:,} messages in {took:.1f} s")
 
 

@@ -117,3 +117,33 @@ class Processes:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+
+class OfProcesses:
+    """The part of a Subject that its `processes` do."""
+
+    processes: Processes
+
+    def is_running(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.is_running(node)
+
+    def aim(self, node: int) -> Callable[[], None]:
+        """See Subject."""
+        return self.processes.aim(node)
+
+    def kill(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.kill(node)
+
+    def terminate(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.terminate(node)
+
+    def pause(self, node: int) -> bool:
+        """See Subject."""
+        return self.processes.pause(node)
+
+    def resume(self, node: int) -> None:
+        """See Subject."""
+        self.processes.resume(node)

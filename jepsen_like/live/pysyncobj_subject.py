@@ -15,14 +15,14 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_process import free_base_port
 from jepsen_like.history import HistoryWriter
-from jepsen_like.live.processes import Processes
+from jepsen_like.live.processes import OfProcesses, Processes
 from jepsen_like.live.proxy import HOST, Fabric
 from jepsen_like.live.subject import (
     Capability,
@@ -58,7 +58,7 @@ class _Node(NamedTuple):
         return f"{HOST}:{self.peer_port}"
 
 
-class PySyncObjSubject:
+class PySyncObjSubject(OfProcesses):
     """See Subject."""
 
     name = "pysyncobj"
@@ -119,30 +119,10 @@ class PySyncObjSubject:
         command = [sys.executable, "-P", "-m", module, str(home / "settings.json")]
         self.processes.start(node, command, home / "node.log", dict(os.environ))
 
-    def is_running(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.is_running(node)
-
-    def aim(self, node: int) -> Callable[[], None]:
-        """See Subject."""
-        return self.processes.aim(node)
-
-    def kill(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.kill(node)
-
     def terminate(self, node: int) -> bool:
         """See Subject. pysyncobj has no orderly stop of its own: SIGTERM ends the process as it ends any."""
         self.processes.terminate(node)
         return not self.processes.is_running(node)
-
-    def pause(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.pause(node)
-
-    def resume(self, node: int) -> None:
-        """See Subject."""
-        self.processes.resume(node)
 
     def states(self) -> dict[int, NodeState | None]:
         """See Subject."""

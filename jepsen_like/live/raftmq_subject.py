@@ -27,7 +27,7 @@ from cluster.local_status import fetch_status
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.offline import Digest, read_digest
 from jepsen_like.live.payload import body_of, id_of
-from jepsen_like.live.processes import Processes
+from jepsen_like.live.processes import OfProcesses, Processes
 from jepsen_like.live.proxy import Fabric
 from jepsen_like.live.subject import (
     Capability,
@@ -50,14 +50,13 @@ LOAD = LoadPlan(2000, 512)
 SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
 _READERS_FROM = 1_000_000
-_PULL_MESSAGES = 1024
 _STATUS_TIMEOUT_S = 0.5
 _CAPABILITIES = frozenset(
     {Capability.FAILPOINTS, Capability.TRANSFER, Capability.GROUPS, Capability.TOPICS, Capability.MEMBERS}
 )
 
 
-class RaftMQSubject:
+class RaftMQSubject(OfProcesses):
     """See Subject. `environment(node)` is what a process gets besides our own environment: the shim's settings."""
 
     name = "raftmq"
@@ -204,30 +203,6 @@ class RaftMQSubject:
         self.nodes = [replace(each, pid=pid) if each.id == node else each for each in self.nodes]
         write_cluster(self.data, ClusterFile(self.nodes))
 
-    def is_running(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.is_running(node)
-
-    def aim(self, node: int) -> Callable[[], None]:
-        """See Subject."""
-        return self.processes.aim(node)
-
-    def kill(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.kill(node)
-
-    def terminate(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.terminate(node)
-
-    def pause(self, node: int) -> bool:
-        """See Subject."""
-        return self.processes.pause(node)
-
-    def resume(self, node: int) -> None:
-        """See Subject."""
-        self.processes.resume(node)
-
     def states(self) -> dict[int, NodeState | None]:
         """See Subject."""
         nodes = self.nodes
@@ -275,9 +250,10 @@ class RaftMQSubject:
     def read_all(self, history: HistoryWriter) -> int:
         """See Subject."""
         from cluster.client import connect
+        from jepsen_like.read_node import read_node
 
         with connect(self.servers) as mq, concurrent.futures.ThreadPoolExecutor(len(self.nodes)) as pool:
-            return sum(pool.map(lambda node: _read_node(mq, node, history), self.nodes))
+            return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
 
     def evidence(self) -> list[str]:
         """See Subject: the last words of nodes that ended by themselves."""
@@ -287,27 +263,6 @@ class RaftMQSubject:
                 last = " | ".join(line for line in log_tail(node, 3) if line.strip())
                 told.append(f"node {node.id} ended by itself {len(codes)} times, last with code {codes[-1]}: {last}")
         return told
-
-
-def _read_node(mq: Any, node: NodeRecord, history: HistoryWriter) -> int:
-    return sum(_read_queue(mq, node, queue_id, history) for queue_id in range(QUEUES))
-
-
-def _read_queue(mq: Any, node: NodeRecord, queue_id: int, history: HistoryWriter) -> int:
-    from cluster.client.pull import PullStatus
-
-    offset, count = 0, 0
-    while True:
-        asked = {"node": node.id, "topic": TOPIC, "queue_id": queue_id, "offset": offset}
-        invoked = history.invoke(_READERS_FROM + node.id, "read", asked)
-        pulled = mq.pull(TOPIC, queue_id, offset, _PULL_MESSAGES, node=f"127.0.0.1:{node.broker_port}", timeout_s=30.0)
-        rows = [[message.queue_offset, id_of(message.body)] for message in pulled.messages]
-        ended = pulled.status is PullStatus.END or (not rows and pulled.next_offset <= offset)
-        history.ok(invoked, {"messages": rows, "end": ended})
-        if ended:
-            return count
-        count += len(rows)
-        offset = pulled.next_offset
 
 
 def _state(answer: dict[str, Any] | None) -> NodeState | None:

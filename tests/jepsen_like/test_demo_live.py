@@ -14,9 +14,10 @@ import pytest
 from cluster.client import connect
 from cluster.local import LocalCluster
 from cluster.local_process import free_base_port
-from jepsen_like.demo_read import read_node
+from jepsen_like.demo_input import message_id_of
 from jepsen_like.demo_story import RESULT_KEYS
 from jepsen_like.history import HistoryWriter, read_history
+from jepsen_like.read_node import read_node
 
 pytestmark = pytest.mark.live
 
@@ -73,6 +74,6 @@ def test_a_node_is_read_from_its_own_replica(tmp_path: Path) -> None:
             if node.id != follower.id:
                 cluster.kill(node.id)
         with connect(cluster.servers) as mq, HistoryWriter(tmp_path / "h.jsonl") as history:
-            assert read_node(mq, follower, "t", 2, history) == 20
+            assert read_node(mq, follower, "t", 2, history, message_id_of) == 20
     finally:
         cluster.down()

@@ -19,10 +19,10 @@ from cluster.local_layout import NodeRecord
 from jepsen_like.checker_log import check_log
 from jepsen_like.demo import Outcome, make_plan
 from jepsen_like.demo_input import InputError, message_id_of, read_lines, records
-from jepsen_like.demo_read import read_node
 from jepsen_like.demo_send import Pause, Sender, SendError, longest_pause
 from jepsen_like.demo_story import RESULT_KEYS
 from jepsen_like.history import HistoryWriter, Op, pair_up, read_history
+from jepsen_like.read_node import read_node
 
 Fate = Callable[[int], str]
 """number of the send -> ok, refused, unknown, lost (unknown and not stored), twice, swallowed (ok and not stored)."""
@@ -64,7 +64,7 @@ class FakeCluster:
         else:
             future.set_exception(Unknown("nobody answered"))
 
-    def pull(self, topic: str, queue_id: int, offset: int, most: int, *, node: str) -> PullResult:
+    def pull(self, topic: str, queue_id: int, offset: int, most: int, *, node: str, timeout_s: float) -> PullResult:
         found = [
             Message(topic, queue_id, offset + i, 0, body, None, None, {}, "", 0, 0)
             for i, body in enumerate(self.stored[offset : offset + 7])
@@ -83,7 +83,7 @@ def play(tmp_path: Path, fate: Fate, count: int = 60) -> Any:
         sender = Sender(cluster, "t", history)  # type: ignore[arg-type]
         sender.send_all(records(None, count), 10, 0, lambda: lambda: None)
         for number in (1, 2, 3):
-            read_node(cluster, node(number), "t", 1, history)  # type: ignore[arg-type]
+            read_node(cluster, node(number), "t", 1, history, message_id_of)  # type: ignore[arg-type]
     return check_log(read_history(tmp_path / "h.jsonl").ops)
 
 

@@ -1,0 +1,45 @@
+"""Every queue of one node from the first offset to the end, nothing removed: what a replica holds, as a history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.client.pull import PullStatus
+from jepsen_like.history import HistoryWriter
+
+if TYPE_CHECKING:
+    from cluster.client import Client
+    from cluster.local_layout import NodeRecord
+
+PULL_MESSAGES = 1024
+READERS_FROM = 1_000_000
+"""Process numbers of readers start here, apart from those of senders."""
+_TIMEOUT_S = 30.0
+
+
+def read_node(
+    mq: Client, node: NodeRecord, topic: str, queues: int, history: HistoryWriter, id_of: Callable[[bytes], str]
+) -> int:
+    """Reads all queues of a topic from that one node into the history; returns how many messages came.
+
+    No filter and no dedup: whatever the node sends is written down, in its order, also twice. `id_of`: the id that a
+    body carries.
+    """
+
+    def read_queue(queue_id: int) -> int:
+        offset, count = 0, 0
+        while True:
+            asked = {"node": node.id, "topic": topic, "queue_id": queue_id, "offset": offset}
+            invoked = history.invoke(READERS_FROM + node.id, "read", asked)
+            address = f"127.0.0.1:{node.broker_port}"
+            pulled = mq.pull(topic, queue_id, offset, PULL_MESSAGES, node=address, timeout_s=_TIMEOUT_S)
+            rows = [[message.queue_offset, id_of(message.body)] for message in pulled.messages]
+            ended = pulled.status is PullStatus.END or (not rows and pulled.next_offset <= offset)
+            history.ok(invoked, {"messages": rows, "end": ended})
+            if ended:
+                return count
+            count += len(rows)
+            offset = pulled.next_offset
+
+    return sum(read_queue(queue_id) for queue_id in range(queues))
