@@ -13,19 +13,25 @@ if TYPE_CHECKING:
 
 
 def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """The connections between a node and another one, or a client, lead nowhere from now on: what is sent is lost for
-    ever, and nobody is told, or only one of the two. New connections work. No heal mends it."""
-    machine, one_side = nemesis.some(rng), rng.random() < 0.5
+    """Connections between a node and another one, or a client, lead nowhere from now on: all of them, those that one of
+    the two dialled, or a single one. Nobody is told, or one side alone. New connections work; no heal mends the old."""
+    machine, one_side, which = nemesis.some(rng), rng.random() < 0.5, rng.choice(("all", "dialled", "one"))
     if machine is None:
         return
     others = [host for host in nemesis.hosts() if host != machine.host]
     if rng.random() < 0.3 or not others:
         others = nemesis.clients
     other = rng.choice(others)
-    nemesis.network.forget_connections(machine.host, other, told=machine.host if one_side else None)
-    nemesis.monitor.sometimes["connections forgotten by the network"] += 1
+    found = nemesis.network.dialled(machine.host, other)
+    if which == "dialled":
+        dialler = rng.choice([machine.host, other])
+        found = [connection for connection in found if connection.own[0] == dialler]
+    elif which == "one":
+        found = rng.sample(found, min(1, len(found)))
+    nemesis.network.forget(found, told=machine.host if one_side else None)
+    nemesis.monitor.sometimes["connections forgotten by the network"] += len(found)
     heard = f"{machine.host} is told" if one_side else "nobody is told"
-    nemesis.took(fault, f"connections between {machine.host} and {other} lead nowhere, {heard}")
+    nemesis.took(fault, f"{len(found)} connections between {machine.host} and {other} lead nowhere, {heard}")
 
 
 def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from cluster.config import (
     Config,
+    HaSection,
     LimitsSection,
     Listener,
     LogSection,
@@ -384,6 +385,7 @@ def config_of(node_id: int, options: Options) -> Config:
         raft=RaftSection(
             tick_ms=options.tick_ms, election_ticks=options.election_ticks, append_bytes_max=options.append_bytes_max
         ),
+        ha=HaSection(catch_up_bytes_per_second=options.catch_up_bytes_per_second),
         log=LogSection(idle_mark_ms=options.idle_mark_ms),
         limits=LimitsSection(
             message_bytes_max=4096, batch_bytes_max=options.batch_bytes_max,

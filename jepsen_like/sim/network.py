@@ -12,7 +12,7 @@ import errno
 import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -21,6 +21,8 @@ from jepsen_like.sim.loop import PROCESS, Process, SimLoop
 SOCKET_BUFFER = 256 << 10
 """Bytes that the kernels hold for a writer before its own buffer grows."""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+FIRST_PORT = 40001
+"""Of the sides that dial."""
 Edge = tuple[str, str]
 """(from host, to host)"""
 Address = tuple[str, int]
@@ -183,7 +185,7 @@ class Endpoint(asyncio.Transport):
         if self.ended:
             return
         self.ended = True
-        self.network.forget(self)
+        self.network.ended(self)
         self.network.loop.call_soon(self._lost, error, context=self.process.context)
 
     def _lost(self, error: Exception | None) -> None:
@@ -245,7 +247,7 @@ class Network:
         self.hash = 0
         """Of everything that arrived: when, where, what."""
         self.bytes = 0
-        self._ports = 40000
+        self._ports = FIRST_PORT - 1
         loop.network = self
 
     def note(self, sender: Endpoint, data: bytes) -> None:
@@ -253,8 +255,8 @@ class Network:
         self.bytes += len(data)
         self.hash = crc32(data, crc32(f"{self.loop.now:.9f} {sender.own} {sender.other}".encode(), self.hash))
 
-    def forget(self, endpoint: Endpoint) -> None:
-        """The endpoint ended."""
+    def ended(self, endpoint: Endpoint) -> None:
+        """It is no connection any more."""
         self.endpoints.pop(endpoint, None)
 
     def listen(self, factory: Callable[[], Any], host: str, port: int) -> Server:
@@ -325,14 +327,17 @@ class Network:
             if endpoint.own[0] in hosts and endpoint.other[0] in hosts:
                 endpoint.reset()
 
-    def forget_connections(self, a: str, b: str, *, told: str | None = None) -> None:
-        """A box in the middle forgets what stands between two hosts: what is sent there is lost, for good. `told`: the
+    def dialled(self, a: str, b: str) -> list[Endpoint]:
+        """The connections that stand between two hosts, each by the side that dialled it."""
+        return [one for one in self.endpoints if {one.own[0], one.other[0]} == {a, b} and one.own[1] >= FIRST_PORT]
+
+    def forget(self, connections: Iterable[Endpoint], told: str | None = None) -> None:
+        """A box in the middle forgets these: what is sent there is lost, for good, and no heal mends it. `told`: the
         host whose side hears a reset."""
-        for endpoint in list(self.endpoints):
-            if {endpoint.own[0], endpoint.other[0]} == {a, b}:
-                endpoint.forgotten = True
-                if endpoint.own[0] == told:
-                    endpoint.reset()
+        for endpoint in [side for one in connections for side in (one, one.peer)]:
+            endpoint.forgotten = True
+            if endpoint.own[0] == told:
+                endpoint.reset()
 
     def process_ended(self, process: Process, *, politely: bool) -> None:
         """Closes what the process had open."""

@@ -74,6 +74,8 @@ class Options(NamedTuple):
     """1: the node's own level is `quorum`, and the topics ask for more."""
     memory_pool: int
     """1: a leader's word needs no write."""
+    catch_up_bytes_per_second: int
+    """What all that catch up may take from a leader, of what it reads from its disk."""
 
     def describe(self) -> str:
         """One line."""
@@ -136,7 +138,7 @@ def draw(seed: int) -> Options:
         retained_bytes=0,
         retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
-        added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0,
+        added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0, catch_up_bytes_per_second=32 << 20,
     )  # fmt: skip
     return _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
 
@@ -161,4 +163,5 @@ def _with_more(drawn: Options, rng: random.Random) -> Options:
     return drawn._replace(
         added=(stops, half_open, acks_lost), weak=weak, flush_async=flush[0], memory_pool=flush[1],
         foreign=drawn.foreign + (2 if weak else 0),
+        catch_up_bytes_per_second=rng.choice((32 << 20, 32 << 20, 40_000)),
     )  # fmt: skip

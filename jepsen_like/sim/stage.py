@@ -28,8 +28,8 @@
     oldest N                            somebody pulls the oldest message that there is from node N, and must get it
     copying N STAGE                     until node N copies the STAGE of a snapshot: state, log, backfill
     cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
-    half-open A B                       the connections between A and B lead nowhere from now on, heal or not, and
-                                        nobody is told; new ones work
+    half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead nowhere from now on, heal or not,
+                                        and nobody is told: all, or those that A dialled (control, bulk); new ones work
     reset A B                           the connections between A and B end; what was on the way is lost
     settle                              heals, starts all, waits until everything was answered and read; then judges
 
@@ -50,7 +50,7 @@ from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
 from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.hand import Hand
 from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
-from jepsen_like.sim.network import Edge
+from jepsen_like.sim.network import Edge, Endpoint
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import Options, draw
 from jepsen_like.sim.vandal import MALFORMED
@@ -69,6 +69,7 @@ _CALM: dict[str, Any] = {
     "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
     "retained_ms": 0,
     "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
+    "catch_up_bytes_per_second": 32 << 20,
 }  # fmt: skip
 
 
@@ -342,8 +343,16 @@ class Stage(World):
             edges = [edge for other in others for edge in ((own, other), (other, own))]
         self.network.cut(edges)
 
-    def do_half_open(self, a: str, b: str) -> None:
-        self.network.forget_connections(self._host(a), self._host(b))
+    def do_half_open(self, a: str, b: str = "") -> None:
+        if "->" not in a:
+            self.network.forget(self.network.dialled(self._host(a), self._host(b)))
+            return
+        dialler, _, peer = a.partition("->")
+        node = self._machine(dialler).node
+        assert node is not None
+        links = [link for (to, channel), link in node.transport.links.items() if to == int(peer) and b in ("", channel)]
+        ends = [link.transport for link in links]
+        self.network.forget([end for end in ends if isinstance(end, Endpoint)])
 
     def do_reset(self, a: str, b: str) -> None:
         self.network.reset({self._host(a), self._host(b)})

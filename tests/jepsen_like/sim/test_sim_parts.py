@@ -135,7 +135,7 @@ def test_a_forgotten_connection_leads_nowhere_for_ever_and_a_new_one_works(machi
     machines.serve()
     machines.dial()
     machines.pass_time(1)
-    machines.network.forget_connections("10.0.0.1", "10.0.0.2")
+    machines.network.forget(machines.network.dialled("10.0.0.2", "10.0.0.1"))
     machines.dialled[0].write(b"into the void")
     machines.pass_time(1)
     machines.network.heal()
@@ -153,7 +153,7 @@ def test_one_side_of_a_forgotten_connection_may_be_told(machines: Machines) -> N
     machines.serve()
     machines.dial()
     machines.pass_time(1)
-    machines.network.forget_connections("10.0.0.1", "10.0.0.2", told="10.0.0.2")
+    machines.network.forget(machines.network.dialled("10.0.0.1", "10.0.0.2"), told="10.0.0.2")
     machines.pass_time(5)
     assert not machines.dialled[0].is_closing()
     assert machines.told == [("b", "ConnectionResetError")]
