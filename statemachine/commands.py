@@ -16,6 +16,7 @@ result, and only commands that a client sent may be answered with an error; none
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import msgpack
@@ -29,6 +30,9 @@ COMMIT_OFFSETS = "commit_offsets"
 END_SESSIONS = "end_sessions"
 EXPIRE = "expire"
 ACKNOWLEDGE = "acknowledge"
+
+NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""What RocketMQ allows in the name of a topic or a group; lengths are checked apart."""
 
 Command = list[Any]
 
@@ -70,6 +74,16 @@ def checked_str(value: Any, what: str) -> str:
     if type(value) is not str:
         raise InvalidCommandError(f"{what} must be a text, not {value!r}")
     return value
+
+
+def checked_name(value: Any, what: str, length_max: int) -> str:
+    """`value` if it is a name of 1 to `length_max` characters. Raises InvalidCommandError."""
+    name = checked_str(value, what)
+    if not 0 < len(name) <= length_max:
+        raise InvalidCommandError(f"a {what} has 1 to {length_max} characters, not {len(name)}")
+    if not NAME.fullmatch(name):
+        raise InvalidCommandError(f"{what} {name!r} may hold only letters, digits and % | _ -")
+    return name
 
 
 def checked_bool(value: Any, what: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -16,6 +15,7 @@ from statemachine.commands import (
     checked_bool,
     checked_fields,
     checked_int,
+    checked_name,
     checked_str,
     checked_str_map,
     done,
@@ -27,7 +27,6 @@ from statemachine.stage import Stage
 NAME_LENGTH_MAX = 120
 """So that %RETRY%group is a topic name of at most 127 characters."""
 
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _I64 = (-(2**63), 2**63 - 1)
 
 
@@ -65,12 +64,7 @@ _CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name != "subscri
 
 def check_group_name(name: Any) -> str:
     """`name` if a consumer group may have it. Raises InvalidCommandError."""
-    checked_str(name, "group name")
-    if not 0 < len(name) <= NAME_LENGTH_MAX:
-        raise InvalidCommandError(f"a group name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}")
-    if not _NAME.fullmatch(name):
-        raise InvalidCommandError(f"group name {name!r} may hold only letters, digits and % | _ -")
-    return str(name)
+    return checked_name(name, "group name", NAME_LENGTH_MAX)
 
 
 def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig:

@@ -6,7 +6,6 @@ later topic with the same name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +20,7 @@ from statemachine.commands import (
     checked_bool,
     checked_fields,
     checked_int,
+    checked_name,
     checked_str,
     checked_str_map,
     done,
@@ -40,7 +40,6 @@ ACK_LEVELS = ("leader", "quorum", "quorum+fsync", "all")
 RETENTION = "retention.ms"
 RETENTION_DIGITS_MAX = 15
 
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sys_flag", "attributes"})
 
 
@@ -83,13 +82,8 @@ class TopicConfig:
 
 def check_topic_name(name: Any) -> str:
     """`name` if a topic may have it. Raises InvalidCommandError (remoting code 29)."""
-    checked_str(name, "topic name")
-    limit = DERIVED_NAME_LENGTH_MAX if name.startswith(("%RETRY%", "%DLQ%")) else NAME_LENGTH_MAX
-    if not 0 < len(name) <= limit:
-        raise InvalidCommandError(f"a topic name has 1 to {limit} characters, not {len(name)}")
-    if not _NAME.fullmatch(name):
-        raise InvalidCommandError(f"topic name {name!r} may hold only letters, digits and % | _ -")
-    return str(name)
+    derived = checked_str(name, "topic name").startswith(("%RETRY%", "%DLQ%"))
+    return checked_name(name, "topic name", DERIVED_NAME_LENGTH_MAX if derived else NAME_LENGTH_MAX)
 
 
 def is_retention(text: str) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.services import Handler, Outcome, ProposeResult, Request, Services
+from statemachine.commands import NAME
 
 RETRY_PREFIX = "%RETRY%"
 GROUP_LENGTH_MAX = 120
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 class Refusal(Exception):
@@ -69,7 +68,7 @@ def code_name(code: int) -> str:
 
 def check_topic_name(name: str, length_max: int) -> None:
     """Raises Refusal (29) unless the name is one RocketMQ allows."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise Refusal(
             ResponseCode.INVALID_PARAMETER, f'topic "{name[:80]}" may hold only letters, digits and the signs % | _ -'
         )
@@ -82,7 +81,7 @@ def check_topic_name(name: str, length_max: int) -> None:
 
 def check_group_name(name: str) -> None:
     """Raises Refusal (29) unless the name is one RocketMQ allows."""
-    if not _NAME.fullmatch(name) or len(name) > GROUP_LENGTH_MAX:
+    if not NAME.fullmatch(name) or len(name) > GROUP_LENGTH_MAX:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
             f'group "{name[:80]}" must have 1 to {GROUP_LENGTH_MAX} letters, digits and the signs % | _ -',

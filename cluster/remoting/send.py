@@ -6,7 +6,6 @@ task, no future, no log line per message.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -25,7 +24,7 @@ from cluster.remoting.send_header import SendHeader, decode_send_header
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import ReplyPath
 from cluster.services import Outcome, ProposeResult
-from statemachine.commands import CREATE_TOPIC
+from statemachine.commands import CREATE_TOPIC, NAME
 
 if TYPE_CHECKING:
     from cluster.clock import Clock
@@ -40,7 +39,6 @@ FORBIDDEN_TOPICS = frozenset(
 )  # fmt: skip
 DEFAULT_TOPIC = "TBW102"
 PERM_WRITE = 2
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
 
@@ -314,7 +312,7 @@ class SendHandler:
         if not topic or len(topic) > length_max:
             remark = f"the topic has {len(topic)} characters, allowed are 1 to {length_max} (limits.topic_length_max)"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        if not _TOPIC.fullmatch(topic):
+        if not NAME.fullmatch(topic):
             remark = f"the topic {topic!r} has characters outside ^[%|a-zA-Z0-9_-]+$"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         if topic in FORBIDDEN_TOPICS:
