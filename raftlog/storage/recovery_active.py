@@ -13,7 +13,7 @@ from raftlog.storage import active_index, layout
 from raftlog.storage.fs import ZERO_CHUNK, File, read_file, zero_fill
 from raftlog.storage.recovery_run import RecoveryRun
 from raftlog.storage.resync import Rejoined, rejoin
-from raftlog.storage.scan import Scan, check_successor, scan_segment
+from raftlog.storage.scan import Scan, has_successor, scan_segment
 from raftlog.storage.segment import (
     MARK_OFFSETS,
     Segment,
@@ -125,7 +125,7 @@ def _behind_damage(
     count = len(index.offsets)
     joined = rejoin(file, active, scan, index, goal)
     run.bytes_scanned += joined.bytes_read
-    known = joined.reached or _follows(run, active, file, goal)
+    known = joined.reached or has_successor(file, active, goal, run.group_id)
     if not known or not _terms_known(run, scan.tail.term, joined):
         index.cut(index.base_index + count)
         return None
@@ -134,16 +134,6 @@ def _behind_damage(
     more, _ = scan_segment(file, active, check_payloads=True, mark_end=mark.end_position, begin=begin)
     run.bytes_scanned += more.bytes_read
     return more
-
-
-def _follows(run: RecoveryRun, active: Segment, file: File, goal: LogTail) -> bool:
-    """Whether an intact frame stands where the mark ends, and names what the mark names."""
-    try:
-        frame = FrameHeader(file.pread(HEADER_SIZE, active.file_offset(goal.end_position)), run.group_id)
-        check_successor(frame, goal, active.base)
-    except FrameError:
-        return False
-    return True
 
 
 def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:

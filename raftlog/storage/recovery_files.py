@@ -13,7 +13,7 @@ from raftlog.storage.damage_finder import whole_file
 from raftlog.storage.fs import File, read_file, unreadable, write_file
 from raftlog.storage.recovery_run import RecoveryRun
 from raftlog.storage.resync import fill
-from raftlog.storage.scan import check_successor, scan_segment
+from raftlog.storage.scan import has_successor, scan_segment
 from raftlog.storage.sealed_index import load_sidecar, rebuild_index, same_end
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
@@ -229,7 +229,7 @@ def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
     try:
         head, index = decode_index(read_file(run.fs, segment.path.with_suffix(layout.INDEX_SUFFIX)), run.group_id)
         last = FrameHeader(file.pread(HEADER_SIZE, segment.file_offset(index.position(head.tail.index))), run.group_id)
-        if last.header_crc == head.tail.header_crc and not _goes_on(run, file, segment, head.tail):
+        if last.header_crc == head.tail.header_crc and not has_successor(file, segment, head.tail, run.group_id):
             return head.tail
     except (FrameError, IndexError):
         pass
@@ -239,15 +239,6 @@ def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
     scan, _ = scan_segment(file, segment, check_payloads=False)
     run.bytes_scanned += scan.bytes_read
     return scan.tail
-
-
-def _goes_on(run: RecoveryRun, file: File, segment: Segment, tail: LogTail) -> bool:
-    try:
-        frame = FrameHeader(file.pread(HEADER_SIZE, segment.file_offset(tail.end_position)), run.group_id)
-        check_successor(frame, tail, segment.base)
-    except FrameError:
-        return False
-    return True
 
 
 # Sealed segments

@@ -154,6 +154,16 @@ def check_successor(frame: FrameHeader, tail: LogTail, base: int) -> None:
         )
 
 
+def has_successor(file: File, segment: Segment, tail: LogTail, group_id: int) -> bool:
+    """Whether an intact frame stands where `tail` ends, and names it as the one before. Raises OSError."""
+    try:
+        frame = FrameHeader(file.pread(HEADER_SIZE, segment.file_offset(tail.end_position)), group_id)
+        check_successor(frame, tail, segment.base)
+    except FrameError:
+        return False
+    return True
+
+
 def _refuse_newer(raw: bytes, tail: LogTail, path: Path) -> None:
     if len(raw) != HEADER_SIZE or int.from_bytes(raw[:4]) != MAGIC or int.from_bytes(raw[4:8]) != crc32c(raw[8:]):
         return
