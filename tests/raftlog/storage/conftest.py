@@ -15,7 +15,9 @@ from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 
-sys.path.insert(0, str(Path(__file__).parent))  # for damaged_disk.py
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside the tests
+
+from install_node import Giver, Node
 
 GROUP = 7
 SEGMENT_SIZE = 4096
@@ -61,3 +63,17 @@ def new_log() -> NewLog:
         return fs, SegmentedLog.create(fs, DATA, genesis=GENESIS.entry(), segment_size=SEGMENT_SIZE)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def giver(genesis: Genesis, frames: Frames) -> Giver:
+    """The log of the peers, for tests of installs."""
+    return Giver(genesis, frames)
+
+
+@pytest.fixture
+def node(giver: Giver) -> Node:
+    """A node that was away, on a disk in memory."""
+    made = Node(giver, MemoryFileSystem())
+    made.create()
+    return made

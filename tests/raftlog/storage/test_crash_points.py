@@ -6,19 +6,17 @@ acknowledged, must take appends, and must survive a second opening.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from failing_calls import DATA, KINDS, failed_lives, seeds_of
 
 from raftlog.errors import StorageError
 from raftlog.storage.genesis import Genesis
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
+from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
 
-DATA = Path("/data")
 GROUP = 7
 Frames = Callable[..., list[Entry]]
 
@@ -97,39 +95,11 @@ def check_after(life: Life, seed: int, context: str) -> None:
     assert log.read_entries(0, log.tail.index + 1, 1 << 30) == found + more, context
 
 
-def count_calls(genesis: Genesis, frames: Frames) -> int:
-    fs = MemoryFileSystem()
-    fs.mkdir(DATA)
-    Life(fs, genesis, frames).run()
-    return fs.calls
-
-
-@pytest.mark.parametrize("kind", ["cut", "EIO then kill", "EIO then power cut", "ENOSPC then kill"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_call_fails_once(kind: str, genesis: Genesis, frames: Frames) -> None:
-    total = count_calls(genesis, frames)
-    assert total > 100
-    failed = 0
-    for number in range(2, total + 1):
-        for seed in range(4 if "power" in kind or kind == "cut" else 1):
-            fs = MemoryFileSystem()
-            fs.mkdir(DATA)
-            life = Life(fs, genesis, frames)
-            if kind == "cut":
-                fs.cut_power_at(number)
-            else:
-                fs.fail_call(number, errno.ENOSPC if "ENOSPC" in kind else errno.EIO)
-            context = f"{kind}: call {number} of {total}, seed {seed}"
-            try:
-                life.run()
-            except (StorageError, PowerCut):
-                failed += 1
-            context += f", last calls {fs.trace[-4:]}"
-            if "kill" in kind:
-                fs.restart()
-            else:
-                fs.crash(seed)
-            check_after(life, seed, context)
-    assert failed > total // 2
+    lives = failed_lives(kind, lambda fs: Life(fs, genesis, frames), first=2, calls_min=100, seeds=seeds_of(kind))
+    for life, seed, context in lives:
+        check_after(life, seed, context)
 
 
 def test_a_log_that_does_not_sync_is_caught(genesis: Genesis, frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from install_node import DATA, GROUP, Frames, Giver, Node
+from install_node import DATA, GROUP, Giver, Node
 
 from raftlog.errors import IdentityError
 from raftlog.storage.genesis import Genesis
@@ -13,18 +13,6 @@ from raftlog.storage.identity import Ancestor, Identity
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NOBODY, HardState, NodeId
-
-
-@pytest.fixture(scope="session")
-def giver(genesis: Genesis, frames: Frames) -> Giver:
-    return Giver(genesis, frames)
-
-
-@pytest.fixture
-def node(giver: Giver) -> Node:
-    made = Node(giver, MemoryFileSystem())
-    made.create()
-    return made
 
 
 def joiner(genesis: Genesis, **change: object) -> Identity:

@@ -9,21 +9,8 @@ from damaged_disk import row
 from install_node import BEGIN, CHECKPOINT, DATA, GROUP, LAST, Frames, Giver, Node
 
 from raftlog.errors import FrameError, OutOfSpaceError
-from raftlog.storage.genesis import Genesis
 from raftlog.storage.log_build import LogBuild
 from raftlog.storage.memory_fs import MemoryFileSystem
-
-
-@pytest.fixture(scope="session")
-def giver(genesis: Genesis, frames: Frames) -> Giver:
-    return Giver(genesis, frames)
-
-
-@pytest.fixture
-def node(giver: Giver) -> Node:
-    made = Node(giver, MemoryFileSystem())
-    made.create()
-    return made
 
 
 def test_whoever_gives_other_bytes_is_found_out_and_left(node: Node, frames: Frames) -> None:

@@ -8,27 +8,14 @@ from pathlib import Path
 import pytest
 from damaged_disk import row
 from google_crc32c import value as crc32c
-from install_node import CHECKPOINT, DATA, GROUP, LAST, Frames, Giver, Node
+from install_node import CHECKPOINT, DATA, GROUP, LAST, Giver, Node
 
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.storage import install_file, vote_withheld
 from raftlog.storage.fs import OsFileSystem, read_file
-from raftlog.storage.genesis import Genesis
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.types import NOBODY, HardState
-
-
-@pytest.fixture(scope="session")
-def giver(genesis: Genesis, frames: Frames) -> Giver:
-    return Giver(genesis, frames)
-
-
-@pytest.fixture
-def node(giver: Giver) -> Node:
-    made = Node(giver, MemoryFileSystem())
-    made.create()
-    return made
 
 
 @row("INSTALL")

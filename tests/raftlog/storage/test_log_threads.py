@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+from beside import beside
 
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
@@ -23,29 +24,11 @@ STABLE = 40
 """Entries that no conflict touches."""
 
 
-@pytest.fixture
-def eager_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("eager_switches")
 def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:
     log = SegmentedLog.create(OsFileSystem(), tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)
     log.append(frames(log.tail, [700] * (STABLE - 1)))
     stable = log.read_entries(0, STABLE, 1 << 30)
-    done = threading.Event()
-    failures: list[BaseException] = []
     counts = {"stable": 0, "moving": 0, "gone": 0}
-
-    def guarded(body: Callable[[], None]) -> None:
-        try:
-            while not done.is_set():
-                body()
-        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
-            failures.append(error)
 
     def read_stable(rng: Random) -> None:
         low = rng.randrange(STABLE)
@@ -71,23 +54,14 @@ def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames
         if log.needs_next():
             log.prepare_next()
 
-    rngs = [Random(seed) for seed in range(3)]
-    bodies = [lambda: read_stable(rngs[0]), lambda: read_moving(rngs[1]), lambda: read_moving(rngs[2]), prepare]
-    threads = [threading.Thread(target=guarded, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
+    readers = [partial(read, Random(seed)) for seed, read in enumerate((read_stable, read_moving, read_moving))]
     rng = Random(99)
-    try:
+    with beside(*readers, prepare):
         for term in range(2, 24):
             for _ in range(3):
                 log.append(frames(log.tail, [rng.choice((0, 300, 900, 2500))] * rng.randint(1, 4), term=term))
             cut = rng.randint(STABLE, log.tail.index)
             log.append(frames(log._tail_at(cut - 1), [100, 1200], term=term + 1))
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert not failures, failures
     final = log.read_entries(0, log.tail.index + 1, 1 << 30)
     log.close(clean=True)
     again = SegmentedLog.open(OsFileSystem(), tmp_path, group_id=genesis.group_id)
@@ -114,7 +88,12 @@ def test_close_waits_for_a_preparation(
     preparer = threading.Thread(target=log.prepare_next)
     preparer.start()
     assert zeroing.wait(30)
-    closer = threading.Thread(target=lambda: (log.close(clean=False), events.append("closed")))
+
+    def close() -> None:
+        log.close(clean=False)
+        events.append("closed")
+
+    closer = threading.Thread(target=close)
     closer.start()
     closer.join(0.05)
     go_on.set()
@@ -123,23 +102,12 @@ def test_close_waits_for_a_preparation(
     assert events == ["zeroed", "closed"]
 
 
-@pytest.mark.usefixtures("eager_switches")
 def test_rot_and_repairs_beside_readers_and_appends(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:
     """Bytes rot and are repaired while others read and append: a read is right or says damaged, and all is healed."""
     log = SegmentedLog.create(OsFileSystem(), tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)
     log.append(frames(log.tail, [700] * (STABLE - 1)))
     stable = log.read_entries(0, STABLE, 1 << 30)
-    done = threading.Event()
-    failures: list[BaseException] = []
     served = [0, 0]
-
-    def guarded(body: Callable[[Random], None], seed: int) -> None:
-        rng = Random(seed)
-        try:
-            while not done.is_set():
-                body(rng)
-        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
-            failures.append(error)
 
     def read(rng: Random) -> None:
         low = rng.randrange(STABLE)
@@ -169,22 +137,12 @@ def test_rot_and_repairs_beside_readers_and_appends(tmp_path: Path, genesis: Gen
             with suppress(OutOfRangeError):  # a reader found that its neighbour is damaged too
                 log.repair(damaged, b"".join(each.header + each.payload for each in lost))
 
-    threads = [
-        threading.Thread(target=guarded, args=(body, seed)) for seed, body in enumerate((read, read, rot_and_repair))
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        rng = Random(7)
+    rng = Random(7)
+    with beside(*(partial(body, Random(seed)) for seed, body in enumerate((read, read, rot_and_repair)))):
         for _ in range(150):
             log.append(frames(log.tail, [rng.randint(0, 900)]))
             if log.needs_next():
                 log.prepare_next()
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join(60)
-    assert not failures, failures
     while (damaged := log.find_damage(0, STABLE)) is not None:
         lost = stable[damaged.first_index : damaged.last_index + 1]
         log.repair(damaged, b"".join(each.header + each.payload for each in lost))

@@ -6,22 +6,20 @@ acknowledged above that, and can be trimmed, put together and appended to as if 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from failing_calls import DATA, KINDS, failed_lives, seeds_of
 
 from raftlog.errors import StorageError
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
+from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
-DATA = Path("/data")
-LOG = DATA / "log"
 GROUP = 7
 BUILT = DATA / "install" / "backfill.tmp"
 Frames = Callable[..., list[Entry]]
@@ -128,36 +126,13 @@ def check_after(life: Life, seed: int, context: str) -> None:
     assert log.read_entries(0, log.tail.index + 1, 1 << 30) == life.acked, context
 
 
-KINDS = ("cut", "EIO then kill", "EIO then power cut", "ENOSPC then kill")
-
-
 def fail_each_call(kind: str, genesis: Genesis, frames: Frames, step: int = 1, seeds: int = 1) -> None:
     """A life for every `step`-th call, in which that one fails."""
-    fs = MemoryFileSystem()
-    fs.mkdir(DATA)
-    Life(fs, genesis, frames).run()
-    total, failed = fs.calls, 0
-    assert total > 150
-    numbers = range(3 + KINDS.index(kind), total + 1, step)
-    for number, seed in [(number, seed) for number in numbers for seed in range(seeds)]:
-        fs = MemoryFileSystem()
-        fs.mkdir(DATA)
-        life = Life(fs, genesis, frames)
-        if kind == "cut":
-            fs.cut_power_at(number)
-        else:
-            fs.fail_call(number, errno.ENOSPC if "ENOSPC" in kind else errno.EIO)
-        try:
-            life.run()
-        except (StorageError, PowerCut):
-            failed += 1
-        context = f"{kind}: call {number} of {total}, seed {seed}, last calls {fs.trace[-4:]}"
-        if "kill" in kind:
-            fs.restart()
-        else:
-            fs.crash(seed)
+    lives = failed_lives(
+        kind, lambda fs: Life(fs, genesis, frames), first=3 + KINDS.index(kind), calls_min=150, step=step, seeds=seeds
+    )
+    for life, seed, context in lives:
         check_after(life, seed, context)
-    assert failed > len(numbers) * seeds // 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,7 +143,7 @@ def test_calls_fail_once(kind: str, genesis: Genesis, frames: Frames) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_call_fails_once(kind: str, genesis: Genesis, frames: Frames) -> None:
-    fail_each_call(kind, genesis, frames, seeds=4 if "power" in kind or kind == "cut" else 1)
+    fail_each_call(kind, genesis, frames, seeds=seeds_of(kind))
 
 
 def test_files_removed_before_FIRST_says_so_are_missed(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
-import pytest
+from beside import beside
 
 from raftlog.errors import OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
@@ -19,14 +18,6 @@ from raftlog.types import Entry, LogTail
 
 Frames = Callable[..., list[Entry]]
 ROUNDS = 8
-
-
-@pytest.fixture
-def eager_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(interval)
 
 
 class Shelf:
@@ -46,20 +37,11 @@ class Shelf:
             log.prepend(build.finish())
 
 
-@pytest.mark.usefixtures("eager_switches")
 def test_readers_beside_trims_and_prepends(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:
     fs = OsFileSystem()
     log = SegmentedLog.create(fs, tmp_path, genesis=genesis.entry(), segment_size=genesis.segment_size)
     shelf = Shelf(genesis.entry())
-    done, failures = threading.Event(), list[BaseException]()
     counts = {"read": 0, "gone": 0, "raw": 0, "report": 0}
-
-    def guarded(body: Callable[[Random], None], rng: Random) -> None:
-        try:
-            while not done.is_set():
-                body(rng)
-        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
-            failures.append(error)
 
     def read(rng: Random) -> None:
         last = log.tail.index
@@ -85,31 +67,26 @@ def test_readers_beside_trims_and_prepends(tmp_path: Path, genesis: Genesis, fra
         except OutOfRangeError:
             counts["gone"] += 1
 
-    threads = [threading.Thread(target=guarded, args=(read, Random(seed))) for seed in range(3)]
+    def append() -> None:
+        batch = frames(log.tail, [700] * 24)
+        shelf.entries += batch
+        log.append(batch)
+        for segment in log._segments:
+            shelf.previous[segment.base] = segment.header.previous
+
+    append()
     rng = Random(7)
-    try:
+    with beside(*(partial(read, Random(seed)) for seed in range(3))) as failures:
         for number in range(20 * ROUNDS):
             if number >= ROUNDS and (failures or min(counts.values()) > 0):
                 break
-            batch = frames(log.tail, [700] * 24)
-            shelf.entries += batch
-            log.append(batch)
-            for segment in log._segments:
-                shelf.previous[segment.base] = segment.header.previous
-            if not number:
-                for thread in threads:
-                    thread.start()
+            if number:
+                append()
             paths = log.trim(rng.randrange(log.tail.end_position))
             if rng.randrange(4):
                 assert log.remove_files(paths) == len(paths)
             shelf.prepend_all(log, tmp_path / "install" / "backfill.tmp", genesis.group_id,
                               rng.randrange(log.first_position + 1))  # fmt: skip
-    finally:
-        done.set()
-        for thread in threads:
-            if thread.ident:
-                thread.join()
-    assert not failures, failures
     assert not log.damage.ranges
     assert min(counts.values()) > 0, counts
     log.close(clean=False)
