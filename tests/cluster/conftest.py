@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from cluster.client.message import Message
 from cluster.local import LocalCluster
 from cluster.local_layout import NodeRecord
 from cluster.local_process import free_base_port, log_tail
+
+sys.path.insert(0, str(Path(__file__).parent))  # for node_kit.py
 
 
 class LiveCluster:

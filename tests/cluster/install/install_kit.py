@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from node_kit import GROUP, START_MS, entries_after
 from prometheus_client import CollectorRegistry
 
 from cluster.install.asking import at_once
@@ -20,48 +21,20 @@ from cluster.peer.fetch import LOG, STATE, Fetched, FetchError, Refused
 from cluster.recovery.checkpoints import Checkpoints
 from cluster.recovery.state_source import state_source
 from cluster.repair.sources import log_source
-from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.identity import Identity
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
-from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Voter
-from statemachine import commands, payload
+from raftlog.types import HardState, NodeId, Voter
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.memory_kv import MemoryKV
 
-GROUP = 1
 SEGMENT_SIZE = 4096
-START_MS = 1_700_000_000_000
 DATA = Path("/data")
 VOTERS = tuple(Voter(NodeId(i), UUID(int=i)) for i in (1, 2, 3))
 GENESIS = Genesis(UUID(int=7), GROUP, SEGMENT_SIZE, START_MS, VOTERS)
 TWO, THREE = NodeId(2), NodeId(3)
-ROWS = 8
-
-
-def entries_after(tail: LogTail, count: int, term: int = 1) -> list[Entry]:
-    """`count` entries that follow: a topic first, then messages of its two queues, about 200 bytes each."""
-    entries = []
-    for _ in range(count):
-        number = tail.index + 1
-        if number <= 1:
-            kind, data = EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]])
-        else:
-            base = (number - 2) // 2 * ROWS
-            items = b"".join(
-                payload.ITEM.pack(tail.end_position + i, 9, number * 31 + i, -5, START_MS + number) for i in range(ROWS)
-            )
-            run = payload.Run(1, number % 2, base, ROWS, 0, items)
-            kind, data = EntryType.MESSAGES, payload.encode([b"m" * 9 * ROWS], ROWS, [run], (), (), b"")
-        entry = make_entry(
-            tail, term=term, entry_type=kind, payload=data, timestamp_ms=START_MS + number, group_id=GROUP,
-            segment_size=SEGMENT_SIZE,
-        )  # fmt: skip
-        tail = tail_after(tail, entry)
-        entries.append(entry)
-    return entries
 
 
 class Keeper:
@@ -102,7 +75,7 @@ class Giver:
         self.grow(count, term)
 
     def grow(self, count: int, term: int = 1) -> None:
-        entries = entries_after(self.log.tail, count, term)
+        entries = entries_after(self.log.tail, count, segment_size=SEGMENT_SIZE, term=term)
         if self.directory.hard_state_store.load().term < term:
             self.directory.hard_state_store.save(HardState(term, TWO, 0))
         self.log.append(entries)
@@ -119,7 +92,7 @@ class Giver:
     @property
     def sources(self) -> dict[str, Any]:
         return {
-            STATE: state_source(self.fs, self.keeper),  # type: ignore[arg-type]
+            STATE: state_source(self.fs, self.keeper),
             LOG: log_source(self.log, lambda: self.log.tail.index),
             SEGMENT: segment_source(self.log),
         }
@@ -156,7 +129,7 @@ class Taker:
         create_node_dir(self.fs, DATA, Identity(GENESIS.cluster_uuid, GROUP, NodeId(1), UUID(int=1), START_MS), GENESIS)
         opened = self.open()
         opened.hard_state_store.save(HardState(1, TWO, 0))
-        opened.log.append(entries_after(opened.log.tail, last))
+        opened.log.append(entries_after(opened.log.tail, last, segment_size=SEGMENT_SIZE))
         opened.close(clean=False)
 
     def open(self) -> NodeDir:

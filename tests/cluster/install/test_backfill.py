@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from install_kit import DATA, START_MS, Giver, Peers, Taker, progress
+from install_kit import DATA, Giver, Peers, Taker, progress
+from node_kit import START_MS
 from prometheus_client import CollectorRegistry
 
 from cluster.alarms import Alarms

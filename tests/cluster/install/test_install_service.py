@@ -6,13 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from install_kit import START_MS, Giver, Peers, Taker, progress
+from install_kit import Giver, Peers, Taker, progress
+from node_kit import START_MS
 from prometheus_client import CollectorRegistry
 
 from cluster.alarms import Alarms
 from cluster.install import asking, service
 from cluster.install.metrics import InstallMetrics
 from cluster.install.service import ALARM, InstallService
+from cluster.install.snapshot import Snapshot
 from raftlog.errors import StorageError
 from raftlog.messages import InstallSnapshot
 from raftlog.types import EntryId, NodeId
@@ -156,8 +158,8 @@ async def test_a_disk_that_takes_no_snapshot_does_not_stop_the_node(
             raise StorageError("no space")
         committed(*_)
 
-    committed = service.Snapshot.commit
-    monkeypatch.setattr(service.Snapshot, "commit", commit)
+    committed = Snapshot.commit
+    monkeypatch.setattr(Snapshot, "commit", commit)
     node.offer()
     await node.done()
     assert node.progress.view().last_failure == "no space"

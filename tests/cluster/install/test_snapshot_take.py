@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from install_kit import Giver, Peers, Taker
 
-from cluster.install import asking, snapshot
+from cluster.install import asking
 from cluster.install.segment_source import SEGMENT
 from cluster.install.snapshot import Needless
 from cluster.peer.fetch import LOG, STATE, Fetched, Refused, Status
@@ -15,7 +15,7 @@ from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import INSTALLING
 from raftlog.errors import StorageError
 from raftlog.storage.node_dir import open_node_dir
-from raftlog.types import NOBODY, HardState
+from raftlog.types import NOBODY, HardState, NodeId
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_one_that_has_become_too_old_is_given_up_for_a_newer(giver: Giver) -> No
     peers.before = trims
     taken, take = taker.take(peers, at_least=lambda: needed[0])
     assert taken is not None
-    assert "has become too old meanwhile" in take.failures[snapshot.NodeId(2)]
+    assert "has become too old meanwhile" in take.failures[NodeId(2)]
     assert taken.manifest.mark.index == 130
     taker.check(taker.install(taken), giver)
 
@@ -187,7 +187,7 @@ def test_other_rows_than_the_sums_tell_are_refused(giver: Giver) -> None:
     taker, peers = Taker(), Peers({2: giver, 3: giver})
     peers.before, peers.after = before, manifest
     taken, take = taker.take(peers)
-    assert "do not add up to its sums" in take.failures[snapshot.NodeId(2)]
+    assert "do not add up to its sums" in take.failures[NodeId(2)]
     assert taken is not None
     assert taken.peer == 3
 

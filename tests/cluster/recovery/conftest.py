@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from node_kit import GROUP, START_MS, Clock, entries_after
 
 from cluster.alarms import Alarms
 from cluster.config import Config, NodeSection, PeerNode
@@ -17,62 +18,19 @@ from cluster.environment import Environment
 from cluster.failpoints import FailpointSet
 from cluster.node_parts import Parts
 from cluster.recovery.checkpoints import Checkpoints
-from raftlog.frame import make_entry, tail_after
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId
-from statemachine import commands, payload
+from raftlog.types import Entry, HardState, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.memory_kv import MemoryKV
 
-GROUP = 1
 SEGMENT_SIZE = 64 * 1024
-START_MS = 1_700_000_000_000
 CLUSTER = UUID(int=7)
 VOTER = Voter(NodeId(1), UUID(int=11))
-
-
-def entries_after(tail: LogTail, count: int, rows: int = 8, term: int = 1) -> list[Entry]:
-    """`count` entries that follow: a topic first, then messages of two queues."""
-    entries = []
-    for _ in range(count):
-        n = tail.index + 1
-        if n <= 1:
-            kind, data = EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]])
-        else:
-            base = (n - 2) // 2 * rows
-            items = b"".join(
-                payload.ITEM.pack(tail.end_position + i, 9, n * 31 + i, -5, START_MS + n) for i in range(rows)
-            )
-            data = payload.encode([b"m" * 9 * rows], rows, [payload.Run(1, n % 2, base, rows, 0, items)], (), (), b"")
-            kind = EntryType.MESSAGES
-        entry = make_entry(
-            tail, term=term, entry_type=kind, payload=data, timestamp_ms=START_MS + n, group_id=GROUP,
-            segment_size=SEGMENT_SIZE,
-        )  # fmt: skip
-        tail = tail_after(tail, entry)
-        entries.append(entry)
-    return entries
-
-
-class Clock:
-    """Time that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def wall_ms(self) -> int:
-        return START_MS + self.now_ms
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_s(self) -> float:
-        return self.now_ms / 1000
 
 
 class Place:
@@ -101,7 +59,7 @@ class Place:
         """Appends entries durably and applies the first `apply` of them (None: all)."""
         if parts.directory.hard_state_store.load().term < term:
             parts.directory.hard_state_store.save(HardState(term, NodeId(1), 0))
-        entries = entries_after(parts.directory.log.tail, count, term=term)
+        entries = entries_after(parts.directory.log.tail, count, segment_size=SEGMENT_SIZE, term=term)
         parts.directory.log.append(entries)
         replay(parts, None if apply is None else entries[0].index + apply)
         return entries

@@ -10,6 +10,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from node_kit import START_MS, Clock
 from prometheus_client import CollectorRegistry
 
 from cluster.alarms import Alarms
@@ -30,23 +31,8 @@ from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
 from statemachine.memory_kv import ROWS_FILE, MemoryKV
 
-START_MS = 1_700_000_000_000
 DATA = Path("/data")
 SEGMENT = 64 << 10
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def wall_ms(self) -> int:
-        return START_MS + self.now_ms
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_s(self) -> float:
-        return self.now_ms / 1000
 
 
 class Core:

@@ -1,0 +1,51 @@
+"""What tests of a node without a network share: entries for its log, and time that stands still."""
+
+from __future__ import annotations
+
+from raftlog.frame import make_entry, tail_after
+from raftlog.types import Entry, EntryType, LogTail
+from statemachine import commands, payload
+
+GROUP = 1
+START_MS = 1_700_000_000_000
+ROWS = 8
+"""Messages of an entry."""
+
+
+def entries_after(tail: LogTail, count: int, *, segment_size: int, term: int = 1) -> list[Entry]:
+    """`count` entries that follow: a topic first, then messages of its two queues, about 200 bytes each."""
+    entries = []
+    for _ in range(count):
+        number = tail.index + 1
+        if number <= 1:
+            kind, data = EntryType.COMMAND, commands.pack([["create_topic", {"name": "t"}, False]])
+        else:
+            base = (number - 2) // 2 * ROWS
+            items = b"".join(
+                payload.ITEM.pack(tail.end_position + i, 9, number * 31 + i, -5, START_MS + number) for i in range(ROWS)
+            )
+            run = payload.Run(1, number % 2, base, ROWS, 0, items)
+            kind, data = EntryType.MESSAGES, payload.encode([b"m" * 9 * ROWS], ROWS, [run], (), (), b"")
+        entry = make_entry(
+            tail, term=term, entry_type=kind, payload=data, timestamp_ms=START_MS + number, group_id=GROUP,
+            segment_size=segment_size,
+        )  # fmt: skip
+        tail = tail_after(tail, entry)
+        entries.append(entry)
+    return entries
+
+
+class Clock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def wall_ms(self) -> int:
+        return START_MS + self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_s(self) -> float:
+        return self.now_ms / 1000
