@@ -66,7 +66,7 @@ class OwnClient:
         path = self._paths.get(node.node_id)
         if path is None or path.closed:
             path = self._paths[node.node_id] = node.connect()
-            path.on_reply = lambda opaque, code, remark, path=path: self._on_reply(path, opaque, code)  # type: ignore[misc]
+            path.on_reply = lambda opaque, code, remark, path=path: self._on_reply(path, opaque, code)
         return path
 
     def _again(self, message: Sent, opaque: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,23 +15,8 @@ from raftlog.types import Role
 OK, UNKNOWN, REFUSED, ILLEGAL = 0, 1, 14, 13
 ASYNC = {"modes.flush_disk_type": "ASYNC_FLUSH"}
 WEAKEST = {**ASYNC, "modes.broker_role": "ASYNC_MASTER"}
+SEED = 5
 POOL = {**WEAKEST, "modes.transient_store_pool_enable": True}
-
-
-@pytest.fixture
-def sim_of() -> Iterator[Any]:
-    """Makes a cluster with topic T; closed after the test."""
-    made: list[SimCluster] = []
-
-    def make(**overrides: Any) -> SimCluster:
-        sim = SimCluster(int(os.environ.get("SIM_SEED", "5")), **overrides)
-        made.append(sim.__enter__())
-        sim.create_topic("T")
-        return sim
-
-    yield make
-    for sim in made:
-        sim.__exit__()
 
 
 def level(name: str) -> str:

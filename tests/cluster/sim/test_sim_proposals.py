@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -15,22 +14,7 @@ from raftlog.types import EntryType, Role
 from statemachine.commands import DELETE_TOPIC, PUT_GROUP
 
 OK, UNKNOWN, REFUSED, NO_TOPIC = 0, 1, 14, 17
-
-
-@pytest.fixture
-def sim_of() -> Any:
-    """Makes a cluster with topic T; closed after the test."""
-    made: list[SimCluster] = []
-
-    def make(**overrides: Any) -> SimCluster:
-        sim = SimCluster(int(os.environ.get("SIM_SEED", "11")), **overrides)
-        made.append(sim.__enter__())
-        sim.create_topic("T")
-        return sim
-
-    yield make
-    for sim in made:
-        sim.__exit__()
+SEED = 11
 
 
 def hold_disks(nodes: list[SimNode]) -> None:
@@ -246,7 +230,7 @@ def test_an_older_no_op_does_not_open_writes(sim_of: Any) -> None:
         sim.loop.run_for(0.1)
         source.raw.transfer_leadership(to.node_id)
         source.driver.wake()
-        sim.loop.run_until(lambda to=to: to.raw.role is Role.LEADER, 10)  # type: ignore[misc]
+        sim.loop.run_until(lambda to=to: to.raw.role is Role.LEADER, 10)
     sim.loop.run_until(lambda: target.raw.commit_index == target.raw.last_index, 5)
     backlog = target.apply._jobs
     own = next(at for at, job in enumerate(backlog) if job[-1].term == target.raw.term)
