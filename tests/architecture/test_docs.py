@@ -211,6 +211,7 @@ def check_command(line: str) -> str | None:
     context = click.Context(cli)
     for word in match[1].split():
         if word.startswith("--"):
+            assert command is not None
             known = [option for param in command.get_params(context) for option in param.opts]
             if word.partition("=")[0] not in known:
                 return f"{line}: no option {word}"

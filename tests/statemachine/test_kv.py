@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -123,7 +124,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[KV]:
 @settings(max_examples=120, deadline=None)
 @given(log=st.lists(batches, max_size=6), ranges=st.lists(st.tuples(keys, keys), max_size=5))
 def test_any_batches_match_a_dict(
-    shared: KV, log: list[list[tuple[str, tuple[str, ...]]]], ranges: list[tuple[bytes, bytes]]
+    shared: KV, log: list[list[tuple[str, tuple[Any, ...]]]], ranges: list[tuple[bytes, bytes]]
 ) -> None:
     empty(shared)
     model: dict[str, dict[bytes, bytes]] = {name: {} for name in FAMILIES}

@@ -113,7 +113,7 @@ def test_a_scan_that_meets_damage_raises_instead_of_ending(tmp_path: Path) -> No
     kv = damaged_table(tmp_path / "db")
     told: list[KVCorruptError] = []
     kv.on_corruption = told.append
-    seen = []
+    seen: list[tuple[bytes, bytes]] = []
     with pytest.raises(KVCorruptError, match="checksum"):
         seen.extend(kv.scan(CQ, b"", b"\xff" * 8))
     with pytest.raises(KVCorruptError, match="checksum"):

@@ -79,10 +79,13 @@ def test_lost_changed_and_swapped_rows_change_the_sum() -> None:
     whole = sums.count(kv)
     for first, second in ((0, 1), (5, 30), (38, 39)):
         a, b = bytes([first]) * 16, bytes([second]) * 16
-        for changed in ({a: None}, {a: rows[b]}, {a: rows[b], b: rows[a]}, {a: rows[a][:-1]}):
+        changes: list[dict[bytes, bytes | None]] = [
+            {a: None}, {a: rows[b]}, {a: rows[b], b: rows[a]}, {a: rows[a][:-1]}
+        ]  # fmt: skip
+        for changed in changes:
             batch = Batch()
-            for key, value in changed.items():
-                batch.delete(CQ, key) if value is None else batch.put(CQ, key, value)
+            for key, row in changed.items():
+                batch.delete(CQ, key) if row is None else batch.put(CQ, key, row)
             kv.write(batch)
             assert sums.count(kv)[CQ] != whole[CQ]
             batch = Batch()

@@ -21,7 +21,7 @@ from cluster.local_init import check_data_dirs, create_data_dirs
 from cluster.local_layout import NodeRecord
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.layout import lock_directory
-from raftlog.storage.node_dir import open_node_dir
+from raftlog.storage.node_dir import create_node_dir, open_node_dir
 
 
 def make(folder: Path, count: int = 3) -> list[NodeRecord]:
@@ -91,7 +91,7 @@ def test_an_empty_directory_beside_filled_ones_is_refused(tmp_path: Path) -> Non
 
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = make(tmp_path)
-    real, calls = local_init.create_node_dir, []
+    real, calls = create_node_dir, []
 
     def fail_second(*arguments: object) -> None:
         calls.append(arguments)

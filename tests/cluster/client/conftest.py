@@ -314,11 +314,11 @@ class FakeConnection(asyncio.Protocol):
                 self.reply(opaque, 17, remark="no such topic")
                 return
             queues = len(cluster.queues.get(topic, range(8)))
-            data = [{"brokerName": "raft", "perm": 4, "readQueueNums": queues, "writeQueueNums": queues}]
+            rows = [{"brokerName": "raft", "perm": 4, "readQueueNums": queues, "writeQueueNums": queues}]
             for n in cluster.nodes:
                 name = f"raft-{n.number + 1}"
-                data.append({"brokerName": name, "perm": 2, "readQueueNums": 0, "writeQueueNums": queues})
-            self.reply(opaque, body=json.dumps({"brokerDatas": [], "queueDatas": data}).encode())
+                rows.append({"brokerName": name, "perm": 2, "readQueueNums": 0, "writeQueueNums": queues})
+            self.reply(opaque, body=json.dumps({"brokerDatas": [], "queueDatas": rows}).encode())
         elif code == RequestCode.HEART_BEAT:
             beat = json.loads(body)
             for consumer in beat["consumerDataSet"]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.client import Failed, NotFound, Refused, Unknown, Unreachable, aconnect
+from cluster.client.errors import RaftMQError
 
 
 def sequences(fake: Any) -> list[int]:
@@ -78,7 +79,7 @@ async def test_missing_topic_without_auto_create_is_not_found(fake: Any) -> None
     ],
 )
 async def test_a_no_at_once_is_final_and_not_repeated(
-    fake: Any, step: Any, code: int, remark: str, error: type
+    fake: Any, step: Any, code: int, remark: str, error: type[RaftMQError]
 ) -> None:
     fake.create("orders")
     fake.nodes[0].steps.append(step(store=False, code=code, remark=remark))
@@ -131,7 +132,7 @@ async def test_a_no_after_a_lost_answer_is_unknown(fake: Any, step: Any, code: i
     [((False, 14, "no leader", False), Refused), ((False, 2, "busy", False), Refused),
      ((False, 1, "[UNKNOWN]", False), Unknown), ((False, None, None, False), Unknown)],
 )  # fmt: skip
-async def test_the_deadline_gives_what_is_known(fake: Any, step: Any, answer: Any, error: type) -> None:
+async def test_the_deadline_gives_what_is_known(fake: Any, step: Any, answer: Any, error: type[RaftMQError]) -> None:
     fake.create("orders", 1)
     fake.nodes[0].on_send = lambda _: step(*answer)
     async with aconnect(fake.servers) as mq, mq.producer(timeout_s=0.4, attempt_timeout_s=0.1) as p:

@@ -265,7 +265,9 @@ class SimNode:
         """Every message of the topic as this node would serve it, read back from its own log."""
         config = self.state.topics.get(topic)
         found: list[bytes] = []
-        for queue_id in range(max(config.read_queues, config.write_queues) if config else 0):
+        if config is None:
+            return found
+        for queue_id in range(config.queues):
             end = self.state.max_offset(config.id, queue_id)
             items = self.state.fetch(config.id, queue_id, 0, end)
             assert len(items) == end, f"node {self.node_id}: {len(items)} of {end} rows in queue {queue_id}"

@@ -20,7 +20,7 @@ ODD: list[Any] = [None, -1, 1 << 70, 0.5, True, "", "x", [], [[]], [1, 2], {}, {
 
 
 def everything() -> list[Op]:
-    place = {"group": "g", "topic": "t", "queue_id": 0}
+    place: dict[str, Any] = {"group": "g", "topic": "t", "queue_id": 0}
     script = Script().did("phase", name="quiet").did("leader", node=1, term=1)
     script.send("a", 0, producer="p").send("b", 1, producer="p").unsure("send", topic="t", id="u")
     script.did("rebalance", consumer="c", group="g", queues=[["t", 0]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from jepsen_like.history import Op
 
 OFFSETS = Workload("offsets", ("offsets",))
 BOTH = Workload("offsets", ("offsets", "linearizable"))
-PLACE = {"group": "g", "topic": "t", "queue_id": 0}
+PLACE: dict[str, Any] = {"group": "g", "topic": "t", "queue_id": 0}
 
 
 class Offsets(Script):
@@ -108,7 +109,8 @@ def test_the_fast_passes_raise_no_false_alarm() -> None:
     caught = 0
     for seed in range(150):
         rng = random.Random(seed)
-        script, open_ops = Offsets(), []
+        script = Offsets()
+        open_ops: list[Op] = []
         for _ in range(12):
             if open_ops and rng.random() < 0.5:
                 op = open_ops.pop(rng.randrange(len(open_ops)))
@@ -129,7 +131,7 @@ def test_the_fast_passes_raise_no_false_alarm() -> None:
 
 def test_a_commit_beyond_what_was_read() -> None:
     rows = ((0, "a"), (1, "b"))
-    reader = {"group": "g", "end": False}
+    reader: dict[str, Any] = {"group": "g", "end": False}
     read = Script().sent("a", "b", "c").poll("c1", 0, *rows, **reader)
     assert check(read.did("commit_offset", **PLACE, offset=2).ops, OFFSETS).outcome == "valid"
     assert check(read.did("commit_offset", **PLACE, offset=3).ops, OFFSETS).counts == {"commit-beyond-read": 1}

@@ -21,7 +21,7 @@ def brute_force(calls: Sequence[Call], state: object = None) -> bool:
         return True
     for call in calls:
         if all(other.completed >= call.invoked for other in known if other is not call):
-            moved = step(state, call)  # type: ignore[arg-type]
+            moved = step(state, call)
             if not isinstance(moved, Impossible) and brute_force([c for c in calls if c is not call], moved):
                 return True
     return False
@@ -73,11 +73,11 @@ def test_drawn_histories_are_of_both_kinds() -> None:
 
 
 def put(begin: int, end: int, value: object) -> Call:
-    return Call(begin, end, "put", value, None)  # type: ignore[arg-type]
+    return Call(begin, end, "put", value, None)
 
 
 def get(begin: int, end: int, value: object) -> Call:
-    return Call(begin, end, "get", None, value)  # type: ignore[arg-type]
+    return Call(begin, end, "get", None, value)
 
 
 def cas(begin: int, end: int, old: object, new: object, swapped: bool | None) -> Call:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from jepsen_like.seeded_bugs import gate, recorded
-from jepsen_like.seeded_bugs.catalogue import Bug, load_all
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
 from jepsen_like.seeded_bugs.gate import Standing
 from jepsen_like.seeded_bugs.matrix import Row
@@ -72,7 +72,7 @@ def test_a_kill_of_today_goes_before_a_recorded_rate() -> None:
 def test_the_line_of_a_bug_is_where_it_differs() -> None:
     bug = next(bug for bug in BUGS if bug.id == "C11")
     file, line = gate.line_of(bug)
-    text = (Path(gate.SOURCE_ROOT) / file).read_text().splitlines()
+    text = (Path(SOURCE_ROOT) / file).read_text().splitlines()
     assert "return" in text[line - 1], "a majority is computed there"
 
 

@@ -105,8 +105,9 @@ class Disk:
         log.append(more)
         self.fs.crash(3)
         log = self.open()
-        (damaged,) = log.damage.ranges or (log.find_damage(0, 12),)
-        log.repair(damaged, self.raw(first, last))
+        found = log.damage.ranges[0] if log.damage.ranges else log.find_damage(0, 12)
+        assert found is not None
+        log.repair(found, self.raw(first, last))
         assert not log.damage
         self.fs.crash(4)
         log = self.open()

@@ -58,7 +58,8 @@ def test_a_failed_log_refuses_everything(new_log: NewLog, frames: Frames) -> Non
     with pytest.raises(StorageError, match=r"syncing /data/log/0{20}\.seg failed: Input/output error"):
         log.append(entries[2:])
     calls = fs.calls
-    for refused in (lambda: log.append(entries[2:]), log.write_idle_mark):
+    refusals: list[Callable[[], object]] = [lambda: log.append(entries[2:]), log.write_idle_mark]
+    for refused in refusals:
         with pytest.raises(StorageError, match="Input/output error"):
             refused()
     log.close(clean=True)

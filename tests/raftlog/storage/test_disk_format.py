@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -211,7 +212,7 @@ def test_segment_of_another_group_or_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"segment_size": 100}, {"voters": ()}, {"voters": (Voter(NodeId(0), NODE),)}])
-def test_genesis_that_no_cluster_can_be_made_of(bad: dict[str, object]) -> None:
+def test_genesis_that_no_cluster_can_be_made_of(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"segment_size|voter ids"):
         genesis_format.encode(genesis()._replace(**bad))
 

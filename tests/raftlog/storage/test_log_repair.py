@@ -177,7 +177,11 @@ def crash_cases(replica: Replica) -> Iterator[tuple[str, Callable[[Replica], Non
     """(name, what is done to the disk, first and last damaged entry) of each kind of repair."""
 
     def rot(*indexes: int) -> Callable[[Replica], None]:
-        return lambda victim: [victim.rot(index, 8) for index in indexes] and None
+        def do(victim: Replica) -> None:
+            for index in indexes:
+                victim.rot(index, 8)
+
+        return do
 
     def remove(*numbers: int) -> Callable[[Replica], None]:
         def do(victim: Replica) -> None:

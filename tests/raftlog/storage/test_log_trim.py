@@ -53,8 +53,9 @@ class Trimmed:
         assert self.log.remove_files(self.log.trim(self.bases[number])) == number
 
     def open(self) -> SegmentedLog:
-        self.log = SegmentedLog.open(self.fs, DATA, group_id=GROUP, now_ms=77)
-        return self.log
+        log = SegmentedLog.open(self.fs, DATA, group_id=GROUP, now_ms=77)
+        self.log = log
+        return log
 
     def files(self) -> list[int]:
         return [int(name[:20]) for name in self.fs.listdir(LOG) if name.endswith(".seg")]
@@ -89,13 +90,14 @@ class Trimmed:
         assert log.position_of(first) == log.first_position
         if first:
             below = self.entries[first - 1]
-            for read in (
+            readings: list[Callable[[], object]] = [
                 lambda: log.read_entries(below.index, count, 1 << 30),
                 lambda: log.read_at(below.position, below.size),
                 lambda: log.read_raw(below.position, 1),
                 lambda: log.position_of(below.index),
                 lambda: log.segment_at(below.position),
-            ):
+            ]
+            for read in readings:
                 with pytest.raises(OutOfRangeError):
                     read()
             assert log.find_damage(0, first) is None

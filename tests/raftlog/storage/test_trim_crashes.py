@@ -152,7 +152,7 @@ def test_files_removed_before_FIRST_says_so_are_missed(
     """The harness itself."""
 
     def remove_files(self: Any, paths: list[Path]) -> int:
-        removed = sum(self._unlink(path) for path in sorted(paths))
+        removed: int = sum(self._unlink(path) for path in sorted(paths))
         self._fs.fsync_dir(self._log)
         self._save_first(lower=False)
         return removed

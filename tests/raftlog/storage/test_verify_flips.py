@@ -227,6 +227,17 @@ def test_what_is_missing_or_lies_is_found(small: Made) -> None:
         index.offsets[1] += 1
         fs.damage(sealed, 0, b"".join(encode_index(index, head.tail, GROUP)))
 
+    def no_segments(fs: MemoryFileSystem) -> None:
+        for base in bases:
+            fs.unlink(log / layout.segment_name(base))
+
+    def damaged(path: Path, *offsets: int) -> Callable[[MemoryFileSystem], None]:
+        def do(fs: MemoryFileSystem) -> None:
+            for offset in offsets:
+                fs.damage(path, offset, b"??")
+
+        return do
+
     cases: list[tuple[Callable[[MemoryFileSystem], object], str, Severity]] = [
         (lying_sidecar, "sidecar", Severity.NOTE),
         (lambda fs: fs.unlink(sealed), "sidecar", Severity.NOTE),
@@ -235,10 +246,10 @@ def test_what_is_missing_or_lies_is_found(small: Made) -> None:
         (lambda fs: fs.unlink(DATA / "hard_state"), "hard state", Severity.FATAL),
         (lambda fs: fs.unlink(DATA / "IDENTITY"), "identity", Severity.FATAL),
         (lambda fs: fs.unlink(DATA / "GENESIS"), "genesis copy", Severity.NOTE),
-        (lambda fs: [fs.unlink(log / layout.segment_name(base)) for base in bases], "segment file", Severity.FATAL),
-        (lambda fs: [fs.damage(DATA / "hard_state", at + 20, b"??") for at in (0, 4096)], "hard state", Severity.FATAL),
+        (no_segments, "segment file", Severity.FATAL),
+        (damaged(DATA / "hard_state", 20, 4096 + 20), "hard state", Severity.FATAL),
         (
-            lambda fs: [fs.damage(log / layout.segment_name(bases[-1]), at + 20, b"??") for at in MARK_OFFSETS],
+            damaged(log / layout.segment_name(bases[-1]), *(at + 20 for at in MARK_OFFSETS)),
             "sync mark", Severity.NOTE if small.clean else Severity.REPAIRABLE,
         ),
         (
