@@ -24,6 +24,8 @@ _LEARNERS_MAX = 2
 _LEAVES_WITHIN_TICKS = 40
 _INSTALLS_WITHIN_TICKS = 4
 _BACKFILLS_WITHIN_TICKS = 6
+_ALONE_WITH_ITS_REMOVAL = 0.5
+"""Share of the leaders that remove themselves and are cut off before anybody hears of it."""
 
 
 class Churn:
@@ -33,6 +35,8 @@ class Churn:
         self.faults = faults
         self.world: World = faults.world
         self.rng = random.Random(f"{self.world.seed}/churn")
+        self.corners = random.Random(f"{self.world.seed}/churn/corners")
+        """Apart, so that it moves nothing else of a run."""
         knobs = self.world.knobs
         self.kinds = [self._change] * (3 * knobs.changes) + [self._trim] * (2 * knobs.trims)
         self.joined = 0
@@ -78,6 +82,8 @@ class Churn:
             return
         if raw.raft.id not in new.voter_ids:
             self.world.seen["leader removes itself"] += 1
+            if self.corners.random() < _ALONE_WITH_ITS_REMOVAL:
+                self.faults.isolate(leader, self._soon(3 * raw.raft.config.election_ticks))
 
     def _next_members(self, leader: Member) -> Membership | None:
         members = leader.raw.membership

@@ -162,6 +162,7 @@ def quiescent_failover(world: World) -> None:
     world.on_role.remove(on_role)
     if not answered:
         raise Violation("quiescent-failover", f"a read at the new leader is not answered within {_READ_TICKS} ticks")
+    _ask_among_learners(world, leader)
     world.network.heal()
     world.start(leader)
 
@@ -172,8 +173,11 @@ def _stands_a_loss(world: World) -> bool:
 
 
 def _cut_off(world: World, leader: Member) -> None:
-    """Check-quorum: a leader that hears nobody steps down within two election timeouts. Raises "stale-leader"."""
-    world.network.cut(world.links_of([leader.id]))
+    """Check-quorum: a leader that hears learners at most steps down within two election timeouts.
+
+    Raises "stale-leader".
+    """
+    world.network.cut(world.links_of([leader.id, *world.newest.learner_ids]))
     if not world.knobs.raft["check_quorum"]:
         return
     _client_writes(world, leader)  # nobody will acknowledge them
@@ -181,7 +185,21 @@ def _cut_off(world: World, leader: Member) -> None:
     term = leader.raw.term
 
     if not world.run_until(lambda: not _leads(leader, term), world.now + ticks * world.tick_us[leader.id]):
-        raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from everyone")
+        raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from all voters")
+
+
+def _ask_among_learners(world: World, deposed: Member) -> None:
+    """A leader that only learners hear must not answer a read once others have written. Raises "stale-read"."""
+    successor = world.leader()
+    if successor is None or successor is deposed:
+        return
+    if not world.newest.learner_ids or not _leads(deposed, deposed.raw.term):
+        return
+    written = set(_client_writes(world, successor))
+    world.run_until(lambda: world.history.acked.keys() >= written, world.now + _READ_TICKS * TICK_US)
+    if _leads(deposed, deposed.raw.term):
+        world.ask_read(deposed)
+        world.run_until(lambda: False, world.now + int(world.knobs.raft["election_ticks"]) * TICK_US)
 
 
 def _leads(leader: Member, term: int) -> bool:
