@@ -48,6 +48,8 @@ def witness_M01() -> None:
     entry_id = EntryId(2, 5)
     early.written(NodeId(1), entry_id)
     assert not early._reached(Stage.QUORUM_WRITTEN, entry_id, raw)
+    early.written(NodeId(3), EntryId(2, 4))
+    assert not early._reached(Stage.QUORUM_WRITTEN, entry_id, raw), "node 3 has all but the last"
     early.written(NodeId(3), entry_id)
     assert early._reached(Stage.QUORUM_WRITTEN, entry_id, raw)
 

@@ -55,7 +55,8 @@ class Place:
 
 def witness_T01() -> None:
     place = Place()
-    place.write(40)
+    place.write(30)
+    place.write(10, term=2)
     assert place.trim(4) == place.log.first_position
 
 
@@ -63,6 +64,9 @@ def witness_T02() -> None:
     place = Place()
     place.write(40)
     place.trim(4)
+    place.write(40, term=2)
+    place.trim(12)
+    assert place.log.previous.term == 2
     place.again()
     assert not place.log.damage.ranges
 
@@ -75,12 +79,15 @@ def witness_T03() -> None:
     assert log.read_entries(log.first_index, log.first_index + 1, 1)[0].position == log.first_position
 
 
-def installing() -> tuple[Place, Place, LogBuild]:
-    """A peer, a node that was away, and the log that it builds of the peer's."""
+def installing(*, trimmed: int = 0) -> tuple[Place, Place, LogBuild]:
+    """A peer, a node that was away, of whose log `trimmed` files are gone, and the log that it builds of the peer's:
+    it begins in term 2 and ends in term 3."""
     peer, away = Place(), Place()
-    away.write(5)
-    peer.write(5)
+    for each in (peer, away):
+        each.write(20)
+    away.trim(trimmed)
     peer.write(40, term=2)
+    peer.write(1, term=3)
     log = peer.log
     build = LogBuild.begin(away.fs, DATA, 1, log.segment_at(log.tail.end_position - 1).previous)
     build.append_raw(log.read_raw(build.next_position, 1 << 20))
@@ -90,6 +97,7 @@ def installing() -> tuple[Place, Place, LogBuild]:
 def witness_T04() -> None:
     peer, away, build = installing()
     tail = peer.log.tail
+    assert (build.previous.term, tail.term) == (2, 3)
     build.commit("c", tail.index, tail.header_crc)
     away.again()
     assert away.log.tail == tail
@@ -119,6 +127,6 @@ def witness_T06() -> None:
 
 
 def witness_T07() -> None:
-    _, away, _ = installing()
+    _, away, _ = installing(trimmed=2)
     away.again()
-    assert away.log.tail.index == 5
+    assert away.log.tail.index == 20
