@@ -18,16 +18,17 @@ def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     machine, one_side, which = nemesis.some(rng), rng.random() < 0.5, rng.choice(("all", "dialled", "one"))
     if machine is None:
         return
-    others = [host for host in nemesis.hosts() if host != machine.host]
-    if rng.random() < 0.3 or not others:
-        others = nemesis.clients
+    hosts = nemesis.clients if rng.random() < 0.3 else nemesis.hosts()
+    others = [host for host in hosts if nemesis.network.dialled(machine.host, host)]
+    if not others:
+        return
     other = rng.choice(others)
     found = nemesis.network.dialled(machine.host, other)
     if which == "dialled":
-        dialler = rng.choice([machine.host, other])
+        dialler = rng.choice(found).own[0]
         found = [connection for connection in found if connection.own[0] == dialler]
     elif which == "one":
-        found = rng.sample(found, min(1, len(found)))
+        found = [rng.choice(found)]
     nemesis.network.forget(found, told=machine.host if one_side else None)
     nemesis.monitor.sometimes["connections forgotten by the network"] += len(found)
     heard = f"{machine.host} is told" if one_side else "nobody is told"
