@@ -66,13 +66,14 @@ def witness_G02() -> None:
 
 
 def witness_G03() -> None:
-    """A queue begins with its first message at or above the position."""
+    """A queue begins with its first message at or above the position, in what is left of a block, too."""
     log = Log()
     log.store(64)
-    second = log.store(64)
-    log.store(128)
-    log.trim(second)
-    assert applied(log).min_offset(1, 0) == 64
+    log.trim(log.store(64))
+    third = log.store(64)
+    log.store(64)
+    log.trim(third)
+    assert applied(log).min_offset(1, 0) == 128
 
 
 def witness_G04() -> None:
@@ -114,7 +115,9 @@ def witness_G07() -> None:
     """A block that closes when its beginning is trimmed holds each message at its offset."""
     log = Log()
     log.store(100)
-    log.trim(log.store(100))
+    log.trim(log.store(10))
+    for _ in range(45):
+        log.store(2)
     log.store(56)
     state = applied(log)
     assert [item.queue_offset for item in state.fetch(1, 0, 100, 156)] == list(range(100, 256))
