@@ -20,13 +20,16 @@ class Fired(NamedTuple):
 
 
 NOBODY = Fired(None, "")
+SEEN_BY_CLIENTS = frozenset({"lost-ack", "stale-read", "no-progress", "quiescent-failover"})
+"""Checkers of schedules of the core that look at answers alone. `expect` of a schedule may look at anything."""
 
 
 class Engine(Protocol):
     """Runs whatever packages are imported; the exceptions of mutated code come through."""
 
-    def play(self, schedule: str, named: Collection[str]) -> Fired:
-        """Plays a schedule. If several checkers fire, one of those `named` is told."""
+    def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
+        """Plays a schedule. If several checkers fire, one of those `named` is told. `black_box`: only what clients see
+        may fire."""
 
     def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
         """Runs a random seed."""
@@ -35,15 +38,16 @@ class Engine(Protocol):
 class Core:
     """`jepsen_like.core_sim`: the Raft core alone."""
 
-    def play(self, schedule: str, named: Collection[str]) -> Fired:
+    def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
         """See Engine."""
         from jepsen_like.core_sim.stage import Stage
         from jepsen_like.core_sim.violation import Violation
 
         try:
-            Stage().play(schedule)
+            Stage(black_box=black_box).play(schedule)
         except Violation as violation:
-            return Fired(violation.checker, violation.detail)
+            if not black_box or violation.checker in SEEN_BY_CLIENTS:
+                return Fired(violation.checker, violation.detail)
         return NOBODY
 
     def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
@@ -56,11 +60,11 @@ class Core:
 class Full:
     """`jepsen_like.sim`: full nodes and clients."""
 
-    def play(self, schedule: str, named: Collection[str]) -> Fired:
+    def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
         """See Engine."""
         from jepsen_like.sim.stage import play
 
-        return _fired(play(schedule), named)
+        return _fired(play(schedule, black_box=black_box), named)
 
     def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
         """See Engine."""

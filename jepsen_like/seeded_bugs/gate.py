@@ -7,10 +7,10 @@ Of those that count, shares must be found by random seeds and by what clients se
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jepsen_like.seeded_bugs import classics
 from jepsen_like.seeded_bugs.calm import CALM_MAX
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, patched
 from jepsen_like.seeded_bugs.matrix import Row
@@ -18,11 +18,6 @@ from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, Found, Recorded
 
 COUNT_MIN, SOURCED_MIN = 50, 40
 RANDOM_MIN, BLACK_BOX_MIN = 0.8, 2 / 3
-
-_SOURCE = re.compile(
-    r"#\d|\b(19|20)\d\d\b|[Pp]aper|[Tt]hesis|etcd|hashicorp|tikv|dledger|camunda|Redis-Raft|Jepsen|CWE"
-)
-"""An issue of another system, a paper, a thesis, a study: not something that was thought of here."""
 
 
 class Standing(NamedTuple):
@@ -32,11 +27,14 @@ class Standing(NamedTuple):
     line: tuple[str, int]
     """File and line of its first edit."""
     sourced: bool
-    """Its pedigree names a source elsewhere."""
+    """It is one of the classical bugs (classics.py)."""
     lacks: tuple[str, ...]
     """Columns that it does not fulfil; empty: it counts."""
     random: Found | None
     black_box: Found | None
+    """By random seeds."""
+    clients: str | None
+    """Who fires in its schedule if only what clients see may."""
     calm: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,6 +54,7 @@ def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, R
     """In the order given. A rate that was measured now goes before a recorded one."""
     found: list[Standing] = []
     taken: dict[tuple[str, int], str] = {}
+    classical = classics.planted()
     for bug, row in zip(bugs, rows, strict=True):
         known, line = recorded.get(bug.id, NOTHING), line_of(bug)
         lacks = _lacks(row, known)
@@ -64,8 +63,8 @@ def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, R
         if not lacks:
             taken[line] = bug.id
         random = Found(row.kills, row.seeds) if row.kills or known.random is None else known.random
-        sourced = _SOURCE.search(bug.pedigree) is not None
-        found.append(Standing(bug.id, line, sourced, lacks, random, known.black_box, known.calm))
+        sourced = bug.id in classical
+        found.append(Standing(bug.id, line, sourced, lacks, random, known.black_box, row.clients, known.calm))
     return found
 
 
@@ -94,13 +93,13 @@ def conditions(found: Sequence[Standing]) -> list[Condition]:
     count = len(good)
     lines = len({standing.line for standing in good})
     sourced = sum(standing.sourced for standing in good)
-    random = sum(standing.random is not None and standing.random.kills > 0 for standing in good)
-    clients = sum(standing.black_box is not None and standing.black_box.kills > 0 for standing in good)
+    random = sum(_kills(standing.random) > 0 for standing in good)
+    clients = sum(bool(standing.clients) or _kills(standing.black_box) > 0 for standing in good)
     calm = sum(bool(standing.calm) for standing in found)
     unknown = sum(standing.calm is None for standing in good)
     told = (
         f"{count} of {len(found)} bugs fulfil every column, on {lines} different lines; {COUNT_MIN} wanted",
-        f"{sourced} of them have a pedigree elsewhere; {SOURCED_MIN} wanted",
+        f"{sourced} of them are of the classical list; {SOURCED_MIN} wanted",
         f"{random} of them die in random seeds, {_percent(random, count)}; {RANDOM_MIN:.0%} wanted",
         f"{clients} of them die by what clients see alone, {_percent(clients, count)}; two thirds wanted",
         f"{calm} of all die in a calm run, {unknown} were not measured; at most {CALM_MAX} may",
@@ -115,13 +114,21 @@ def conditions(found: Sequence[Standing]) -> list[Condition]:
     return list(map(Condition, held, told))
 
 
+def _kills(found: Found | None) -> int:
+    return 0 if found is None else found.kills
+
+
 def _percent(part: int, count: int) -> str:
     return f"{part / count:.0%}" if count else "0%"
 
 
 def lines(found: Sequence[Standing], *, judged: bool) -> list[str]:
     """The recorded columns and what each bug lacks; if `judged`, the gate as well."""
-    told = ["", "bug   random        black box     calm                what it lacks", *map(_line, found)]
+    told = [
+        "",
+        "bug   random        black box     clients             calm                what it lacks",
+        *map(_line, found),
+    ]
     if judged:
         told += [
             "",
@@ -133,7 +140,8 @@ def lines(found: Sequence[Standing], *, judged: bool) -> list[str]:
 def _line(standing: Standing) -> str:
     calm = "not measured" if standing.calm is None else standing.calm or "-"
     return (
-        f"{standing.name:5} {_rate(standing.random):13} {_rate(standing.black_box):13} {calm:19} "
+        f"{standing.name:5} {_rate(standing.random):13} {_rate(standing.black_box):13} "
+        f"{standing.clients or '-':19} {calm:19} "
         f"{'; '.join(standing.lacks) or '-'}"
     )
 

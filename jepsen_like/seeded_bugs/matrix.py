@@ -37,6 +37,8 @@ class Row(NamedTuple):
     """Who fired in the schedule, else in the first killing seed."""
     scheduled: bool
     """The schedule kills it."""
+    clients: str | None
+    """Who fires in the schedule if only what clients see may."""
     seed: int | None
     """First killing seed of the random search."""
     seeds: int
@@ -109,7 +111,7 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     found = run_in_copy(bug, request)
     if "failed" in found:
         return Row(
-            bug.id, bug.title, bug.engine, False, None, False, None, 0, 0, 0.0, time.monotonic() - started, 0.0,
+            bug.id, bug.title, bug.engine, False, None, False, None, None, 0, 0, 0.0, time.monotonic() - started, 0.0,
             f"the worker failed: {found['failed']}",
         )  # fmt: skip
     (played,) = found["schedules"]
@@ -121,7 +123,8 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     if search["others"]:
         note += f" also: {sorted({name for _, name in search['others']})}"
     return Row(
-        bug.id, bug.title, bug.engine, scheduled or bool(kills), checker, scheduled, kills[0][0] if kills else None,
+        bug.id, bug.title, bug.engine, scheduled or bool(kills), checker, scheduled, played["clients"],
+        kills[0][0] if kills else None,
         search["seeds"], len(kills), 1000 * len(kills) / search["seeds"] if search["seeds"] else 0.0,
         search["first_kill_seconds"] or time.monotonic() - started, found["cpu_seconds"], note,
     )  # fmt: skip
@@ -167,8 +170,8 @@ def _alarms(names: Sequence[str], found: dict[str, Any]) -> list[str]:
     if "failed" in found:
         return [f"the worker failed: {found['failed']}"]
     fired = [
-        f"schedule of {name}: {played['checker']}: {played['detail']}"
+        f"schedule of {name}: {played['checker'] or played['clients']}: {played['detail']}"
         for name, played in zip(names, found["schedules"], strict=True)
-        if played["checker"] is not None
+        if (played["checker"] or played["clients"]) is not None
     ]
     return fired + [f"seed {seed}: {checker}" for seed, checker in (found["search"] or {}).get("others", [])]

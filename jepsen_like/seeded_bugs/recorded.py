@@ -1,6 +1,6 @@
 """What was measured of each bug by longer runs than the matrix: `recorded.toml`, one line per bug.
 
-    C12 = { unit_tests = "pass", calm = "", random = [20, 48], black_box = [0, 260] }
+    C12 = { unit_tests = "pass", calm = "", random = [20, 48], black_box = [0, 260], clients = "lost-ack" }
 
 A field that is absent was not measured. `raftmq sim bugs --unit-tests` and `--calm` measure two of them again and say
 where the record is wrong.
@@ -34,6 +34,8 @@ class Recorded(NamedTuple):
     """By the checkers that the bug names."""
     black_box: Found | None = None
     """By what clients see alone."""
+    clients: str | None = None
+    """Who fires in its schedule if only what clients see may; "" if nobody does."""
 
 
 NOTHING = Recorded()
@@ -46,13 +48,14 @@ def load(path: Path = RECORD) -> dict[str, Recorded]:
 
 def _recorded(name: str, fields: dict[str, Any]) -> Recorded:
     unknown = fields.keys() - set(Recorded._fields)
-    texts = [fields.get("unit_tests"), fields.get("calm")]
+    texts = [fields.get("unit_tests"), fields.get("calm"), fields.get("clients")]
     pairs = [fields.get("random"), fields.get("black_box")]
     if unknown or not all(isinstance(text, str | None) for text in texts):
         raise ValueError(
-            f"{name}: {', '.join(sorted(unknown)) or 'unit_tests, calm'}: {' and '.join(Recorded._fields)}"
+            f"{name}: {', '.join(sorted(unknown)) or 'unit_tests, calm, clients'}: {' and '.join(Recorded._fields)}"
         )
     for pair in pairs:
         if pair is not None and not (len(pair) == 2 and 0 <= pair[0] <= pair[1]):
             raise ValueError(f"{name}: {pair} is not [kills, seeds]")
-    return Recorded(*texts, *(None if pair is None else Found(*pair) for pair in pairs))
+    random, black_box = (None if pair is None else Found(*pair) for pair in pairs)
+    return Recorded(fields.get("unit_tests"), fields.get("calm"), random, black_box, fields.get("clients"))
