@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from jepsen_like.core_sim.calm import run_calm
+from jepsen_like.seeded_bugs import catalogue, recorded
 from jepsen_like.seeded_bugs.calm import CALM_MAX, OPERATIONS, calm_row, calm_rows, fired
 from jepsen_like.seeded_bugs.catalogue import Bug, Edit, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
+from jepsen_like.seeded_bugs.recorded import Recorded
 from jepsen_like.seeded_bugs.unit_tests import folders, outcome, outcomes, requested
 
 BUGS = {bug.id: bug for bug in load_all()}
+_AGREED = """holds one number per voter.\"""
+    ordered = sorted(values)
+    return ordered[(len(ordered) {} 1) // 2]"""
+BLATANT = replace(
+    BUGS["C11b"], id="C00", title="one vote less than a majority commits",
+    edits=(Edit("raftlog/core/quorum.py", _AGREED.format("-"), _AGREED.format("+")),),
+)  # fmt: skip
+"""Not in the catalogue, which holds what unit tests pass."""
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["fault-free", "one crash"])
@@ -34,14 +45,14 @@ def test_an_engine_without_a_calm_run_is_no_crash_of_a_bug() -> None:
 
 
 def test_a_blatant_bug_dies_in_the_calm_run_and_a_subtle_one_does_not() -> None:
-    blatant, subtle = calm_row(BUGS["C11b"]), calm_row(BUGS["C05"])
+    blatant, subtle = calm_row(BLATANT), calm_row(BUGS["C05"])
     assert blatant.fault_free == "majority-durable"
     assert blatant.dies
     assert not subtle.dies, subtle
 
 
 def test_unit_tests_notice_a_blatant_bug_and_pass_a_subtle_one() -> None:
-    blatant, subtle = outcome(BUGS["C11b"]), outcome(BUGS["C05"])
+    blatant, subtle = outcome(BLATANT), outcome(BUGS["C05"])
     assert any("test_story[election]" in name for name in blatant.failed), blatant
     assert not blatant.unnoticed
     assert subtle.unnoticed, subtle
@@ -81,11 +92,13 @@ def test_one_measure_at_a_time() -> None:
     assert "two different measures" in result.output
 
 
-def test_the_calm_measure_as_json() -> None:
-    result = CliRunner().invoke(command, ["--only", "C11b", "--calm", "--json", "--jobs", "1"])
+def test_the_calm_measure_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "load_all", lambda: [BLATANT])
+    monkeypatch.setattr(recorded, "load", lambda: {BLATANT.id: Recorded(calm="majority-durable")})
+    result = CliRunner().invoke(command, ["--only", BLATANT.id, "--calm", "--json", "--jobs", "1"])
     assert result.exit_code == 0
     assert json.loads(result.output) == {
-        "calm": [{"name": "C11b", "fault_free": "majority-durable", "single_crash": "majority-durable"}],
+        "calm": [{"name": BLATANT.id, "fault_free": "majority-durable", "single_crash": "majority-durable"}],
         "dead": 1,
         "allowed": CALM_MAX,
         "not as recorded": [],

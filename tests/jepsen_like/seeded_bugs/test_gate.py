@@ -136,7 +136,8 @@ def test_a_wrong_record_is_an_error(line: str, tmp_path: Path) -> None:
         recorded.load(path)
 
 
-def test_the_matrix_says_what_a_bug_lacks_and_judges_no_part_of_it() -> None:
+def test_the_matrix_says_what_a_bug_lacks_and_judges_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "load", lambda: {"C11b": Recorded("3 fail"), "C01": Recorded(PASS)})
     told = CliRunner().invoke(command, ["--only", "C11b", "--only", "C01", "--seeds", "0"])
     assert told.exit_code == 0, told.output
     lacking = [line for line in told.output.splitlines() if line.startswith("C11b")][-1]
@@ -149,7 +150,7 @@ def test_the_matrix_says_what_a_bug_lacks_and_judges_no_part_of_it() -> None:
 
 
 def test_a_measure_that_is_not_as_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "load", lambda: {"C11b": Recorded(calm="")})
+    monkeypatch.setattr(recorded, "load", lambda: {"C11b": Recorded(calm="majority-durable")})
     told = CliRunner().invoke(command, ["--only", "C11b", "--calm"])
     assert told.exit_code == 1
     assert "recorded otherwise, or not at all, in recorded.toml: C11b" in told.output
