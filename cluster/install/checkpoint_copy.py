@@ -15,7 +15,7 @@ from typing import cast
 from google_crc32c import extend
 
 from cluster.install.asking import Blocking, Fetches, ask
-from cluster.peer.fetch import PAYLOAD_MAX, STATE
+from cluster.peer.fetch import PIECE, STATE
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import Rows, mark_of
 from cluster.recovery.manifest import CheckpointFile, Manifest
@@ -122,7 +122,7 @@ class CheckpointCopy:
         self, peer: NodeId, name: str, file: CheckpointFile, target: File, at: int, crc: int
     ) -> tuple[int, int]:
         while at < file.size:
-            part = await ask(self._client, peer, STATE, ["file", name, file.name, at, PAYLOAD_MAX], TIMEOUT_MS)
+            part = await ask(self._client, peer, STATE, ["file", name, file.name, at, PIECE], TIMEOUT_MS)
             data = part.payload[: file.size - at]
             if not data:
                 break

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cluster.install.asking import Blocking, Fetches, ask
-from cluster.peer.fetch import LOG, PAYLOAD_MAX
+from cluster.peer.fetch import LOG, PIECE
 from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
 
@@ -37,7 +37,7 @@ async def fill(
     while build.next_position < end:
         start = build.tail.end_position
         skip = build.next_position - start
-        piece = await ask(client, peer, LOG, [start, skip, min(PAYLOAD_MAX, end - start - skip)], TIMEOUT_MS)
+        piece = await ask(client, peer, LOG, [start, skip, min(PIECE, end - start - skip)], TIMEOUT_MS)
         if not piece.payload:
             raise FrameError(f"node {peer} gives nothing for position {start + skip}")
         await blocking(build.append_raw, piece.payload)

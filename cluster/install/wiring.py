@@ -55,7 +55,7 @@ class Installs:
         )  # fmt: skip
         self._backfill = Backfill(
             raw, log, fs, directory.path, repairs.client, loop, trim_position=lambda: parts.state.trim_position,
-            applied=lambda: parts.state.applied.index, peers=repairs.peers, alarms=alarms, metrics=metrics,
+            applied=lambda: parts.state.applied.index, peers=repairs.givers, alarms=alarms, metrics=metrics,
             progress=progress, wake=wake,
         )  # fmt: skip
         repairs.server.sources.update(

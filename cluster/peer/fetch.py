@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -32,6 +33,13 @@ logger = logging.getLogger(__name__)
 
 PAYLOAD_MAX = 1 << 20
 """Bytes of one reply."""
+PIECE = 128 << 10
+"""Bytes that a node asks for when nobody waits for them: the giver, the taker and what shares their processors are held
+up by no more at a time."""
+WRITING_SHARE, IDLE_S = 4, 1.0
+"""One part in so many of the bandwidth is given away while something is written, and for so long after."""
+BURST_S = 0.25
+"""What may be saved up, in seconds of the rate: a bucket that was left alone is no licence to flood."""
 REQUESTS_MAX = 4
 """Requests of one peer that are not answered yet; more are refused as BUSY."""
 FIELDS_MAX = 32 << 10
@@ -161,36 +169,52 @@ class FetchLane:
 
 
 class TokenBucket:
-    """Bytes per second, with at most one second's worth saved up."""
+    """Bytes per second, with at most BURST_S's worth saved up."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second
-        self._level = float(bytes_per_second)
+        self._level = bytes_per_second * BURST_S
         self._at = now_s
+
+    def set_rate(self, bytes_per_second: int, now_s: float) -> None:
+        """Of the time from now on."""
+        self._fill(now_s)
+        self._rate = bytes_per_second
 
     def take(self, size: int, now_s: float) -> float:
         """Takes `size` bytes; returns after how many seconds they may be used."""
-        self._level = min(float(self._rate), self._level + (now_s - self._at) * self._rate) - size
-        self._at = now_s
+        self._fill(now_s)
+        self._level -= size
         return max(0.0, -self._level / self._rate)
+
+    def _fill(self, now_s: float) -> None:
+        self._level = min(self._rate * BURST_S, self._level + (now_s - self._at) * self._rate)
+        self._at = now_s
 
 
 class FetchServer:
     """Answers peers. On the loop, but for the sources, which run in the lane."""
 
-    def __init__(self, transport: FrameSender, loop: asyncio.AbstractEventLoop, bytes_per_second: int) -> None:
+    def __init__(
+        self, transport: FrameSender, loop: asyncio.AbstractEventLoop, bytes_per_second: int,
+        last_index: Callable[[], int] = int,
+    ) -> None:  # fmt: skip
+        """`last_index()`: of this node's log. While it grows, peers get one part in WRITING_SHARE of the bandwidth."""
         self.sources: dict[str, Source] = {}
         """what -> source; called in the lane."""
         self.lane = FetchLane(self.sources)
         self.bytes_sent = 0
         self._transport = transport
         self._loop = loop
+        self._bytes_per_second = bytes_per_second
         self._bucket = TokenBucket(bytes_per_second, loop.time())
+        self._last_index = last_index
+        self._known_index, self._grew_s = last_index(), -math.inf
         self._open: Counter[NodeId] = Counter()
 
     def reload(self, bytes_per_second: int) -> None:
         """Another rate from now on."""
-        self._bucket = TokenBucket(bytes_per_second, self._loop.time())
+        self._bytes_per_second = bytes_per_second
 
     def attach(self, runner: LaneRunner[FetchJob]) -> None:
         """Names the runner of `lane`; its completions go to `on_done`."""
@@ -207,12 +231,21 @@ class FetchServer:
 
     def on_done(self, replies: Iterable[FetchReply]) -> None:
         """The lane has answers: each leaves when the bandwidth allows."""
+        now_s = self._loop.time()
+        self._bucket.set_rate(self._rate(now_s), now_s)
         for reply in replies:
-            delay_s = self._bucket.take(len(reply.fetched.payload), self._loop.time())
+            delay_s = self._bucket.take(len(reply.fetched.payload), now_s)
             if delay_s > 0:
                 self._loop.call_later(delay_s, self._finish, reply)
             else:
                 self._finish(reply)
+
+    def _rate(self, now_s: float) -> int:
+        """Whoever writes is not to wait for old bytes; while nobody does, nobody is in the way."""
+        if self._last_index() != self._known_index:
+            self._known_index, self._grew_s = self._last_index(), now_s
+        writing = now_s - self._grew_s < IDLE_S
+        return self._bytes_per_second // WRITING_SHARE if writing else self._bytes_per_second
 
     def _finish(self, reply: FetchReply, tries: int = ANSWER_TRIES) -> None:
         """A peer that has just come up may ask before this node's own connection to it stands: it is waited for."""

@@ -71,7 +71,7 @@ class Repairs:
         """The state of this node is not to be trusted (cluster/consistency): it does not campaign either."""
         self.log = directory.log
         self.client = FetchClient(transport, loop)
-        self.server = FetchServer(transport, loop, bytes_per_second)
+        self.server = FetchServer(transport, loop, bytes_per_second, lambda: raw.last_index)
         self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
         self._votes = VoteKeeper(fs, directory.path, raw, alarms, wake)
         self._ranges = LogRepairer(
@@ -101,6 +101,11 @@ class Repairs:
         raw = self._raw
         others = {*raw.status().voters, raw.leader_id} - {raw.raft.id, NOBODY}
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
+
+    def givers(self) -> list[NodeId]:
+        """The same for what nobody waits for: the leader, which is busiest, comes after those in reach."""
+        raw = self._raw
+        return sorted(self.peers(), key=lambda node: (not self._transport.connected(node), node == raw.leader_id, node))
 
     def reachable(self) -> list[int]:
         """The other voters that something sent now would reach."""

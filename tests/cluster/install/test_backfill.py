@@ -25,7 +25,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "LOOK_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MIN_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MAX_S", 0.0)
-    monkeypatch.setattr("cluster.install.frames.PAYLOAD_MAX", 900)
+    monkeypatch.setattr("cluster.install.frames.PIECE", 900)
 
 
 class Core:

@@ -20,8 +20,8 @@ LIFE_CALLS = 400
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
-    monkeypatch.setattr("cluster.install.checkpoint_copy.PAYLOAD_MAX", 20_000)
-    monkeypatch.setattr("cluster.install.frames.PAYLOAD_MAX", 1500)
+    monkeypatch.setattr("cluster.install.checkpoint_copy.PIECE", 20_000)
+    monkeypatch.setattr("cluster.install.frames.PIECE", 1500)
 
 
 @pytest.fixture(scope="module")

@@ -168,8 +168,8 @@ async def test_a_disk_that_takes_no_snapshot_does_not_stop_the_node(
 
 
 async def test_a_node_that_stops_resumes_later(giver: Giver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.install.checkpoint_copy.PAYLOAD_MAX", 2000)
-    monkeypatch.setattr("cluster.install.frames.PAYLOAD_MAX", 500)
+    monkeypatch.setattr("cluster.install.checkpoint_copy.PIECE", 2000)
+    monkeypatch.setattr("cluster.install.frames.PIECE", 500)
     node = Running(giver)
     node.offer()
     while len(node.peers.asked) < 8:

@@ -22,7 +22,7 @@ from raftlog.types import NOBODY, HardState, NodeId
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
     for module in ("cluster.install.checkpoint_copy", "cluster.install.frames"):
-        monkeypatch.setattr(f"{module}.PAYLOAD_MAX", 700)
+        monkeypatch.setattr(f"{module}.PIECE", 700)
 
 
 @pytest.fixture

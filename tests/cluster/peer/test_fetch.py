@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cluster.lanes import ThreadLaneRunner
 from cluster.local_process import free_base_port
 from cluster.peer.fetch import (
+    BURST_S,
     PAYLOAD_MAX,
     REQUESTS_MAX,
     FetchClient,
@@ -235,21 +236,42 @@ def test_replies_leave_no_faster_than_allowed() -> None:
     for request_id in range(3):
         server.on_frame(ONE, [request_id, "log", [800]])
     server.on_done(server.lane.drain(runner.jobs))
-    assert [header[0] for _, _, header, _ in transport.sent] == [0]
-    assert [round(at, 3) for at, _, _ in loop.timers] == [0.6, 1.4]
+    assert transport.sent == []
+    assert [round(at, 3) for at, _, _ in loop.timers] == [0.55, 1.35, 2.15], "a quarter of a second was saved up"
     for _, callback, arguments in loop.timers:
         callback(*arguments)
     assert server.bytes_sent == 2400
 
 
+def test_while_something_is_written_less_is_given_away() -> None:
+    transport, loop, runner, log = Recorded(), SteppedLoop(), Stepped(), [7]
+    server = FetchServer(transport, loop, 1000, lambda: log[0])  # type: ignore[arg-type]
+    server.attach(runner)
+    server.sources["log"] = lambda arguments: Fetched([], bytes(arguments[0]))
+
+    def delay_s() -> float:
+        """Of a reply of 500 bytes when nothing is saved up."""
+        server.on_frame(ONE, [len(loop.timers), "log", [500]])
+        server.on_done(server.lane.drain(runner.jobs))
+        runner.jobs.clear()
+        begun, (loop.now, callback, arguments) = loop.now, loop.timers[-1]
+        callback(*arguments)
+        return round(loop.now - begun, 3)
+
+    assert [delay_s(), delay_s()] == [0.25, 0.5], "a quarter of a second was saved up, and nobody writes"
+    log[0] += 1
+    assert delay_s() == 2.0, "a quarter of the bandwidth"
+    assert delay_s() == 0.5, "for a second only"
+
+
 @given(st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10)), max_size=30))
-def test_the_bucket_never_gives_more_than_its_rate_and_one_second(takes: list[tuple[int, float]]) -> None:
+def test_the_bucket_never_gives_more_than_its_rate_and_what_is_saved(takes: list[tuple[int, float]]) -> None:
     bucket, now, total = TokenBucket(1000, 0.0), 0.0, 0
     for size, passed in takes:
         now += passed
         total += size
         ready_at = now + bucket.take(size, now)
-        assert total <= 1000 * (ready_at + 1) + 1e-3
+        assert total <= 1000 * (ready_at + BURST_S) + 1e-3
 
 
 values: st.SearchStrategy[Any] = st.recursive(
