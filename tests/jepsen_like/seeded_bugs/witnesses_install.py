@@ -39,12 +39,13 @@ def witness_X01() -> None:
 
 
 def witness_X02() -> None:
-    """A node without a state that takes a snapshot of a later term starts."""
+    """A node without a state that takes a snapshot of a later term starts, whether it voted in its own or not."""
 
     def runs(stage: Stage) -> bool:
         return stage.machines[NodeId(3)].node is not None
 
     terms = AWAY.replace("kill 3\n", "kill 3\nlead 2\n").replace("wait 1\nsend 3", "lead 1\nwait 1\nsend 3", 1)
+    terms = terms.replace("lead 1\n", "cut 3\nlead 1\nheal\n", 1)
     assert played(f"{SMALL.replace('10000', '1000000')}\n{terms}spoil 3\nstart 3\nwait 2\n", runs)
 
 

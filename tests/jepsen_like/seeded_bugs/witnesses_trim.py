@@ -74,6 +74,8 @@ def witness_T02() -> None:
 def witness_T03() -> None:
     place = Place()
     place.write(40)
+    place.write(1, term=2)
+    place.write(1, term=3)
     place.trim(4)
     log = place.log
     assert log.read_entries(log.first_index, log.first_index + 1, 1)[0].position == log.first_position
@@ -119,7 +121,8 @@ def witness_T05() -> None:
 
 def witness_T06() -> None:
     place = Place()
-    place.write(3)
+    place.write(40)
+    place.trim(4)
     payload = membership.encode(Membership(GENESIS.cluster_uuid, (VOTER,), reason="add"))
     place.write(1, payload=payload, kind=EntryType.MEMBERSHIP)
     place.again()
