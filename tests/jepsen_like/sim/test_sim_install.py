@@ -109,7 +109,7 @@ def test_a_node_that_lacks_older_log_does_not_lead() -> None:
 
 def test_messages_that_a_node_does_not_have_yet_come_from_the_leader() -> None:
     asks = "copying 3 backfill\nwait 0.1\nlacks-log 3\noldest 3\nlacks-log 3\n"
-    check(f"{SLOWER}\n{FAR}start 3\n{asks}wait 8\nsend 3\nsettle\n", backfill_finished=1)
+    check(f"{SLOWER}\n{FAR}start 3\n{asks}wait 14\nsend 3\nsettle\n", backfill_finished=1)
 
 
 def test_a_node_that_lost_its_state_below_what_is_trimmed_takes_a_snapshot_before_it_joins() -> None:
