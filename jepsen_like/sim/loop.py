@@ -191,8 +191,11 @@ class SimLoop(asyncio.BaseEventLoop):
         for task in open_tasks:
             task.cancel()
         self._drain(open_tasks)
-        for task in tasks:
-            if task.done() and not task.cancelled():
+        for task in [*self.loose, *(task for process in processes for task in process.tasks)]:
+            coroutine = task.get_coro()
+            if not task.done() and coroutine is not None:
+                coroutine.close()  # made meanwhile, and its first step is still to come
+            elif not task.cancelled():
                 task.exception()  # looked at: nobody needs to be told
         self._ready.clear()
         self._scheduled.clear()
