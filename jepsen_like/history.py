@@ -32,6 +32,8 @@ import msgspec
 
 FORMAT = "raftmq-history"
 VERSION = 1
+READERS_FROM = 1_000_000
+"""Process numbers of who reads replicas back start here, apart from those of senders."""
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.client.pull import PullStatus
-from jepsen_like.history import HistoryWriter
+from jepsen_like.history import READERS_FROM, HistoryWriter
 
 if TYPE_CHECKING:
     from cluster.client import Client
     from cluster.local_layout import NodeRecord
 
 PULL_MESSAGES = 1024
-READERS_FROM = 1_000_000
-"""Process numbers of readers start here, apart from those of senders."""
 _TIMEOUT_S = 30.0
 
 

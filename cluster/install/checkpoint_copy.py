@@ -18,8 +18,8 @@ from cluster.install.asking import Blocking, Fetches, ask
 from cluster.peer.fetch import PIECE, STATE
 from cluster.recovery import manifest as manifests
 from cluster.recovery.checkpoints import Rows, mark_of
+from cluster.recovery.file_crc import file_crc
 from cluster.recovery.manifest import CheckpointFile, Manifest
-from cluster.recovery.sealed import file_crc
 from raftlog.storage.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 from statemachine import sums

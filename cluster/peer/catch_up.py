@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cluster.peer.bandwidth import BURST_S, IDLE_MS, Lull
 from raftlog.core.raw_node import RawNode
 
-IDLE_MS = 1000
 IDLE_FACTOR = 4
 """So much more may be taken when nothing has been proposed for IDLE_MS."""
-BURST_S = 0.25
-"""What may be saved up, in seconds of the rate: a bucket that was left alone is no licence to flood."""
 
 
 class CatchUp:
@@ -26,8 +24,7 @@ class CatchUp:
         self._wake = wake
         self.bytes_per_second = bytes_per_second
         self._granted_ms: int | None = None
-        self._tail_index = -1
-        self._idle_since_ms = 0
+        self._lull = Lull(lambda: raw.last_index)
 
     def tick(self, now_ms: int) -> None:
         """Grants what has come together since the last time."""
@@ -45,7 +42,5 @@ class CatchUp:
             self._wake()
 
     def _rate(self, now_ms: int) -> int:
-        if self._raw.last_index != self._tail_index:
-            self._tail_index, self._idle_since_ms = self._raw.last_index, now_ms
-        idle = now_ms - self._idle_since_ms >= IDLE_MS
+        idle = self._lull.lasts(now_ms) >= IDLE_MS
         return self.bytes_per_second * IDLE_FACTOR if idle else self.bytes_per_second

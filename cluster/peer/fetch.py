@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import msgpack
 
 from cluster.lanes import LaneRunner
+from cluster.peer.bandwidth import BURST_S, IDLE_MS, Lull
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind, WireError
 from raftlog.types import NodeId
@@ -36,10 +36,8 @@ PAYLOAD_MAX = 1 << 20
 PIECE = 128 << 10
 """Bytes that a node asks for when nobody waits for them: the giver, the taker and what shares their processors are held
 up by no more at a time."""
-WRITING_SHARE, IDLE_S = 4, 1.0
-"""One part in so many of the bandwidth is given away while something is written, and for so long after."""
-BURST_S = 0.25
-"""What may be saved up, in seconds of the rate: a bucket that was left alone is no licence to flood."""
+WRITING_SHARE = 4
+"""One part in so many of the bandwidth is given away while something is written, and for IDLE_MS after."""
 REQUESTS_MAX = 4
 """Requests of one peer that are not answered yet; more are refused as BUSY."""
 FIELDS_MAX = 32 << 10
@@ -208,8 +206,7 @@ class FetchServer:
         self._loop = loop
         self._bytes_per_second = bytes_per_second
         self._bucket = TokenBucket(bytes_per_second, loop.time())
-        self._last_index = last_index
-        self._known_index, self._grew_s = last_index(), -math.inf
+        self._lull = Lull(last_index, last_index())
         self._open: Counter[NodeId] = Counter()
 
     def reload(self, bytes_per_second: int) -> None:
@@ -241,10 +238,7 @@ class FetchServer:
                 self._finish(reply)
 
     def _rate(self, now_s: float) -> int:
-        """Whoever writes is not to wait for old bytes; while nobody does, nobody is in the way."""
-        if self._last_index() != self._known_index:
-            self._known_index, self._grew_s = self._last_index(), now_s
-        writing = now_s - self._grew_s < IDLE_S
+        writing = self._lull.lasts(now_s) < IDLE_MS / 1000
         return self._bytes_per_second // WRITING_SHARE if writing else self._bytes_per_second
 
     def _finish(self, reply: FetchReply, tries: int = ANSWER_TRIES) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from cluster.recovery import manifest as manifests
+from cluster.recovery.file_crc import file_crc
 from cluster.recovery.live_copy import CheckpointBusyError, copy_database
 from cluster.recovery.manifest import CheckpointFile, Manifest
-from cluster.recovery.sealed import file_crc
 from cluster.recovery.tables import Crcs
 from raftlog.storage import layout
 from raftlog.storage.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file

@@ -19,7 +19,7 @@ from google_crc32c import value as crc32c
 
 from cluster.recovery import aside, tables
 from cluster.recovery.checkpoints import Checkpoints, stored_sums
-from cluster.recovery.sealed import file_crc
+from cluster.recovery.file_crc import file_crc
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file

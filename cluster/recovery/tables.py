@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.recovery.sealed import file_crc
+from cluster.recovery.file_crc import file_crc
 from raftlog.storage.fs import FileSystem, read_file, write_file
 from raftlog.storage.sealed_map import seal, unseal
 from statemachine.kv import KV, TABLE_SUFFIX

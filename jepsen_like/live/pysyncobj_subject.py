@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_process import free_base_port
-from jepsen_like.history import HistoryWriter
+from jepsen_like.history import READERS_FROM, HistoryWriter
 from jepsen_like.live.processes import OfProcesses, Processes
 from jepsen_like.live.proxy import HOST, Fabric
 from jepsen_like.live.subject import (
@@ -40,7 +40,6 @@ PADDING_CHARS = 4096
 SEND_TIMEOUT_S = 15.0
 READY_S = 60.0
 LEADER_WAIT_S = 0.5
-_READERS_FROM = 1_000_000
 _READ_IDS = 2000
 _STATUS_TIMEOUT_S = 0.5
 _LINE_MAX = 1 << 22
@@ -171,7 +170,7 @@ def _read_node(node: _Node, history: HistoryWriter) -> int:
     offset = 0
     while True:
         asked = {"node": node.id, "topic": TOPIC, "queue_id": 0, "offset": offset}
-        invoked = history.invoke(_READERS_FROM + node.id, "read", asked)
+        invoked = history.invoke(READERS_FROM + node.id, "read", asked)
         ids = _ask(node.port, f"read 0 {offset} {_READ_IDS}", 30.0).split()[2:]
         rows = [[offset + i, message_id] for i, message_id in enumerate(ids)]
         history.ok(invoked, {"messages": rows, "end": not rows})

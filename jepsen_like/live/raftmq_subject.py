@@ -24,7 +24,7 @@ from cluster.local_init import create_data_dirs
 from cluster.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.local_process import NODE_MODULE, check_ports, free_base_port, log_tail
 from cluster.local_status import fetch_status
-from jepsen_like.history import HistoryWriter
+from jepsen_like.history import READERS_FROM, HistoryWriter
 from jepsen_like.live.offline import Digest, read_digest
 from jepsen_like.live.payload import body_of, id_of
 from jepsen_like.live.processes import OfProcesses, Processes
@@ -49,7 +49,6 @@ QUEUES = 4
 LOAD = LoadPlan(2000, 512)
 SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
-_READERS_FROM = 1_000_000
 _STATUS_TIMEOUT_S = 0.5
 _CAPABILITIES = frozenset(
     {Capability.FAILPOINTS, Capability.TRANSFER, Capability.GROUPS, Capability.TOPICS, Capability.MEMBERS}
@@ -189,7 +188,7 @@ class RaftMQSubject(OfProcesses):
         found = {}
         for node in self.node_ids:
             asked = {"node": node}
-            invoked = history.invoke(_READERS_FROM + node, "digest", asked)
+            invoked = history.invoke(READERS_FROM + node, "digest", asked)
             found[node] = read_digest(self.data_of(node))
             history.ok(invoked, asked | {"applied": found[node].applied, "digest": found[node].text})
         return found

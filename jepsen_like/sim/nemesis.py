@@ -132,12 +132,13 @@ class Nemesis:
     def _down(self, fault: Fault, machine: Machine, *, power: bool) -> None:
         machine.kill(power=power)
         machine.held += 1
+        what = f"node {machine.node_id}{' loses power' if power else ' is killed'}"
+        self.took(fault, what, partial(self._start_again, machine))
 
-        def back() -> None:
-            machine.held = max(0, machine.held - 1)
-            machine.start()
-
-        self.took(fault, f"node {machine.node_id}{' loses power' if power else ' is killed'}", back)
+    @staticmethod
+    def _start_again(machine: Machine) -> None:
+        machine.held = max(0, machine.held - 1)
+        machine.start()
 
     def _kill(self, fault: Fault, rng: random.Random) -> None:
         machine = self.some(rng)
@@ -162,12 +163,7 @@ class Nemesis:
         self.monitor.sometimes["leader stopped in order"] += machine is self.leader()
         machine.held += 1
         machine.stop()
-
-        def back() -> None:
-            machine.held = max(0, machine.held - 1)
-            machine.start()
-
-        self.took(fault, f"node {machine.node_id} is told to stop", back)
+        self.took(fault, f"node {machine.node_id} is told to stop", partial(self._start_again, machine))
 
     def _kill_all(self, fault: Fault, rng: random.Random) -> None:
         power = rng.random() < 0.7

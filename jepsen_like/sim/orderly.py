@@ -34,17 +34,16 @@ class OrderlyStops:
         self._report = report
         self._left: dict[NodeId, Left] = {}
 
-    def closed(self, machine: Machine, node: Node) -> bool:
-        """A node is closed, and its process not yet gone. True if nothing was in the way of an orderly stop."""
+    def closed(self, machine: Machine, node: Node) -> None:
+        """A node is closed, and its process not yet gone. A full or failed disk is in the way of an orderly stop."""
         self._left.pop(machine.node_id, None)
         if node.failure is not None or machine.fs.failed or machine.fs.space_left < 1 << 30:
-            return False
+            return
         if machine.kv.unsynced:
             what = f"node {machine.node_id} stopped in order and left {machine.kv.unsynced} batches of rows unsynced"
             self._report("stop", what)
         tail = node.parts.directory.log.tail
         self._left[machine.node_id] = Left(tail.index, tail.header_crc, node.state.applied.index)
-        return True
 
     def ended(self, machine: Machine, how: str) -> None:
         """A process is gone; whatever a start that was cut short has begun is not judged."""

@@ -151,6 +151,15 @@ delete_gap_ms = 0
 """
 
 
+def _told(node: NodeRecord, path: str) -> Any:
+    """A node's own answer, None if it does not give one (it may be about to restart in its process)."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}{path}", timeout=10) as reply:
+            return json.load(reply)
+    except OSError:
+        return None
+
+
 class Nodes:
     """A local cluster with these settings."""
 
@@ -167,15 +176,9 @@ class Nodes:
         self.local.up()
 
     def ask(self, node_id: int, path: str) -> Any:
-        """A node's own answer, None if it does not give one (it may be about to restart in its process)."""
+        """A running node's own answer, None if it does not give one."""
         view = next(node for node in self.local.view().nodes if node.record.id == node_id)
-        if view.status is None:
-            return None
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{view.record.admin_port}{path}", timeout=10) as reply:
-                return json.load(reply)
-        except OSError:
-            return None
+        return None if view.status is None else _told(view.record, path)
 
     def followers(self) -> list[int]:
         leader = self.local.wait_leader()
@@ -353,11 +356,11 @@ def _return_by_snapshot(nodes: Nodes) -> Return:
     time.sleep(4)
     started = time.monotonic()
     nodes.local.start(node.id)
-    nodes.until(lambda: _told(node, "status"), "its process has started")
+    nodes.until(lambda: _told(node, "/v1/status"), "its process has started")
     answers = time.monotonic()
-    nodes.until(lambda: (_told(node, "status") or {"applied_index": 0})["applied_index"] > end, "it has caught up")
+    nodes.until(lambda: (_told(node, "/v1/status") or {"applied_index": 0})["applied_index"] > end, "it has caught up")
     caught_up = time.monotonic()
-    nodes.until(lambda: _has_its_log(_told(node, "retention")), "it has its log back")
+    nodes.until(lambda: _has_its_log(_told(node, "/v1/retention")), "it has its log back")
     whole = time.monotonic()
     assert b"snapshot" in log.read_bytes()[known:], "it came by snapshot"
     time.sleep(5)
@@ -386,15 +389,6 @@ def _print_costs(returns: list[Return], took: list[tuple[float, float]]) -> None
             f"{name:38} {mean_s:4.1f} s each, {len(found):6} sends: p50 {1000 * found[len(found) // 2]:5.1f} ms, "
             f"p99 {1000 * found[int(0.99 * len(found))]:5.1f} ms"
         )
-
-
-def _told(node: NodeRecord, what: str) -> Any:
-    """Its status, None if it does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/v1/{what}", timeout=10) as reply:
-            return json.load(reply)
-    except OSError:
-        return None
 
 
 def test_an_empty_disk_takes_the_place_of_a_dead_node(nodes: Nodes, load: Load, reader: Reader) -> None:

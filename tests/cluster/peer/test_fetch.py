@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cluster.lanes import ThreadLaneRunner
 from cluster.local_process import free_base_port
+from cluster.peer.bandwidth import BURST_S
 from cluster.peer.fetch import (
-    BURST_S,
     PAYLOAD_MAX,
     REQUESTS_MAX,
     FetchClient,

@@ -34,6 +34,11 @@ class Machines:
     def serve(self) -> None:
         self.b.run(self.network.listen, lambda: Told(self, "b"), "10.0.0.2", 80)
 
+    def connect(self) -> None:
+        self.serve()
+        self.dial()
+        self.pass_time(1)
+
     def dial(self) -> None:
         async def work() -> None:
             try:
@@ -108,9 +113,7 @@ def test_the_event_budget_is_a_limit(machines: Machines) -> None:
 
 
 def test_bytes_arrive_whole_and_in_order(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     sent = [bytes([n]) * (n + 1) for n in range(100)]
     for data in sent:
         machines.dialled[0].write(data)
@@ -119,9 +122,7 @@ def test_bytes_arrive_whole_and_in_order(machines: Machines) -> None:
 
 
 def test_a_cut_delays_and_never_loses(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     machines.network.cut([("10.0.0.1", "10.0.0.2")])
     machines.dialled[0].write(b"one way")
     machines.pass_time(5)
@@ -132,9 +133,7 @@ def test_a_cut_delays_and_never_loses(machines: Machines) -> None:
 
 
 def test_a_forgotten_connection_leads_nowhere_for_ever_and_a_new_one_works(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     machines.network.forget(machines.network.dialled("10.0.0.2", "10.0.0.1"))
     machines.dialled[0].write(b"into the void")
     machines.pass_time(1)
@@ -150,9 +149,7 @@ def test_a_forgotten_connection_leads_nowhere_for_ever_and_a_new_one_works(machi
 
 
 def test_one_side_of_a_forgotten_connection_may_be_told(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     machines.network.forget(machines.network.dialled("10.0.0.1", "10.0.0.2"), told="10.0.0.2")
     machines.pass_time(5)
     assert not machines.dialled[0].is_closing()
@@ -174,9 +171,7 @@ def test_a_dial_is_refused_hangs_or_succeeds_late(machines: Machines) -> None:
 
 
 def test_a_killed_process_says_goodbye_a_dark_machine_does_not(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     machines.b.alive = False
     machines.network.process_ended(machines.b, politely=True)
     machines.pass_time(1)
@@ -184,9 +179,7 @@ def test_a_killed_process_says_goodbye_a_dark_machine_does_not(machines: Machine
 
 
 def test_bytes_to_a_machine_that_came_back_are_answered_by_a_reset(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     machines.b.alive = False
     machines.network.process_ended(machines.b, politely=False)
     machines.network.links.down.add("10.0.0.2")
@@ -200,9 +193,7 @@ def test_bytes_to_a_machine_that_came_back_are_answered_by_a_reset(machines: Mac
 
 
 def test_what_was_written_before_close_arrives(machines: Machines) -> None:
-    machines.serve()
-    machines.dial()
-    machines.pass_time(1)
+    machines.connect()
     machines.dialled[0].write(b"last words")
     machines.dialled[0].close()
     machines.pass_time(1)
