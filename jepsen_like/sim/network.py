@@ -2,7 +2,8 @@
 
 A cut loses packets, and TCP hides that: bytes wait and arrive after the heal, late; a dial hangs. A killed process's
 kernel says goodbye (FIN), a machine without power says nothing until it is back and answers with a reset. Bytes of one
-connection never overtake each other. Not modelled: flow control (a writer is never told to pause) and half-closing.
+connection never overtake each other. Who pauses reading takes nothing, and does not notice the end either: the bytes
+wait with their writer, which is told to pause when too many do. Not modelled: half-closing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from jepsen_like.sim.loop import PROCESS, Process, SimLoop
 
 SOCKET_BUFFER = 256 << 10
 """Bytes that the kernels hold for a writer before its own buffer grows."""
+HIGH_WATER, LOW_WATER = 64 << 10, 16 << 10
+"""Bytes in a writer's own buffer from which on, and down to which, it is told to pause: asyncio's."""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 FIRST_PORT = 40001
 """Of the sides that dial."""
@@ -81,6 +84,12 @@ class Endpoint(asyncio.Transport):
         self._due = 0.0
         self.forgotten = False
         """What is sent on this connection is lost."""
+        self.holds = False
+        """This side has paused reading."""
+        self._unread: list[bytes] = []
+        """Arrived in the moment in which it paused."""
+        self._high, self._low = HIGH_WATER, LOW_WATER
+        self._told_to_pause = False
 
     # --- Transport ---------------------------------------------------------------------------------------------------
 
@@ -97,13 +106,56 @@ class Endpoint(asyncio.Transport):
         return self.protocol  # type: ignore[no-any-return]
 
     def get_write_buffer_size(self) -> int:
-        return max(0, self.buffered - SOCKET_BUFFER)
+        return max(0, self.buffered - self.network.socket_buffer)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER if low is None else 4 * low
+        self._high, self._low = high, high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def is_reading(self) -> bool:
+        return not (self.holds or self.closing or self.ended)
+
+    def pause_reading(self) -> None:
+        self.holds = True
+
+    def resume_reading(self) -> None:
+        if not self.holds:
+            return
+        self.holds = False
+        unread, self._unread = self._unread, []
+        for data in unread:
+            self.network.loop.call_soon(self._data, data, context=self.process.context)
+        self.peer.move()
+
+    def _press(self) -> None:
+        """Tells the writer to pause, or to go on, as its buffer grows and shrinks."""
+        size = self.get_write_buffer_size()
+        if not self._told_to_pause and size > self._high:
+            self._told_to_pause = True
+            self._tell("pause_writing")
+        elif self._told_to_pause and size <= self._low:
+            self._told_to_pause = False
+            self._tell("resume_writing")
+
+    def _tell(self, what: str) -> None:
+        """Protocols that do not care are left alone: what they are told changes nothing."""
+        if getattr(type(self.protocol), what) is not _PLAIN[what]:
+            self.network.loop.call_soon(self._tell_now, what, context=self.process.context)
+
+    def _tell_now(self, what: str) -> None:
+        if not (self.ended or self.dead):
+            getattr(self.protocol, what)()
 
     def write(self, data: Any) -> None:
         if self.closing or self.ended or not data:
             return
         data = bytes(data)
         self.buffered += len(data)
+        self._press()
         links = self.network.links
         if links.split and len(data) > 1 and links.rng.random() < links.split:
             at = links.rng.randrange(1, len(data))
@@ -156,8 +208,11 @@ class Endpoint(asyncio.Transport):
         if self.forgotten:
             self.out.clear()  # and still counts as unacknowledged
             return
+        if self.peer.holds and not (self.peer.dead or self.peer.ended):
+            return  # it moves on when the reader does
         segment = self.out.popleft()
         self.buffered -= len(segment.data)
+        self._press()
         self.network.note(self, segment.data)
         self.peer.receive(segment)
         self.move()
@@ -178,7 +233,11 @@ class Endpoint(asyncio.Transport):
             self.network.loop.call_soon(self._data, segment.data, context=self.process.context)
 
     def _data(self, data: bytes) -> None:
-        if not (self.closing or self.dead):
+        if self.closing or self.dead:
+            return
+        if self.holds:
+            self._unread.append(data)
+        else:
             self.protocol.data_received(data)
 
     def _lose(self, error: Exception | None) -> None:
@@ -205,6 +264,9 @@ class Endpoint(asyncio.Transport):
             self._queue(b"", "fin")
         else:
             self.out.clear()
+
+
+_PLAIN = {name: getattr(asyncio.BaseProtocol, name) for name in ("pause_writing", "resume_writing")}
 
 
 class Server(asyncio.AbstractServer):
@@ -247,6 +309,7 @@ class Network:
         self.hash = 0
         """Of everything that arrived: when, where, what."""
         self.bytes = 0
+        self.socket_buffer = SOCKET_BUFFER
         self._ports = FIRST_PORT - 1
         loop.network = self
 
