@@ -113,6 +113,10 @@ class NodeMetrics:
         """A request was refused before anything was proposed; `reason` is one of a few short words."""
         self._refused.labels(reason).inc()
 
+    def code_refused(self, code: str, language: str) -> None:
+        """A request of a code that nobody handles was refused; both are out of short lists."""
+        self._codes_refused.labels(code, language).inc()
+
     def pulled(self, outcome: str) -> None:
         """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
         self._pulls.labels(outcome).inc()
@@ -226,6 +230,9 @@ class NodeMetrics:
         self._long_polls = gauge("raftmq_long_polls", "Pulls that wait for messages")
         self._inflight_bytes = gauge("raftmq_inflight_bytes", "Bytes of requests that are not answered yet")
         self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
+        self._codes_refused = counter(
+            "raftmq_codes_refused", "Requests of a code that this version does not know", "code", "language"
+        )
         self._pulls = counter("raftmq_pulls", "Pulls answered", "outcome")
         self._queries = counter("raftmq_queries", "Queries of single messages answered", "kind", "outcome")
         self._messages_in = counter("rocketmq_messages_in", "Messages acknowledged", "topic")

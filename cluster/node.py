@@ -51,6 +51,7 @@ from cluster.remoting.identity import RetryMemory
 from cluster.remoting.listeners import Listeners
 from cluster.remoting.members import Members
 from cluster.remoting.pull import Pulls
+from cluster.remoting.refused import RefusedCodes
 from cluster.remoting.router import Router
 from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
@@ -222,6 +223,7 @@ class Node:
         self.proposals.before_open = self.consistency.before_open
         self.router.fenced = self.fenced
         self.router.log_begins = self.installs.log_begins
+        self.router.refuse = RefusedCodes(self, self.metrics).refuse
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self.pulls = Pulls(self, self._members, self.metrics)

@@ -68,6 +68,8 @@ class Router(Dispatch):
         """Whether this node's rows are known to be wrong."""
         self.log_begins: Callable[[], int] = lambda: 0
         """Position below which this node lacks log that others have (cluster/install); 0 if it has all."""
+        self.refuse: Callable[[Request], None] = unsupported
+        """Answers a code that nobody handles (`cluster.remoting.refused`)."""
         self.connections: dict[RemotingConnection, None] = {}
         """The open ones, oldest first."""
 
@@ -188,6 +190,7 @@ class Router(Dispatch):
     def _handle(self, request: RemotingRequest) -> None:
         handler = self._handlers.get(request.code)
         if handler is None:
-            unsupported(request)
+            # A stand-in's end is never told: only what clients themselves hold open is remembered.
+            (unsupported if isinstance(request.connection, ForwardedPath) else self.refuse)(request)
         else:
             handler(request)

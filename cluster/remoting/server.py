@@ -24,6 +24,7 @@ from cluster.remoting.codec import (
 )
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.identity import ConnectionSession
+from cluster.services import Request
 
 logger = logging.getLogger(__name__)
 
@@ -267,6 +268,6 @@ class _Leaving(Dispatch):
             )  # fmt: skip
 
 
-def unsupported(request: RemotingRequest) -> None:
+def unsupported(request: Request) -> None:
     """The answer to a code nobody handles."""
     request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")

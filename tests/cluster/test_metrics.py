@@ -160,6 +160,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     )
     metrics.recovery.update(started)
     metrics.refused("r")
+    metrics.code_refused("41", "CPP")
     metrics.pulled("p")
     metrics.queried("k", "q")
     metrics.messages_in("t", 1, 1)
