@@ -1,8 +1,12 @@
-"""Commands that nobody waits for: oneway offset commits and ended sessions. They gather, and ride on the next entry."""
+"""Commands that nobody waits for: oneway offset commits and ended sessions. They gather, and ride on the next entry.
+
+Nothing that came later overtakes them: see `take_before`, and `Proposals`, which lets them ride only on entries behind
+every command that is still to be proposed.
+"""
 
 from __future__ import annotations
 
-from statemachine.commands import COMMIT_OFFSETS, END_SESSIONS, Command, pack
+from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, END_SESSIONS, Command, pack
 
 
 class Effects:
@@ -28,6 +32,21 @@ class Effects:
         """The rows of one group's offsets, which then no longer gather here."""
         names = [name for name in self._offsets if name[0] == group]
         return [[*name, self._offsets.pop(name)] for name in names]
+
+    def take_before(self, command: Command) -> list[list[object]]:
+        """The rows that must be in the log before `command`, which came later: they no longer gather here.
+
+        A commit replaces what waits for the same queues. What waits for a group goes before its deletion, and so is
+        gone with it. A deleted topic needs nothing: its id is never given again, and apply leaves such rows out.
+        """
+        if not self._offsets:
+            return []
+        if command[0] == DELETE_GROUP:
+            return self.take_group(command[1])
+        if command[0] == COMMIT_OFFSETS:
+            for group, topic_id, queue_id, _ in command[1]:
+                self._offsets.pop((group, topic_id, queue_id), None)
+        return []
 
     def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:
         """Whether a commit of this queue waits here."""

@@ -388,11 +388,15 @@ class Node:
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """See Services."""
-        self.proposals.commit_offset_later(group, topic_id, queue_id, offset)
+        self.proposals.offsets.commit_later(group, topic_id, queue_id, offset)
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
         """See Services."""
-        self.proposals.settle_offsets(group, done)
+        self.proposals.offsets.settle(group, done)
+
+    def knows_group(self, group: str) -> bool:
+        """See Services."""
+        return self.proposals.offsets.knows_group(group)
 
     def read_log(self, position: int, size: int) -> bytes:
         """See Services."""

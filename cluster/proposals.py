@@ -20,18 +20,18 @@ from zlib import crc32
 
 from cluster.apply_lane import Applied
 from cluster.clock import Clock
-from cluster.effects import Effects
 from cluster.message_batch import QueueCursor, Send, TopicSlot, build, message_size
 from cluster.modes.early import EarlyAnswers
 from cluster.modes.ledger import Ledger
 from cluster.modes.levels import ATTRIBUTE, EARLY, NAMES
+from cluster.offset_order import OffsetOrder
 from cluster.pending import Done, PendingCommands, PendingEntry, SendReplies, TopicBarriers
 from cluster.services import Outcome, ProposeResult
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import COMMIT_OFFSETS, Command, CommandResult, pack
+from statemachine.commands import Command, CommandResult, pack
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -85,9 +85,8 @@ class Proposals:
         """Of `_sends`."""
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
-        self._effects = Effects(config.offsets.flush_ms)
-        self._effects_index = -1
-        """Index of the last entry that carried effects."""
+        self.offsets = OffsetOrder(config.offsets.flush_ms, state, self.submit_commands, lambda: self.now_ms)
+        self._effects = self.offsets.effects
         self.early = EarlyAnswers(config.modes, replies, ledger, None if metrics is None else metrics.modes)
         self._acks = 0
         """Not 0 once a send asked for another level than the default one."""
@@ -160,29 +159,12 @@ class Proposals:
             return
         for name in self._barriers.raise_for(commands):
             self._slots.pop(name, None)
-        self._calls.append(PendingCommands(commands, done, self._clock.monotonic_ms() + self._deadline_ms))
+        before = self.offsets.queued(commands)
+        deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
+        if before:
+            self._calls.append(PendingCommands(before, lambda _: None, deadline_ms))
+        self._calls.append(PendingCommands(commands, done, deadline_ms))
         self._wake()
-
-    def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
-        effects = self._effects
-        on_its_way = effects.has_offset(group, topic_id, queue_id) or self._effects_in_flight()
-        if not on_its_way and self._state.offset(group, topic_id, queue_id) == offset:
-            return  # pulls repeat the committed offset; nothing new to put into the log
-        effects.offset(group, topic_id, queue_id, offset, self.now_ms)
-
-    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """Calls `done` when every oneway commit of the group so far is applied, or lost with the leadership."""
-        rows = self._effects.take_group(group)
-        if rows:
-            self.submit_commands([[COMMIT_OFFSETS, rows]], lambda _: done())
-        elif self._effects_in_flight():
-            self.submit_commands([], lambda _: done())
-        else:
-            done()
-
-    def _effects_in_flight(self) -> bool:
-        return self._raw is not None and self._effects_index > self._raw.applied_index
 
     def end_session(self, producer_id: bytes) -> None:
         """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
@@ -284,7 +266,7 @@ class Proposals:
 
     def on_role(self, raw: RawNode) -> None:
         """Opens writes for a new term of leadership, closes them when it is over."""
-        self._raw = self.early.raw = raw
+        self._raw = self.early.raw = self.offsets.raw = raw
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
 
@@ -295,6 +277,7 @@ class Proposals:
         self._slots.clear()
         self._cursors.clear()
         self._barriers.clear()
+        self.offsets.open()
         self.session_max.clear()
         self._open_term = term
         self.on_open()
@@ -307,7 +290,7 @@ class Proposals:
         calls, self._calls = self._calls, []
         for call in calls:
             call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
-        self._effects.clear()
+        self.offsets.close()
         sends = list(self._sends)
         self._sends.clear()
         self._queued_bytes = 0
@@ -351,6 +334,7 @@ class Proposals:
         pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
         pending.calls = calls
         self._pending[entry.index] = pending
+        self.offsets.proposed(entry.index, calls)
         self._note_proposed(pending, 0, len(entry.payload))
 
     def _window_open(self) -> bool:
@@ -369,7 +353,7 @@ class Proposals:
         except (NotLeaderError, ProposalDroppedError):
             self._effects.put_back()
             raise
-        self._effects_index = entry.index
+        self.offsets.carried(entry.index)
 
     def _cut_calls(self) -> list[PendingCommands]:
         """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet."""
@@ -382,7 +366,8 @@ class Proposals:
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._cut_batch()
-        effects = self._effects.take() if self._effects else b""
+        # Not ahead of commands that wait: one of them may be older than an offset that gathered since.
+        effects = self._effects.take() if self._effects and not self._calls else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built = build(
             sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host,
@@ -398,7 +383,7 @@ class Proposals:
             self._queued_bytes += sum([send.size for send in sends])
             raise
         if effects:
-            self._effects_index = entry.index
+            self.offsets.carried(entry.index)
         pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
         pending.sends = sends
         pending.built = built
@@ -444,6 +429,7 @@ class Proposals:
 
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
         self._barriers.lower_for(waiter)
+        self.offsets.decided(waiter.calls)
         self._note_settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
@@ -465,6 +451,7 @@ class Proposals:
         """Another leader's entry stands at our index: ours will never be applied."""
         self.early.lost(waiter)
         self._barriers.lower_for(waiter)
+        self.offsets.decided(waiter.calls)
         self._note_settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes
         self._strict_decided(waiter.sends)

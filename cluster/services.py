@@ -42,6 +42,11 @@ class Connection(Protocol):
     closed: bool
     peer_address: tuple[str, int]
     """The client's ip and port, also behind a forwarding node."""
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether another node holds the client's connection, and passed the request on."""
+
     listener: str
     """Name of the listener the client came through; routes answer with this listener's addresses."""
     on_close: list[Callable[[], None]]
@@ -100,7 +105,10 @@ class Services(Protocol):
         """Coalesces a oneway offset commit: last value per queue, in the log after at most 100 ms. Leader only."""
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """Calls `done` when every coalesced commit of the group so far is applied, or lost. Leader only."""
+        """Calls `done` when every commit of the group so far is applied, or lost. Leader only."""
+
+    def knows_group(self, group: str) -> bool:
+        """Whether the group exists and no deletion of it is under way: may its offsets be committed? Leader only."""
 
     def read_log(self, position: int, size: int) -> bytes:
         """Bytes of the commit log at a logical position (applied messages only). Raises raftlog.errors.StorageError."""

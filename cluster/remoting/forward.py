@@ -79,6 +79,8 @@ class ForwardedPath(ReplyPath):
 
     __slots__ = ("_id", "_peer", "_transport")
 
+    forwarded = True
+
     def __init__(
         self, transport: PeerTransport, peer: NodeId, forward_id: int, client: tuple[str, int], listener: str
     ) -> None:

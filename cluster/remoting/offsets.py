@@ -94,6 +94,8 @@ class Offsets:
             return
         if group not in self._services.state.groups:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
+        if not self._services.knows_group(group):
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"consumer group {group} is being deleted; try again")
         config = self._topic(topic)
         _check_queue(config, queue_id)
         if request.flag & FLAG_ONEWAY:

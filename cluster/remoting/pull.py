@@ -128,7 +128,8 @@ class Pulls:
         queue_id, flags = integer(request, "queueId"), integer(request, "sysFlag")
         self._check_readable(group, topic, queue_id)
         pull = Pull(request, topic, queue_id, self._tags(request, group, name, flags), flags)
-        if flags & FLAG_COMMIT_OFFSET:
+        # Not when it was held elsewhere or comes round again: later commits of its connection may be here already.
+        if flags & FLAG_COMMIT_OFFSET and not tries and not request.connection.forwarded:
             self._commit(request, group, pull)
         self._settle(pull)
 
@@ -170,7 +171,7 @@ class Pulls:
     def _commit(self, request: Request, group: str, pull: Pull) -> None:
         """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
         offset = integer(request, "commitOffset", -1)
-        if offset >= 0 and self._services.writes_open() and group in self._services.state.groups:
+        if offset >= 0 and self._services.writes_open() and self._services.knows_group(group):
             self._services.commit_offset_later(group, pull.topic_id, pull.queue_id, offset)
 
     # --- answering: now, or when something comes ---

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import ClassVar, cast
 
 from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.remoting.codec import (
@@ -74,6 +74,9 @@ class ReplyPath:
     """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
 
     __slots__ = ("born_host", "closed", "inflight_bytes", "listener", "on_close", "peer_address", "session")
+
+    forwarded: ClassVar[bool] = False
+    """Whether another node holds the client's connection."""
 
     def __init__(self, peer_address: tuple[str, int], listener: str) -> None:
         """`peer_address`: the client's own ip and port."""

@@ -39,6 +39,7 @@ class FakeConnection:
 
     def __init__(self, listener: str = "broker") -> None:
         self.closed = False
+        self.forwarded = False
         self.peer_address = ("10.9.9.9", 40000)
         self.listener = listener
         self.on_close: list[Callable[[], None]] = []
@@ -152,6 +153,9 @@ class FakeNode:
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         self.later.append((group, topic_id, queue_id, offset))
+
+    def knows_group(self, group: str) -> bool:
+        return group in self.state.groups
 
     def read_log(self, position: int, size: int) -> bytes:
         self.reads.append((position, size))

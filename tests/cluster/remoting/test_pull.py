@@ -253,6 +253,26 @@ def test_the_offset_that_rides_along_is_committed_by_the_leader_only(node: Any, 
     assert node.later == [("g", topic_id, 0, 1)]
 
 
+def test_an_offset_of_a_pull_that_was_held_elsewhere_is_not_committed(node: Any, pull: Any, connect: Any) -> None:
+    """It was sent long ago: what the connection has committed since may be here already."""
+    node.command("put_group", {"name": "g"}, False)
+    forwarded = connect()
+    forwarded.forwarded = True
+    pull(0, sysFlag=5, commitOffset=1, connection=forwarded)
+    assert node.later == []
+
+
+def test_an_offset_of_a_pull_that_waited_for_its_topic_is_not_committed(node: Any, pull: Any) -> None:
+    node.command("put_group", {"name": "g"}, False)
+    node.leader = NOBODY
+    waiting = pull(0, topic="U", sysFlag=5, commitOffset=1)
+    node.create_topic("U")
+    node.leader = node.node_id
+    node.advance(60_000)
+    assert waiting.replies
+    assert node.later == []
+
+
 # --- long polls ---
 
 

@@ -20,6 +20,7 @@ from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import Handlers
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver
+from cluster.remoting import offsets
 from cluster.remoting.codec import decode_header
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
@@ -28,6 +29,7 @@ from cluster.remoting.router import Router
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import ReplyPath, pack_host
+from cluster.services import ProposeResult
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.membership import of_genesis
@@ -35,6 +37,7 @@ from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import Entry, NodeId
 from statemachine.broker_state import BrokerState
+from statemachine.commands import Command
 from statemachine.digest import digest
 from statemachine.memory_kv import MemoryKV
 
@@ -169,7 +172,7 @@ class SimNode:
             names=self.sends,
         )  # fmt: skip
         self.proposals.on_open = lambda: self.loop.call_soon(self.forwarder.pump)
-        self.router.attach(self.sends, self.replies, self.forwarder, {})
+        self.router.attach(self.sends, self.replies, self.forwarder, offsets.handlers(self))  # type: ignore[arg-type]
 
     def _build_lanes(self) -> None:
         append = AppendLane(self.directory.log, self.directory.hard_state_store, self.config.log.idle_mark_ms)
@@ -258,6 +261,29 @@ class SimNode:
         if self.loop.now >= self.flush_due_s:
             self.flush_due_s += FLUSH_S
             self.flushes.submit(True)
+
+    # --- Services, as far as the handlers of offsets ask ------------------------------------------------------------
+
+    def writes_open(self) -> bool:
+        return self.proposals.open
+
+    def propose(self, run: list[Command], done: Callable[[ProposeResult], None]) -> None:
+        self.proposals.submit_commands(run, done)
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        self.driver.read_index(done)
+
+    def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
+        self.proposals.offsets.commit_later(group, topic_id, queue_id, offset)
+
+    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
+        self.proposals.offsets.settle(group, done)
+
+    def knows_group(self, group: str) -> bool:
+        return self.proposals.offsets.knows_group(group)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.loop.call_later(delay_ms / 1000, callback).cancel
 
     # --- what is checked ---------------------------------------------------------------------------------------------
 
