@@ -22,8 +22,9 @@ PYTEST_ARGS ?=
 TEST_JOBS ?= 2
 BENCH_ARGS ?=
 NIGHT_ARGS ?=
+MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-compat check lint types layers arch sim-night bench stories lock clean distclean
+.PHONY: help setup setup-dev demo test test-compat check lint types layers arch sim-night mutants bench stories lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +57,9 @@ arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 
 sim-night: $(STAMPS)/package  ## hours: wide search, seeded bugs, 600 s of chaos; seeds from the commit (NIGHT_ARGS=...)
 	@$(BIN)/python -m jepsen_like.night $(NIGHT_ARGS)
+
+mutants: $(STAMPS)/dev  ## random changes of the product, judged by unit tests and simulator; resumable (MUTANTS_ARGS=...)
+	@$(BIN)/python -m jepsen_like.mutants $(MUTANTS_ARGS)
 
 bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1 for JSON only)
 	@JSON=$(JSON) $(BIN)/python bench/bench_cluster.py $(BENCH_ARGS)

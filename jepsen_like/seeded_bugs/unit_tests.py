@@ -5,7 +5,7 @@ searches (they are simulators themselves, under the very invariants used here), 
 with sockets, and slow ones. Outside the core the first failure ends a measurement. Red is what fails in the copy; that
 the same tests pass on the unmutated packages is what the default run shows.
 
-    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [], "ignored": [], "failures_max": 0}'    inside a copy
+    python -m jepsen_like.seeded_bugs.unit_tests ROOT '{"paths": [], "ignored": [], ...}'    inside a copy
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,9 +47,9 @@ _NODES_STARTED = (
     "tests/cluster/test_dedup_table.py",
 )
 """Default tests that start processes, or nodes with sockets of their own."""
-_NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "raftmq", "__pycache__")
-_TEST_TIMEOUT_S = 60
-_TIMEOUT_S = 900
+NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "raftmq", "__pycache__")
+TEST_TIMEOUT_S = 60
+TIMEOUT_S = 900
 _ENDLESS = "a test that does not end"
 
 
@@ -69,21 +69,28 @@ class Outcome(NamedTuple):
         return not self.failed and not self.note
 
 
-def folders(bug: Bug) -> tuple[str, ...]:
-    """Test folders of the layers that the bug touches."""
-    found = (next(tests for source, tests in _FOLDERS if edit.file.startswith(source)) for edit in bug.edits)
+def folders(files: Iterable[str]) -> tuple[str, ...]:
+    """Test folders of the layers of these files."""
+    found = (next(tests for source, tests in _FOLDERS if file.startswith(source)) for file in files)
     return tuple(dict.fromkeys(folder for tests in found for folder in tests))
 
 
-def requested(bug: Bug, root: Path, *, searches: bool) -> dict[str, Any]:
-    """What pytest is asked to run in the copy under `root`."""
+def requested_of(files: Iterable[str], root: Path, *, searches: bool) -> dict[str, Any]:
+    """What pytest is asked to run in the copy under `root` where these files were changed."""
     ignored = _NODES_STARTED if searches else _NODES_STARTED + SEARCHES
-    paths = [str(path.relative_to(root)) for folder in folders(bug) for path in sorted(root.glob(folder))]
+    paths = [str(path.relative_to(root)) for folder in folders(files) for path in sorted(root.glob(folder))]
     return {
         "paths": [path for path in paths if path not in ignored],  # pytest takes what is named whatever it ignores
         "ignored": ignored,
-        "failures_max": 0 if bug.engine == "core" else 1,  # a node that fails one often hangs in the others
+        "failures_max": 0,
+        "test_timeout_s": TEST_TIMEOUT_S,
     }
+
+
+def requested(bug: Bug, root: Path, *, searches: bool) -> dict[str, Any]:
+    """The same for a planted bug. A node that fails one test often hangs in the others."""
+    request = requested_of([edit.file for edit in bug.edits], root, searches=searches)
+    return request | {"failures_max": 0 if bug.engine == "core" else 1}
 
 
 def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
@@ -91,14 +98,14 @@ def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="raftmq-units-") as name:
         root = Path(name)
         make_copy(root, bug)
-        shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*NOT_COPIED))
         shutil.copy(SOURCE_ROOT / "pyproject.toml", root)
         shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
         request = requested(bug, root, searches=searches)
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)], cwd=root,
-                env=os.environ | {"PYTHONPATH": name}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+                env=os.environ | {"PYTHONPATH": name}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Outcome(bug.id, 0, (_ENDLESS,), "")
@@ -126,10 +133,14 @@ class _Heard:
     def __init__(self) -> None:
         self.passed = 0
         self.failed: dict[str, None] = {}
+        self.timeouts: list[str] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.failed[report.nodeid.rpartition("/")[2]] = None
+            name = report.nodeid.rpartition("/")[2]
+            self.failed[name] = None
+            if "Failed: Timeout" in str(report.longrepr):
+                self.timeouts.append(name)
         elif report.when == "call" and report.passed:
             self.passed += 1
 
@@ -148,13 +159,14 @@ def main(root: str, request: dict[str, Any]) -> int:
     heard = _Heard()
     ignored = [f"--ignore={path}" for path in request["ignored"]]
     code = pytest.main(
-        [*request["paths"], *ignored, f"--maxfail={request['failures_max']}", "-q", "--tb=no", "-p", "no:cacheprovider",
-         "-m", "not slow and not live", f"--timeout={_TEST_TIMEOUT_S}"],
+        [*request["paths"], *ignored, f"--maxfail={request['failures_max']}", "-q", "--tb=line",
+         "-p", "no:cacheprovider", "-m", "not slow and not live", f"--timeout={request['test_timeout_s']}"],
         plugins=[heard],
     )  # fmt: skip
     ended = code == pytest.ExitCode.OK or heard.failed
     note = "" if ended else f"pytest ended with {code!r}"
-    sys.stdout.write("\n" + json.dumps({"passed": heard.passed, "failed": list(heard.failed), "note": note}) + "\n")
+    report = {"passed": heard.passed, "failed": list(heard.failed), "timeouts": heard.timeouts, "note": note}
+    sys.stdout.write("\n" + json.dumps(report) + "\n")
     return 0
 
 

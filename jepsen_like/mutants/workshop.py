@@ -1,0 +1,81 @@
+"""A copy of the packages and their tests in which one mutant after the other is tried."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, make_copy
+from jepsen_like.seeded_bugs.unit_tests import NOT_COPIED
+
+CHECK_TIMEOUT_S = 300
+_TYPED = ("raftlog", "statemachine", "cluster")
+
+
+class Workshop:
+    """One copy, used by one thread."""
+
+    def __init__(self, root: Path) -> None:
+        """Fills `root`, an empty folder, and checks the types once, so that later checks look at one file."""
+        self.root = root
+        make_copy(root, None)
+        shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*NOT_COPIED))
+        shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
+        shutil.copy(SOURCE_ROOT / "pyproject.toml", root)
+        found = self.type_errors()
+        if found:
+            raise RuntimeError(f"the unmutated packages do not type-check:\n{found}")
+
+    @contextmanager
+    def holding(self, file: str, text: str) -> Iterator[None]:
+        """`file` has this text meanwhile."""
+        path = self.root / file
+        before = path.read_text()
+        try:
+            self._write(path, text)
+            yield
+        finally:
+            self._write(path, before)
+
+    def type_errors(self) -> str:
+        """What mypy says, "" if nothing."""
+        packages = [word for package in _TYPED for word in ("-p", package)]
+        done = self._run(["-m", "mypy", "--no-error-summary", *packages], CHECK_TIMEOUT_S)
+        return done.stdout.strip() if done.returncode else ""
+
+    def import_error(self, file: str) -> str:
+        """What importing the file's module says, "" if nothing."""
+        module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        done = self._run(["-c", f"import {module}"], CHECK_TIMEOUT_S)
+        return (done.stderr.strip().splitlines() or ["?"])[-1] if done.returncode else ""
+
+    def call(self, module: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Runs a module that takes (ROOT, JSON) and prints JSON in its last line.
+
+        Raises TimeoutExpired, and RuntimeError if it prints none.
+        """
+        done = self._run(["-m", module, str(self.root), json.dumps(request)], timeout_s)
+        try:
+            found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            raise RuntimeError((done.stderr or done.stdout).strip()[-300:] or "no output") from None
+        return found
+
+    def _run(self, arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=self.root, env=os.environ | {"PYTHONPATH": str(self.root)},
+            capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        path.write_text(text)
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink()  # its time stamp has seconds, and two mutants may share one
