@@ -310,7 +310,11 @@ class Plays:
         leader = yield from self._a_leader()
         if leader is None:
             return
-        target = self._others(leader)[0]
+        peers = leader.raw.raft.members.peers
+        fit = [member for member in self._others(leader) if member.id in peers and peers[member.id].fit]
+        if not fit:
+            return
+        target = fit[0]
         term = leader.raw.term
         held: list[Message] = []
 

@@ -106,7 +106,7 @@ def test_the_summary_names_survivors_and_counts_what_lived_without_a_reason(monk
     assert "survived: a" in lines
     assert "    harmless: a log line" in lines
     assert "timed out: t" in lines
-    assert lines[-1].startswith("4 judged, 2 killed (50 %; 1 by the simulator alone), 2 survived (1 without a reason), ")
+    assert lines[-1].startswith("4 judged, 2 killed (50 %; 1 by the simulator alone), 2 survived (1 without a reason)")
 
 
 def test_the_reasons_on_record_belong_to_lines_that_exist() -> None:
