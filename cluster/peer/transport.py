@@ -230,6 +230,7 @@ class PeerTransport:
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
         """A peer introduced itself. One that lost power, or came back under another address, has left links behind that
         nobody closes: waiting for them to time out would keep it out for seconds."""
+        self._close_older_inlets(peer, channel)
         before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
             if before != self.roster.addresses_of(peer):
@@ -248,6 +249,14 @@ class PeerTransport:
         task = asyncio.get_running_loop().create_task(looking, name=f"look up node {peer}")
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
+
+    def _close_older_inlets(self, peer: NodeId, channel: str) -> None:
+        """What the peer passes on keeps its order: an older connection may still hold what it has given up since."""
+        if channel != BULK:
+            return
+        for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.channel == channel][:-1]:
+            if inlet.transport is not None:
+                inlet.transport.abort()
 
     def on_refused(self, peer: NodeId, header: list[Any]) -> None:
         """A peer does not let this node in: [reason, kind, index]."""

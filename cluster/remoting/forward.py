@@ -1,9 +1,10 @@
 """Requests that only the leader can answer, on a node that does not lead: held, passed on, answered here, once.
 
-The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands it to
-the next leader when this one goes, and gives every send an identity, so that a request handed on twice is stored once.
-A forwarded request is never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that
-never left is refused (14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
+The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands a send
+to the next leader when this one goes, and gives every send an identity, so that one handed on twice is stored once.
+Writes without an identity are handed on once, in the order of their connection (`order_line`). A forwarded request is
+never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that never left is refused
+(14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Heade
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.remoting.identity import Identity
 from cluster.remoting.inflight import over_limit
+from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
 from cluster.remoting.server import ReplyPath, raw_frame
 from raftlog.types import NOBODY, NodeId
 
@@ -28,13 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-WRITES = SENDS | {
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.DELETE_TOPIC_IN_BROKER,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-}
+WRITES = SENDS | ONE_TRY
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 
 LocalRoute = Callable[[ReplyPath, int, Header, bytes, bytes, Identity | None], None]
@@ -54,8 +50,8 @@ class Held:
     """A client's request that this node keeps until somebody has answered it."""
 
     __slots__ = (
-        "body", "deadline_ms", "header", "header_bytes", "identity", "path", "sent_to", "serialize_type", "size",
-        "was_sent",
+        "body", "deadline_ms", "header", "header_bytes", "identity", "line", "path", "sent_to", "serialize_type",
+        "size", "was_sent",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +68,13 @@ class Held:
         self.size = len(header_bytes) + len(body)
         self.sent_to: NodeId = NOBODY
         self.was_sent = False
+        self.line: OrderLine | None = None
+        """Set if the order of its connection is to be kept."""
+
+    @property
+    def one_try(self) -> bool:
+        """In a leader's hands it stays there: nobody could tell that it came again."""
+        return self.header.code in ONE_TRY
 
 
 class ForwardedPath(ReplyPath):
@@ -152,6 +155,11 @@ class Forwarder:
         held = Held(path, serialize_type, header, header_bytes, body, identity, deadline)
         forward_id, self._next_id = self._next_id, self._next_id + 1
         self._held[forward_id] = held
+        if header.code in IN_LINE:
+            if path.line is None:
+                path.line = OrderLine()
+            held.line = path.line
+            held.line.join(forward_id, held)
         path.inflight_bytes += size
         self.bytes_held += size
         self._pass_on(forward_id, held)
@@ -183,9 +191,14 @@ class Forwarder:
         """What that peer had in hand may have been lost with the connection; what it passed on comes again."""
         self._early = [waiting for waiting in self._early if waiting[0] != peer]
         self._early_bytes = sum(len(frame) for _, _, frame in self._early)
-        for held in self._held.values():
-            if held.sent_to == peer:
-                held.sent_to = NOBODY
+        for forward_id, held in list(self._held.items()):
+            if held.sent_to != peer:
+                continue
+            if held.one_try:
+                self._drop(forward_id)
+                self._answer_unknown(held, f"the connection to the leader (node {peer}) was lost")
+            else:
+                self._wait_again(forward_id, held)
         self.pump()
 
     def expire(self) -> None:
@@ -201,6 +214,10 @@ class Forwarder:
                 self._pass_on(forward_id, held)
 
     def _pass_on(self, forward_id: int, held: Held) -> None:
+        if held.line is not None and not held.line.may_go(forward_id):
+            return
+        if held.one_try and held.sent_to != NOBODY:
+            return
         if self._leads():
             self._drop(forward_id)
             self._local(held.path, held.serialize_type, held.header, held.header_bytes, held.body, held.identity)
@@ -215,6 +232,8 @@ class Forwarder:
         if self._transport.send_frame(leader, Kind.FORWARD, header, frame):
             held.sent_to = leader
             held.was_sent = True
+            if held.line is not None:
+                held.line.sent(forward_id, held.header.code)
             if held.header.flag & FLAG_ONEWAY:
                 self._drop(forward_id)
 
@@ -223,21 +242,43 @@ class Forwarder:
         if held is not None:
             held.path.inflight_bytes -= held.size
             self.bytes_held -= held.size
+            if held.line is not None:
+                held.line.leave(forward_id)
         return held
+
+    def _wait_again(self, forward_id: int, held: Held) -> None:
+        """Nobody has it in hand any more; tried again on the next timer or leader change."""
+        held.sent_to = NOBODY
+        if held.line is not None:
+            held.line.join(forward_id, held)
+
+    def _on_handed_back(self, forward_id: int, held: Held) -> None:
+        """The leader has done nothing with it."""
+        if held.line is not None and held.line.overtaken(forward_id, held.header.code):
+            self._drop(forward_id)
+            remark = "nothing was done: the leader changed, and a later request of this connection went on; try again"
+            self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            return
+        if held.one_try:
+            held.was_sent = False
+        self._wait_again(forward_id, held)
 
     def _answer_expired(self, held: Held) -> None:
         code = held.header.code
         if code in SILENT:
             return
         if held.was_sent and code in WRITES:
-            remark = f"{UNKNOWN_REMARK} the leader did not answer within {self._deadline_ms} ms; it may still be stored"
-            if not held.path.closed:
-                self._remember(held)
-            self._answer(held.path, held.serialize_type, held.header, ResponseCode.SYSTEM_ERROR, remark)
+            self._answer_unknown(held, f"the leader did not answer within {self._deadline_ms} ms")
             return
         self._settle(held, stored=False)
         remark = "there is no leader now; nothing was done, try again"
         self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def _answer_unknown(self, held: Held, why: str) -> None:
+        if not held.path.closed:
+            self._remember(held)
+        remark = f"{UNKNOWN_REMARK} {why}; it may still be stored"
+        self._answer(held.path, held.serialize_type, held.header, ResponseCode.SYSTEM_ERROR, remark)
 
     def _answer(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
         if not header.flag & FLAG_ONEWAY:
@@ -266,6 +307,7 @@ class Forwarder:
         if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
             self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
             return
+        self._admit_early()  # what came while writes were not open goes first
         if not self._leads():
             self._early.append((peer, header, frame))
             self._early_bytes += len(frame)
@@ -284,7 +326,7 @@ class Forwarder:
         if not answered:
             held = self._held.get(forward_id)
             if held is not None and held.sent_to == peer:
-                held.sent_to = NOBODY  # tried again on the next timer or leader change
+                self._on_handed_back(forward_id, held)
             return
         reply = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
         held = self._held.get(forward_id)

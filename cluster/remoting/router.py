@@ -11,6 +11,7 @@ from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Heade
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.identity import Identity
+from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, ReplyPath, unsupported
@@ -114,6 +115,14 @@ class Router(Dispatch):
         identity: Identity | None = None,
     ) -> None:  # fmt: skip
         """Handles one request from its first byte on. Raises CodecError if it is malformed."""
+        if path.line is not None and path.line.waits and header.code in IN_LINE and self._proposals.open:
+            self._forwarder.pump()  # this node leads since a moment ago: what was held until then goes first
+        self._enter(path, serialize_type, header, header_bytes, body, identity)
+
+    def _enter(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        identity: Identity | None,
+    ) -> None:  # fmt: skip
         try:
             self._dispatch(path, serialize_type, header, header_bytes, body, identity)
         except CodecError:
@@ -172,7 +181,7 @@ class Router(Dispatch):
         identity: Identity | None,
     ) -> None:  # fmt: skip
         """Handles a request that was forwarded or held, now that this node leads. Raises CodecError."""
-        self.on_request(path, serialize_type, header, header_bytes, body, identity)
+        self._enter(path, serialize_type, header, header_bytes, body, identity)
 
     def reroute(self, sends: list[Send]) -> None:
         """Sends that were queued when leadership was lost: nothing of them was proposed, they go to the new leader."""

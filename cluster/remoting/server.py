@@ -24,6 +24,7 @@ from cluster.remoting.codec import (
 )
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.identity import ConnectionSession
+from cluster.remoting.order_line import OrderLine
 from cluster.services import Request
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class RemotingRequest:
 class ReplyPath:
     """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
 
-    __slots__ = ("born_host", "closed", "inflight_bytes", "listener", "on_close", "peer_address", "session")
+    __slots__ = ("born_host", "closed", "inflight_bytes", "line", "listener", "on_close", "peer_address", "session")
 
     forwarded: ClassVar[bool] = False
     """Whether another node holds the client's connection."""
@@ -88,6 +89,8 @@ class ReplyPath:
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
         """The send path's identity for what comes through here (see `remoting.identity`)."""
+        self.line: OrderLine | None = None
+        """What is held here and keeps its order; None while nothing was."""
 
     def write(self, data: bytes) -> None:
         """Queues bytes for the client."""

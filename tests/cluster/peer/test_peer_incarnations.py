@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from cluster.local_process import free_base_port
@@ -52,4 +53,31 @@ async def test_links_to_the_former_life_of_a_peer_are_dropped_and_dialled_anew()
         for writer in (says, later, *dialled):
             writer.close()
         peer.close()
+        await node.close()
+
+
+async def test_a_new_bulk_connection_of_a_peer_ends_the_older_one() -> None:
+    """What still lies in the older one would come behind what the peer has sent since."""
+    base = free_base_port(1)
+    heard: list[bytes] = []
+    node = PeerTransport(Membership("cluster", 1, NodeId(1), UUIDS[NodeId(1)], UUIDS), {}, ("127.0.0.1", base))
+    await node.start(Handlers(lambda _: None, lambda _: None, lambda *frame: heard.append(frame[3])))
+    hears, first = await asyncio.open_connection("127.0.0.1", base)
+    control_hears, control = await asyncio.open_connection("127.0.0.1", base)
+    try:
+        first.write(hello(BULK, 7) + pack(Kind.FORWARD, [], 1) + b"1")
+        control.write(hello(CONTROL, 7))
+        await until(lambda: len([inlet for inlet in node.inlets if inlet.peer]) == 2 and heard == [b"1"])
+        _, second = await asyncio.open_connection("127.0.0.1", base)
+        second.write(hello(BULK, 7) + pack(Kind.FORWARD, [], 1) + b"2")
+        await until(lambda: len(heard) == 2)
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(PATIENCE_S):
+                assert await hears.read() == b""
+        assert len(node.inlets) == 2
+        assert not control_hears.at_eof(), "the control connection stays"
+        second.close()
+    finally:
+        for writer in (first, control):
+            writer.close()
         await node.close()

@@ -1,0 +1,68 @@
+"""The order of one client connection on a node that passes its requests on (docs/guarantees.md, "Consumer offsets").
+
+What moves offsets, topics or groups goes to a leader in the order in which it came, one behind the other on the same
+connection between the nodes, which keeps that order. None is handed on a second time, unless the leader said that it
+did nothing, and no later one has been handed on since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cluster.remoting.forward import Held
+
+ONE_TRY = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+"""Writes that the log cannot recognise when they come again: carried out twice, the second could undo a later one."""
+IN_LINE = ONE_TRY | {RequestCode.QUERY_CONSUMER_OFFSET}
+"""Who keeps the order: a query answers after the commits before it."""
+
+
+class OrderLine:
+    """The requests of one connection that keep their order, by the numbers under which they are held."""
+
+    __slots__ = ("_newest_sent", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Held] = {}
+        """In nobody's hands, oldest first."""
+        self._newest_sent = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether any of them is in nobody's hands."""
+        return bool(self._waiting)
+
+    def join(self, number: int, held: Held) -> None:
+        """It came, or comes back from a leader that did nothing with it."""
+        self._waiting[number] = held
+        if len(self._waiting) > 1:
+            self._waiting = dict(sorted(self._waiting.items()))
+
+    def may_go(self, number: int) -> bool:
+        """Whether none before it waits."""
+        return next(iter(self._waiting), number) >= number
+
+    def sent(self, number: int, code: int) -> None:
+        """A leader has it in hand."""
+        self._waiting.pop(number, None)
+        if code in ONE_TRY:
+            self._newest_sent = number
+
+    def leave(self, number: int) -> None:
+        """It is answered, or taken on by this node."""
+        self._waiting.pop(number, None)
+
+    def overtaken(self, number: int, code: int) -> bool:
+        """Whether a later one has been handed on: then it must not go any more."""
+        return code in ONE_TRY and self._newest_sent > number

@@ -1,0 +1,153 @@
+"""Commits of offsets behind a node that does not lead keep their order, and are carried out once or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sim_cluster import SimCluster, codes
+from test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
+
+from cluster.peer.wire import Kind
+from cluster.remoting.codec import decode_header, encode_frame
+from raftlog.types import NOBODY
+
+SEED = 22
+OK, UNKNOWN, REFUSED = 0, 1, 14
+
+
+def test_order_through_a_follower(sim: SimCluster) -> None:  # noqa: F811
+    path = sim.followers()[0].connect()
+    for at in range(1, 8):
+        path.ask(commit(at, 10 * at, oneway=at % 3 == 0))
+    path.ask(encode_frame(14, 8, 0, ext={"consumerGroup": "g", "topic": "T", "queueId": "0"}))
+    assert [answered(sim, path, at) for at in (1, 2, 4, 5, 7, 8)] == [OK] * 6
+    assert b'"70"' in path.replies[8][0][2]
+    path.ask(commit(9, 5, oneway=True))
+    assert settled_offset(sim) == 5, "a later one may move back"
+
+
+def test_handed_back_and_overtaken_is_refused(
+    sim: SimCluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader did nothing with it; meanwhile a later one of the connection has gone."""
+    leader, through = sim.leader(), sim.followers()[0]
+    path = through.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)  # it is on its way
+        path.ask(commit(1, 7))
+    path.ask(commit(2, 9, oneway=True))
+    (number,) = through.forwarder._held
+    through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
+    assert answered(sim, path, 1) == REFUSED
+    assert "nothing was done" in path.replies[1][0][1]
+    assert settled_offset(sim) == 9
+
+
+def test_what_waits_for_a_leader_holds_up_what_comes_later(
+    sim: SimCluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, through = sim.leader(), sim.followers()[0]
+    path = through.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)  # it is on its way
+        path.ask(commit(1, 7))
+    (number,) = through.forwarder._held
+    through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
+    path.ask(commit(2, 9, oneway=True))
+    path.ask(commit(3, 11, oneway=True))
+    assert answered(sim, path, 1) == OK
+    assert settled_offset(sim) == 11
+
+
+def test_a_commit_whose_leader_is_gone_is_unknown_and_not_done_again(sim: SimCluster) -> None:  # noqa: F811
+    leader, through = sim.leader(), sim.followers()[0]
+    sim.network.cut(leader.node_id, through.node_id)
+    path = through.connect()
+    path.ask(commit(1, 7))
+    sim.loop.run_until(lambda: offset(leader) == 7, 5, "the leader has it")
+    leader.kill(power=False)
+    through.transport.on_closed(leader.node_id)
+    assert answered(sim, path, 1) == UNKNOWN
+    assert path.replies[1][0][1].startswith("[UNKNOWN]")
+    other = sim.leader(besides=leader).connect()
+    other.ask(commit(1, 9))
+    assert answered(sim, other, 1) == OK
+    assert settled_offset(sim) == 9
+    assert through.forwarder.bytes_held == 0
+    assert path.inflight_bytes == 0
+
+
+def test_a_node_that_leads_now_does_not_do_again_what_it_had_passed_on(sim: SimCluster) -> None:  # noqa: F811
+    leader, through = sim.leader(), sim.followers()[0]
+    sim.network.cut(through.node_id, leader.node_id)  # the request is lost on its way
+    path = through.connect()
+    path.ask(commit(1, 7))
+    sim.loop.run_for(0.01)
+    sim.network.heal()
+    leader.raw.transfer_leadership(through.node_id)
+    leader.driver.wake()
+    sim.loop.run_until(lambda: through.proposals.open, 10)
+    path.ask(commit(2, 9))
+    assert answered(sim, path, 2) == OK
+    assert answered(sim, path, 1) == UNKNOWN
+    assert settled_offset(sim) == 9
+
+
+def test_what_came_before_writes_were_open_goes_first(sim: SimCluster) -> None:  # noqa: F811
+    leader, follower = sim.leader(), sim.followers()[0]
+    header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term]
+    leader.forwarder._early.append((follower.node_id, header, commit(1, 7)[4:]))
+    leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, [78, *header[1:]], commit(2, 9, oneway=True)[4:])
+    assert settled_offset(sim) == 9
+
+
+def test_what_was_held_goes_before_what_comes_when_writes_are_open(
+    sim: SimCluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = sim.leader()
+    path = leader.connect()
+    frame = commit(1, 7)
+    end = 8 + int.from_bytes(frame[5:8], "big")
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.forwarder, "_leads", lambda: False)
+        patch.setattr(leader.forwarder, "_leader", lambda: NOBODY)
+        leader.forwarder.forward(path, frame[4], decode_header(frame[4], frame[8:end]), frame[8:end], frame[end:])
+    path.ask(commit(2, 9))
+    assert [answered(sim, path, at) for at in (1, 2)] == [OK, OK]
+    assert settled_offset(sim) == 9
+
+
+def test_random_orders_through_one_connection(sim_of: Any) -> None:
+    """Nodes die, links break, leaders change: what is stored in the end was not sent before what was acknowledged."""
+    made: SimCluster = sim_of()
+    rng, loop = made.rng, made.loop
+    results = made.propose(made.leader(), ["put_group", {"name": "g"}, False])
+    loop.run_until(lambda: results, 5)
+    value = 0
+    for _ in range(12):
+        path = rng.choice(made.running).connect()
+        first = value + 1
+        for _ in range(30):
+            value += 1
+            path.ask(commit(value, value, oneway=rng.random() < 0.5))
+            loop.run_for(rng.uniform(0, 0.05))
+            leader = made.find_leader()
+            chance = rng.random()
+            if leader is not None and chance < 0.05:
+                leader.raw.transfer_leadership(rng.choice([1, 2, 3]))
+                leader.driver.wake()
+            elif leader is not None and chance < 0.1:
+                made.network.isolate(leader.node_id)
+            elif chance < 0.2:
+                made.network.heal()
+        made.heal()
+        loop.run_for(4.0)
+        acked = max([at for at in range(first, value + 1) if OK in codes(path, at)], default=0)
+        made.settle()
+        found = offset(made.running[0]) or 0
+        assert found >= acked, f"{found} is stored, {acked} was acknowledged"
+        path.close()
