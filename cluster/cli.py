@@ -7,6 +7,7 @@ them: `raftmq --help` must not wait for a client.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -20,6 +21,8 @@ from cluster.config_source import ConfigError, nearest
 from cluster.local_errors import ExitCode, LocalError
 
 ENTRY_POINT_GROUP = "raftmq.commands"
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Of an error without a file's name: standard output."""
 
 
 class _Listed(NamedTuple):
@@ -60,6 +63,8 @@ COMMANDS = {
     "alarm": _here("alarm", "List alarms; put the one of an event to rest."),
     "bench": _here("bench", "Measure what modes cost on this machine's disk."),
     "unsafe-recover": _here("unsafe_recover", "Let one survivor go on alone when the majority is lost for ever."),
+    "version": _here("about", "Show the version.", "version"),
+    "help": _here("about", "Show the help of a command.", "show_help"),
     "init": _here("serve", "Make the data directories of a new cluster.", "init"),
     "serve": _here("serve", "Run one node in the foreground.", "serve"),
 }
@@ -131,14 +136,35 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Runs a command line; prints its errors; returns the exit code. Only defects come out as exceptions."""
     try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()  # `raftmq consume t | head`: whoever read has seen enough
+        return ExitCode.OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in _CANNOT_WRITE:
+            raise
+        _forget_output()
+        why = f"standard output: {error.strerror}; what the command had to do may be done"
+        full = LocalError("the output could not be written", why, "make room, or send the output elsewhere")
+        return _show(full, arguments)
+    return code
+
+
+def _forget_output() -> None:
+    """Nothing may be flushed at exit into what takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> int:
+    try:
         result = cli.main(args=arguments, prog_name="raftmq", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "raftmq --help")
+        return ExitCode.OK
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         return 130
-    except BrokenPipeError:
-        # `raftmq consume t | head`: whoever read has seen enough. Nothing may be flushed into the pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
     except Exception as error:
         explained = _explain(error)
         if explained is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -81,7 +81,7 @@ def encode_properties(
     """`name \\x01 value \\x02` repeated. Raises Refused for what this form cannot hold."""
     text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
     if key is not None:
-        text += _pair("KEYS", key if isinstance(key, str) else " ".join(key))
+        text += _pair("KEYS", key if isinstance(key, str) else _joined(key))
     if tag is not None:
         text += _pair("TAGS", tag)
     if properties:
@@ -97,6 +97,17 @@ def encode_properties(
             hint="Put large values into the body.",
         )
     return text
+
+
+def _joined(keys: Any) -> str:
+    try:
+        return " ".join(keys)
+    except TypeError:
+        if not isinstance(keys, Sequence):
+            fix = f"not {type(keys).__name__}: write key={str(keys)!r}"
+        else:
+            fix = f"and {keys!r} holds something else"
+        raise TypeError(f"key= is a str or a list of str, {fix}") from None
 
 
 def _pair(name: str, value: str) -> str:

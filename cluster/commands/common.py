@@ -17,6 +17,7 @@ from cluster.local_layout import find_data_dir
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from cluster.client import Client
 
@@ -90,7 +91,22 @@ def print_table(titles: list[str], rows: list[list[object]]) -> None:
         table.add_column(title, justify="left" if rows and isinstance(rows[0][i], str) else "right")
     for row in rows:
         table.add_row(*("-" if value is None else str(value) for value in row))
-    console().print(table)
+    show_table(table, console())
+
+
+def show_table(table: Table, out: Console) -> None:
+    """Prints a table. On a terminal that is too narrow for it, each row becomes a block of `title  value` lines."""
+    natural = out.measure(table, options=out.options.update(max_width=10_000)).maximum
+    if not out.is_terminal or natural <= out.width:
+        out.print(table)
+        return
+    titles = [str(column.header) for column in table.columns]
+    width = max(map(len, titles))
+    for number, row in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
+        if number:
+            out.print()
+        for title, value in zip(titles, row, strict=True):
+            out.print(f"[bold]{title:<{width}}[/]  {value}")
 
 
 class NodeDirectory(click.ParamType[Path]):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cluster.commands.admin_http import admin_addresses, admin_option, each_node
-from cluster.commands.common import console, data_option, json_option, print_json
+from cluster.commands.common import console, data_option, json_option, print_json, show_table
 from cluster.local_errors import ExitCode, LocalError
 
 _LINKS = "/v1/links"
@@ -49,7 +49,7 @@ def _print(views: list[dict[str, Any]]) -> None:
                 link["reason"],
             )  # fmt: skip
     out = console()
-    out.print(table)
+    show_table(table, out)
     for view in views:
         for link in view["links"]:
             if link["finding"]:

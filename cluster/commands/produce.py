@@ -44,7 +44,8 @@ def produce(
 ) -> None:
     """Send each line of stdin or a file as a message to TOPIC.
 
-    Blank lines are skipped. At the first line that cannot be sent it stops and says which; the lines before stay sent.
+    Blank lines are skipped; any other line is sent as it is, without its newline. At the first line that cannot be
+    sent it stops and says which; the lines before stay sent.
     """
     began = time.monotonic()
     tally = Tally()
@@ -147,7 +148,7 @@ def read_lines(source: IO[bytes], key_field: str | None = None, tag_field: str |
     end = 0
     for number, raw in enumerate(source, 1):
         end += len(raw)
-        body = raw.rstrip(b"\r\n")
+        body = raw.removesuffix(b"\n")
         if not body.strip():
             continue
         fields = _object(body, number) if key_field or tag_field else {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.common import console, data_dir, data_option, json_option, print_json
+from cluster.commands.common import console, data_dir, data_option, json_option, print_json, show_table
 from cluster.local_errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def status(data: str | None, as_json: bool) -> int:
     elif view.term is not None:
         out = console()
         out.print(_headline(view))
-        out.print(_table(view))
+        show_table(_table(view), out)
         for line in mode_lines(view):
             out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in alarm_lines(view):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -50,7 +51,35 @@ def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
     assert data - set(wheel.namelist()) == set()
-    assert "raftmq/py.typed" in data
+    assert {f"{package}/py.typed" for package in PRODUCT} <= data
+
+
+USE = '''
+import raftmq
+
+with raftmq.connect() as mq:
+    mq.send("orders", "a str is no body")
+    reveal_type(mq.send("orders", b"bytes are").queue_offset)
+    reveal_type(mq.admin.topics())
+'''
+
+
+def test_a_users_type_checker_sees_the_types_of_the_installed_package(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """Where a package has no marker, everything that comes out of it is Any, and any call passes."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    wheel.extractall(site)
+    (tmp_path / "use.py").write_text(USE)
+    python = tmp_path / "venv/bin/python"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), "use.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert 'Argument 2 to "send" of "Client" has incompatible type "str"' in done.stdout
+    assert 'Revealed type is "int"' in done.stdout.replace("builtins.int", "int")
+    assert "Any" not in done.stdout
 
 
 def test_it_carries_licence_type_marker_and_commands(wheel: zipfile.ZipFile) -> None:

@@ -22,10 +22,10 @@ def lines(
     return [tuple(line)[:4] for line in read_lines(io.BytesIO(text), key, tag)]  # type: ignore[misc]
 
 
-def test_every_line_is_a_message_blank_ones_are_not() -> None:
+def test_every_line_is_a_message_blank_ones_are_not_and_only_the_newline_goes() -> None:
     assert lines(b"one\n\n  \r\ntwo\r\nthree") == [
         (1, b"one", None, None),
-        (4, b"two", None, None),
+        (4, b"two\r", None, None),
         (5, b"three", None, None),
     ]
 

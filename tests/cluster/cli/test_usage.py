@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
+from rich.table import Table
 
 from cluster.cli import COMMANDS, cli
 from cluster.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
+from cluster.commands.common import show_table
 from cluster.local_config import plan_nodes, write_configs
 from cluster.local_layout import ClusterFile, write_cluster
 from cluster.remoting.codes import ResponseCode
@@ -201,3 +205,52 @@ def test_what_the_client_knows_decides_the_exit_code(
     what, _, fix = three_lines(result)
     assert what == str(error)
     assert fix
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"]])
+def test_a_bare_command_shows_its_help_as_it_is(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "cluster.cli", *arguments], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert "\n  topic " in done.stdout
+    subprocess.run([sys.executable, "-m", "cluster.cli", "topic"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_help_and_version_are_commands_too() -> None:
+    assert run("help", "topic", "create").stdout.startswith("Usage: raftmq topic create")
+    assert run("version").stdout == run("--version").stdout
+    result = run("help", "topc")
+    assert (result.exit_code, three_lines(result)[2]) == (2, "raftmq topic")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["help"], ["status", "--json"]])
+def test_output_that_cannot_be_written_is_an_error_in_three_lines(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "cluster.cli", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (1, 4)
+    assert done.stderr.splitlines()[-3].startswith(("the output could not be written", "there is no cluster"))
+
+
+def test_a_terminal_too_narrow_for_a_table_gets_a_block_per_row() -> None:
+    table = Table(box=None, header_style="bold")
+    table.add_column("name")
+    table.add_column("what it is for", justify="right")
+    table.add_row("[green]orders[/]", "a topic with a long description")
+    table.add_row("users", "-")
+
+    def shown(width: int, *, terminal: bool = True) -> list[str]:
+        out = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None, soft_wrap=True)
+        show_table(table, out)
+        return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    wide = shown(80)
+    assert len(wide) == 3
+    assert shown(40, terminal=False)[0].split() == wide[0].split()
+    assert shown(40) == [
+        "name            orders",
+        "what it is for  a topic with a long description",
+        "",
+        "name            users",
+        "what it is for  -",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -267,6 +268,20 @@ async def test_what_cannot_be_sent_is_refused_before_anything_leaves(fake: Any, 
         with pytest.raises(error):
             await mq.send(**arguments)
     assert fake.sends == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"key": 42}, "key= is a str or a list of str, not int: write key='42'"),
+        ({"key": ["a", 42]}, "key= is a str or a list of str, and ['a', 42] holds something else"),
+        ({"tag": 7}, "property TAGS must be a str, not int"),
+    ],
+)
+async def test_a_key_that_is_no_text_is_refused_with_what_to_write(fake: Any, arguments: Any, said: str) -> None:
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(TypeError, match=re.escape(said)):
+            await mq.send("t", b"x", **arguments)
 
 
 async def test_a_closed_producer_says_so(fake: Any) -> None:
