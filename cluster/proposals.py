@@ -27,6 +27,7 @@ from cluster.modes.levels import ATTRIBUTE, EARLY, NAMES
 from cluster.offset_order import OffsetOrder
 from cluster.pending import Done, PendingCommands, PendingEntry, SendReplies, TopicBarriers
 from cluster.services import Outcome, ProposeResult
+from cluster.twins import Twins
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
@@ -88,6 +89,7 @@ class Proposals:
         self.offsets = OffsetOrder(config.offsets.flush_ms, state, self.submit_commands, lambda: self.now_ms)
         self._effects = self.offsets.effects
         self.early = EarlyAnswers(config.modes, replies, ledger, None if metrics is None else metrics.modes)
+        self._twins = Twins(self.early, self._give_back)
         self._acks = 0
         """Not 0 once a send asked for another level than the default one."""
         self._strict: set[tuple[int, str, int]] = set()
@@ -188,26 +190,43 @@ class Proposals:
         """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
         return strict_name(send) in self._strict
 
-    def attach(self, entry: PendingEntry, at: int, send: Send) -> None:
-        """A re-sent request takes the place of its first arrival, whose connection is gone or was told UNKNOWN."""
+    def attach(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
+        """A re-sent request shares the fate of its first arrival. It takes its place if the first needs no answer any
+        more; `room`: else it may wait beside it."""
         old = entry.sends[at]
-        entry.sends[at] = send
         if at in entry.muted:
             entry.muted.remove(at)
+        elif room and not old.connection.closed:
+            self._twins.add(send)
+            return
         else:
-            old.connection.inflight_bytes -= old.size
+            self._give_way(old)
+        entry.sends[at] = send
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False
             entry.deadline_ms = send.received_ms + self._deadline_ms
         entry.bytes += send.size - old.size
         self.bytes_inflight -= old.size
 
-    def replace_queued(self, old: Send, send: Send) -> None:
+    def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
         """The same for a send that is still queued."""
+        if room and not old.connection.closed:
+            self._twins.add(send)
+            return
+        self._give_way(old)
         self._sends[self._sends.index(old)] = send
         self._queued_bytes += send.size - old.size
-        old.connection.inflight_bytes -= old.size
         self.bytes_inflight -= old.size
+
+    def _give_back(self, size: int) -> None:
+        self.bytes_inflight -= size
+
+    def _give_way(self, old: Send) -> None:
+        """Another request waits in its place; its own client, if it is still there, is told as much as is known."""
+        if old.connection.closed:
+            old.connection.inflight_bytes -= old.size
+        else:
+            self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
     def unanswered_of(self, path: ReplyPath) -> list[Send]:
         """The sends that came through `path` and have had no answer of any kind."""
@@ -217,7 +236,7 @@ class Proposals:
             for at, send in enumerate(entry.sends)
             if send.connection is path and at not in entry.muted
         ]
-        found += [send for send in self._sends if send.connection is path]
+        found += [send for send in self._sends if send.connection is path] + self._twins.of(path)
         return found + self.early.held_of(path)
 
     # --- the driver's side -------------------------------------------------------------------------------------------
@@ -294,6 +313,7 @@ class Proposals:
             call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
         self.offsets.close()
         sends = list(self._sends)
+        sends += [twin for _, twin in self._twins.take(sends)]
         self._sends.clear()
         self._queued_bytes = 0
         self.bytes_inflight -= sum([send.size for send in sends])
@@ -313,7 +333,7 @@ class Proposals:
             self._queued_bytes -= send.size
             self.bytes_inflight -= send.size
             self._strict_decided([send])
-            self._replies.refused(send, "the log did not take it in time; nothing was stored")
+            self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
         if self._effects.due(now):
             self._wake()
 
@@ -442,6 +462,7 @@ class Proposals:
                 self._replies.stored(waiter.sends, waiter.built, waiter.muted)
             except Exception:
                 logger.exception("answering the sends of entry %s failed; their clients will time out", waiter.id)
+            self._twins.stored(waiter.sends, waiter.built)
         at = 0
         for call in waiter.calls:
             count = len(call.commands)
@@ -458,9 +479,7 @@ class Proposals:
         self.bytes_inflight -= waiter.bytes
         self._strict_decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
-        for at, send in enumerate(waiter.sends):
-            if at not in waiter.muted:
-                self._replies.refused(send, remark)
+        self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)
         for call in waiter.calls:
             if not waiter.answered:
                 call.tell(ProposeResult(Outcome.FAIL, [], waiter.id, remark))
@@ -470,10 +489,8 @@ class Proposals:
         self._note_settled(entry, Outcome.UNKNOWN)
         term, index = entry.id
         remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
-        for at, send in enumerate(entry.sends):
-            if at not in entry.muted:
-                entry.muted.add(at)
-                self._replies.unknown(send, remark)
+        self._twins.tell(entry.sends, self._replies.unknown, remark, entry.muted)
+        entry.muted.update(range(len(entry.sends)))
         for call in entry.calls:
             call.tell(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
 

@@ -405,12 +405,13 @@ class SendHandler:
         first = proposals.find_inflight(producer_id, sequence)
         if first is None:
             return False
+        room = not over_limit(self._limits, send.connection, send.size, proposals.bytes_inflight)
         send.connection.inflight_bytes += send.size
         proposals.bytes_inflight += send.size
         if isinstance(first, Send):
-            proposals.replace_queued(first, send)
+            proposals.replace_queued(first, send, room=room)
         else:
-            proposals.attach(*first, send)
+            proposals.attach(*first, send, room=room)
         return True
 
     def _known_unique(self, send: Send) -> bool:
