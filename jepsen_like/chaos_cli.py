@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jepsen_like.check_cli import check_command
+from jepsen_like.fuzz_cli import fuzz_command
 
 if TYPE_CHECKING:
     from jepsen_like.live.outcome import Outcome
@@ -25,6 +26,7 @@ def chaos() -> None:
 
 
 chaos.add_command(check_command)
+chaos.add_command(fuzz_command)
 
 
 @chaos.command("run")
@@ -34,7 +36,7 @@ chaos.add_command(check_command)
 @click.option("--time", "time_s", type=click.FloatRange(min=1), default=TIME_S, show_default=True, metavar="S",
               help="Seconds under faults.")  # fmt: skip
 @click.option("--scale", type=click.FloatRange(min=0.001, max=1), metavar="F",
-              help="Of a scripted scenario: less than 1 is a rehearsal.")  # fmt: skip
+              help="Of a scripted scenario or hostile clients: less than 1 is a rehearsal.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), help="Draws the faults; printed, so they can be repeated.")
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
@@ -79,6 +81,7 @@ def _wish(
 ) -> Wish:  # fmt: skip
     from cluster.config_source import nearest
     from cluster.local_errors import ExitCode, LocalError
+    from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.session import SUBJECTS, Wish
 
@@ -96,9 +99,10 @@ def _wish(
     named = scenario_named(scenario) if scenario is not None else None
     if named is not None:
         chosen = tuple(NEMESES[name] for name in named.nemeses)
-    if scale is not None and (named is None or not named.is_scripted):
+    is_sized = (named is not None and named.is_scripted) or all_hostile(chosen)
+    if scale is not None and not is_sized:
         raise LocalError(
-            "--scale is for scripted scenarios", "the others last as long as --time says",
+            "--scale is for scripted scenarios and hostile clients", "the others last as long as --time says",
             "raftmq chaos run --scenario report-001 --scale 0.1", ExitCode.USAGE,
         )  # fmt: skip
     seed = secrets.randbelow(2**31) if seed is None else seed

@@ -23,7 +23,7 @@ def decode_body(data: bytes, kind: type[T]) -> T:
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     try:
         raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(
             "bad_json", f"the body is not JSON: {error}", f"send an object with {', '.join(known)}"
         ) from None

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
+from cluster.admin.bad_http import tell_in_one_line
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.call import Answer, Call, Raw, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
@@ -62,6 +63,7 @@ class AdminServer:
 
 def build_app(port: AdminPort) -> web.Application:
     """The aiohttp application, as tests run it."""
+    tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = Forwarder(port)
     for route in ROUTES:

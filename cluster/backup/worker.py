@@ -61,7 +61,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_the_node() -> None:
-    while sys.stdin.buffer.read(4096):
+    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held as the process ends
         pass
     main_thread = threading.main_thread().ident
     assert main_thread is not None

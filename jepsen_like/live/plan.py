@@ -15,6 +15,8 @@ from jepsen_like.live.subject import Capability
 
 HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)
+HOSTILE = "hostile"
+"""The story of faults that are all hostile clients."""
 QUIET_S = 1.0
 """Before the first fault."""
 AGAIN_MAX, AGAIN_AFTER = 4, 3
@@ -34,7 +36,9 @@ class Plan(NamedTuple):
     chosen: bool
     """The user named the faults; otherwise it is the mix of all that this machine supports."""
     scale: float = 1.0
-    """Of a scripted scenario: 1 as it is meant, less for a rehearsal."""
+    """Of a scripted scenario, and of what hostile clients send: 1 as it is meant, less for a rehearsal."""
+    rate_given: bool = False
+    """The user named the rate."""
 
     @property
     def is_scripted(self) -> bool:
@@ -42,9 +46,16 @@ class Plan(NamedTuple):
         return self.scenario is not None and self.scenario.is_scripted
 
     @property
+    def story(self) -> str | None:
+        """The name of what is played instead of faults dealt at random (`jepsen_like.live.stories`)."""
+        if self.scenario is not None and self.scenario.is_scripted:
+            return self.scenario.name
+        return HOSTILE if all_hostile(self.nemeses) else None
+
+    @property
     def gates_count(self) -> bool:
-        """Whether a missed gate ends the run with a code of its own: it was long enough, or at full scale."""
-        return self.scale >= 1 if self.is_scripted else self.time_s >= FULL_S
+        """Whether a missed gate ends the run with a code of its own: it was long enough, and at full scale."""
+        return self.scale >= 1 and (self.is_scripted or self.time_s >= FULL_S)
 
     @property
     def command(self) -> str:
@@ -53,10 +64,17 @@ class Plan(NamedTuple):
             f"raftmq chaos run --subject {self.subject} --time {self.time_s:g} --seed {self.seed} --rate {self.rate}"
         ]
         if self.scenario is not None:
-            words.append(f"--scenario {self.scenario.name}" + f" --scale {self.scale:g}" * self.is_scripted)
+            words.append(f"--scenario {self.scenario.name}")
         elif self.chosen:
             words.append(f"--nemesis {','.join(nemesis.name for nemesis in self.nemeses)}")
+        if self.story is not None:
+            words.append(f"--scale {self.scale:g}")
         return " ".join(words)
+
+
+def all_hostile(nemeses: tuple[Nemesis, ...] | None) -> bool:
+    """Whether there are any, and each is what a client does."""
+    return bool(nemeses) and all(nemesis.is_hostile for nemesis in nemeses or ())
 
 
 class Choice(NamedTuple):

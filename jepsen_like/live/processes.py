@@ -39,6 +39,10 @@ class Processes:
         self.starts += 1
         return child.pid
 
+    def own(self, pid: int) -> None:
+        """Another process of this run, which its starter ends; listed in case that this one is killed."""
+        self._owned.add_process(pid)
+
     def pid(self, node: int) -> int | None:
         """The pid of the node's last process, dead or alive."""
         child = self._children.get(node)

@@ -51,7 +51,14 @@ SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
 _STATUS_TIMEOUT_S = 0.5
 _CAPABILITIES = frozenset(
-    {Capability.FAILPOINTS, Capability.TRANSFER, Capability.GROUPS, Capability.TOPICS, Capability.MEMBERS}
+    {
+        Capability.FAILPOINTS,
+        Capability.TRANSFER,
+        Capability.GROUPS,
+        Capability.TOPICS,
+        Capability.MEMBERS,
+        Capability.CLIENTS,
+    }
 )
 
 
@@ -74,14 +81,22 @@ class RaftMQSubject(OfProcesses):
         environment: Callable[[int], dict[str, str]] = lambda _: {},
         more: frozenset[Capability] = frozenset(),
         load: LoadPlan | None = None,
+        files_max: int | None = None,
+        is_direct: bool = False,
     ) -> None:
-        """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults."""
+        """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults.
+
+        `is_direct`: nodes reach each other without the proxies, where no link is to be broken. `files_max`: how many
+        files and connections a node's process may have open; None: as many as this one.
+        """
         self.data = data
         self.processes = processes
         self.load = LOAD if load is None else load
         self.capabilities = _CAPABILITIES | more
         self._environment = environment
         self._segment_size_bytes = segment_size_bytes
+        self._files_max = files_max
+        self._is_direct = is_direct
         data.mkdir(parents=True)
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
@@ -123,6 +138,7 @@ class RaftMQSubject(OfProcesses):
         peers = tuple(
             replace(peer, port=own if peer.id == node.id else ports[node.id, peer.id]) for peer in config.peers
         )
+        peers = config.peers if self._is_direct else peers
         wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self._segment_size_bytes))
         node.config_path.write_text(dump(wired), encoding="utf-8")
 
@@ -198,6 +214,8 @@ class RaftMQSubject(OfProcesses):
         record = self._node(node)
         environment = dict(os.environ) | self._environment(node)
         command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
+        if self._files_max is not None:
+            command = ["sh", "-c", f'ulimit -n {self._files_max}; exec "$@"', "sh", *command]
         pid = self.processes.start(node, command, Path(record.log), environment)
         self.nodes = [replace(each, pid=pid) if each.id == node else each for each in self.nodes]
         write_cluster(self.data, ClusterFile(self.nodes))

@@ -76,8 +76,8 @@ class Run:
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks, members=members)
         self._monitor = Monitor(subject, self._history)
         self._scene: Scene | None = None
-        if plan.is_scripted and isinstance(subject, RaftMQSubject):
-            self._scene = Scene(subject, self._stage, self._history, folder, plan.scale, tell, self._hold)
+        if plan.story is not None and isinstance(subject, RaftMQSubject):
+            self._scene = Scene(subject, self._stage, self._history, folder, plan.scale, tell, self._hold, plan)
         self._played: list[Played] = []
         self._reasons: list[str] = [tools.suspicion] if tools.suspicion else []
         """Doubts: with any of them the run is not valid."""
@@ -115,11 +115,12 @@ class Run:
         return self._outcome()
 
     def _play_story(self, scene: Scene) -> None:
-        assert self._plan.scenario is not None
+        assert self._plan.story is not None
         try:
-            STORIES[self._plan.scenario.name].play(scene)
+            STORIES[self._plan.story].play(scene)
         except (StoryEnds, OSError, RaftMQError) as error:
             scene.doubts.append(f"the scenario could not be played to its end: {error}")
+        self._played += scene.played
 
     def _hold(self, held: bool) -> bool:
         """Holds the load, or lets it go on; whether nothing is under way any more."""

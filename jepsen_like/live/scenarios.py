@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from cluster.config_source import nearest
 from cluster.local_errors import ExitCode, LocalError
-from jepsen_like.live import nemesis_disk, nemesis_members, nemesis_network, nemesis_process, nemesis_story
+from jepsen_like.live import (
+    nemesis_disk,
+    nemesis_hostile,
+    nemesis_members,
+    nemesis_network,
+    nemesis_process,
+    nemesis_story,
+)
 from jepsen_like.live.stage import Nemesis
 
 NEMESES: dict[str, Nemesis] = {
@@ -18,10 +25,14 @@ NEMESES: dict[str, Nemesis] = {
         *nemesis_disk.NEMESES,
         *nemesis_story.NEMESES,
         *nemesis_members.NEMESES,
+        *nemesis_hostile.NEMESES,
     )
 }
 """Every fault by name."""
-FAMILIES: dict[str, tuple[str, ...]] = {"membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES)}
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES),
+    "hostile": tuple(nemesis.name for nemesis in nemesis_hostile.NEMESES),
+}
 """Names for several faults at once."""
 _MEMBERS = FAMILIES["membership"]
 
@@ -37,6 +48,8 @@ class Scenario(NamedTuple):
     subjects: tuple[str, ...] = ("raftmq", "pysyncobj")
     is_scripted: bool = False
     """It plays acts (`jepsen_like.live.stories`), not faults dealt at random; `--time` does not apply."""
+    files_max: int | None = None
+    """How many files and connections each node may have open; None: as many as the harness."""
 
 
 _BUILT = (
@@ -68,6 +81,10 @@ _BUILT = (
     Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
     Scenario("membership-churn", "nodes join, leave and replace each other under load, among kills and partitions",
              (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",)),
+    Scenario("hostile", "clients that mean harm: every attack at once, beside honest ones", FAMILIES["hostile"],
+             subjects=("raftmq",)),
+    Scenario("hostile-few-files", "the same on nodes that may have 256 files and connections open", FAMILIES["hostile"],
+             subjects=("raftmq",), files_max=256),
     Scenario("report-001", "metadata made on one leader is there on every other, after restarts without it and after"
              " 200 role switches", subjects=("raftmq",), is_scripted=True),
     Scenario("bitflip-minority", "bytes rot in files of one node after another: never served, never spread, repaired",

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.local_errors import ExitCode, LocalError
+from jepsen_like.live.gates import FULL_S
 from jepsen_like.live.outcome import Outcome, write_outcome
 from jepsen_like.live.owned import Owned, state_folder, sweep
-from jepsen_like.live.plan import Plan, choose
+from jepsen_like.live.plan import HOSTILE, Plan, all_hostile, choose
 from jepsen_like.live.power import ShimError
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.run import Run, Tools
@@ -41,12 +42,14 @@ class Wish(NamedTuple):
     rate: int | None
     """None: what suits the subject."""
     scale: float = 1.0
-    """Of a scripted scenario."""
+    """Of a scripted scenario, and of what hostile clients send."""
 
     @property
     def story(self) -> Story | None:
         """What is played instead of faults dealt at random."""
-        return STORIES[self.scenario.name] if self.scenario is not None and self.scenario.is_scripted else None
+        if self.scenario is not None and self.scenario.is_scripted:
+            return STORIES[self.scenario.name]
+        return STORIES[HOSTILE] if all_hostile(self.nemeses) else None
 
 
 def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_BYTES_MIN) -> None:
@@ -65,7 +68,8 @@ def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_
 def space_needed(wish: Wish) -> int:
     """Bytes: 2 GiB, or what a scripted scenario says it writes at its scale, and 1 GiB for everybody else."""
     story = wish.story
-    return FREE_BYTES_MIN if story is None else max(FREE_BYTES_MIN, int((story.free_gib * wish.scale + 1) * (1 << 30)))
+    share = min(1.0, wish.time_s / FULL_S) if all_hostile(wish.nemeses) else wish.scale
+    return FREE_BYTES_MIN if story is None else max(FREE_BYTES_MIN, int((story.free_gib * share + 1) * (1 << 30)))
 
 
 def run_folder(out: Path | None, seed: int) -> Path:
@@ -112,7 +116,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
             choice = choose(subject.capabilities, missing, wish.nemeses)
             plan = Plan(
                 wish.subject, wish.scenario, choice.nemeses, wish.time_s, wish.seed, wish.rate or subject.load.rate,
-                wish.nemeses is not None, wish.scale,
+                wish.nemeses is not None, wish.scale, wish.rate is not None,
             )  # fmt: skip
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():
@@ -142,7 +146,11 @@ def _build(
         return PySyncObjSubject(nodes, processes, seed=wish.seed), Tools(), {}
     if wish.story is not None:
         size, load = wish.story.segment_mib << 20, wish.story.load
-        return RaftMQSubject(nodes, processes, seed=wish.seed, segment_size_bytes=size, load=load), Tools(), {}
+        files_max = wish.scenario.files_max if wish.scenario is not None else None
+        story_subject = RaftMQSubject(
+            nodes, processes, seed=wish.seed, segment_size_bytes=size, load=load, files_max=files_max
+        )
+        return story_subject, Tools(), {}
     if not _wants_shim(wish):
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}
     work = folder / SHIM

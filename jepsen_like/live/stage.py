@@ -216,3 +216,5 @@ class Nemesis(NamedTuple):
     needs: frozenset[Capability] = frozenset()
     is_mixed: bool = True
     """It is dealt when nobody names faults."""
+    is_hostile: bool = False
+    """It is what a client does: named with nothing but its like, all are played together (`story_hostile`)."""

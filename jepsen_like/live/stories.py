@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jepsen_like.live import story_bitflip, story_failover, story_report_001, story_report_002
+from jepsen_like.live import story_bitflip, story_failover, story_hostile, story_report_001, story_report_002
+from jepsen_like.live.plan import HOSTILE
 from jepsen_like.live.story import Story
 
 STORIES: dict[str, Story] = {
@@ -11,5 +12,6 @@ STORIES: dict[str, Story] = {
     "bitflip-minority": story_bitflip.STORY,
     "failover": story_failover.FAILOVER,
     "graceful": story_failover.GRACEFUL,
+    HOSTILE: story_hostile.HOSTILE,
 }
-"""Every scenario that is scripted."""
+"""Every scenario that is scripted, and what is played when all faults are hostile clients."""

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.gates import Gate
 from jepsen_like.live.monitor import PROCESS
+from jepsen_like.live.outcome import Played
+from jepsen_like.live.plan import Plan
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.stage import Stage
 from jepsen_like.live.subject import LoadPlan, is_caught_up
@@ -28,7 +30,7 @@ class Scene:
 
     def __init__(
         self, subject: RaftMQSubject, stage: Stage, history: HistoryWriter, folder: Path, scale: float,
-        tell: Callable[[str], None], hold: Callable[[bool], bool],
+        tell: Callable[[str], None], hold: Callable[[bool], bool], plan: Plan | None = None,
     ) -> None:  # fmt: skip
         self.subject = subject
         self.stage = stage
@@ -38,6 +40,14 @@ class Scene:
         """1 is the scenario as it is meant; less is a rehearsal."""
         self.tell = tell
         self._hold = hold
+        self.time_s = plan.time_s if plan is not None else 0.0
+        """How long the story may last, where that is for the user to say."""
+        self.rate = plan.rate if plan is not None and plan.rate_given else None
+        """Sends per second that the user asked for."""
+        self.attacks = [nemesis.name for nemesis in plan.nemeses] if plan is not None else []
+        """What hostile clients are to do."""
+        self.played: list[Played] = []
+        """Rounds of faults that the story dealt itself."""
         self.broken: list[str] = []
         """Promises that were broken, each with its proof."""
         self.doubts: list[str] = []

@@ -27,6 +27,8 @@ class Capability(Enum):
     GROUPS = "consumer groups"
     TOPICS = "topics and groups as metadata"
     MEMBERS = "change of members"
+    CLIENTS = "hostile clients"
+    """It speaks the protocols of the attacks, and who sends what breaks it is to be refused."""
 
 
 class Placed(NamedTuple):

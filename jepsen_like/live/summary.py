@@ -54,6 +54,7 @@ def _gates(outcome: Outcome, plan: Plan) -> Iterator[str]:
     if not outcome.gates:
         return
     less = f"scale {plan.scale:g}" if plan.is_scripted else f"{plan.time_s:g} s of {FULL_S:g} s"
+    less += f", scale {plan.scale:g}" if plan.story is not None and not plan.is_scripted else ""
     share = "" if plan.gates_count else f" at {less}: they do not count yet"
     yield f"gates{share}: {sum(gate.holds for gate in outcome.gates)} of {len(outcome.gates)} hold"
     yield from (f"  {gate.line}" for gate in outcome.gates)

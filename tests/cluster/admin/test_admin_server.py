@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -295,3 +296,27 @@ def test_the_page_of_the_api_names_every_route_and_error() -> None:
         for code in re.findall(r"`([a-z_]+)`", cell)
     }
     assert codes == STATUS
+
+
+# --- what the fuzzer found -------------------------------------------------------------------------------------------
+
+
+async def test_a_body_nested_too_deeply_is_no_json(client: Any) -> None:
+    deep = b'{"name":' + b"[" * 3000 + b"]" * 3000 + b"}"
+    answer = await client.post("/v1/topics", data=deep, headers={"Content-Type": "application/json"})
+    assert await error_of(answer) == (400, "bad_json")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"]
+)
+async def test_what_is_no_http_is_logged_in_one_line(
+    client: Any, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(sent)
+    assert (await reader.readline()).split()[1] == b"400"
+    writer.close()
+    (record,) = [each for each in caplog.records if each.name == "aiohttp.server"]
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert "\n" not in record.getMessage()

@@ -242,3 +242,28 @@ def test_a_worker_whose_node_died_removes_what_it_began(tmp_path: Path) -> None:
         worker.stdin.close()  # what the end of the node's process does
         assert worker.stdout.read() == b"removed\n"
     assert worker.returncode == 128 + signal.SIGTERM
+
+
+def test_a_worker_that_fails_says_so_and_ends_in_peace() -> None:
+    """Its node still holds the other end of its stdin, at which a thread waits."""
+    script = (
+        "import sys, time; import cluster.backup.worker as worker\n"
+        "from cluster.local_errors import LocalError\n"
+        "def create(request, on_stage):\n"
+        "    time.sleep(0.2)\n"
+        "    raise LocalError('no', 'because', 'nothing')\n"
+        "worker.create = create\n"
+        "sys.exit(worker.main())\n"
+    )
+    request = Request(data="/d", checkpoint="/c", to="/t", made_ms=0, cluster_name="c", broker_name="b")
+    command = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdin.write(msgspec.json.encode(request) + b"\n")
+        worker.stdin.flush()
+        assert b"because" in worker.stdout.read()
+        assert worker.stderr.read() == b""
+        assert worker.wait() == 1

@@ -10,7 +10,7 @@ import pytest
 from cluster.cli import run
 from cluster.local_errors import LocalError
 from jepsen_like.live.owned import FOLDER_VARIABLE
-from jepsen_like.live.plan import Deck, choose
+from jepsen_like.live.plan import HOSTILE, Deck, choose
 from jepsen_like.live.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
 from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
 from jepsen_like.live.stories import STORIES
@@ -83,7 +83,7 @@ def test_scale_is_for_scripted_scenarios(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["chaos", "run", "--scenario", "pause", "--scale", "0.5"]) == 2
     assert "--scale is for scripted scenarios" in capsys.readouterr().err
     assert run(["chaos", "run", "--scenario", "report-001", "--scale", "2"]) == 2
-    assert {name for name, scenario in SCENARIOS.items() if scenario.is_scripted} == set(STORIES)
+    assert {name for name, scenario in SCENARIOS.items() if scenario.is_scripted} == set(STORIES) - {HOSTILE}
 
 
 def test_a_scripted_scenario_says_what_disk_it_needs() -> None:
@@ -118,7 +118,8 @@ def test_what_cannot_be_played_is_skipped_with_the_reason() -> None:
     with pytest.raises(LocalError, match="none of these faults"):
         choose(frozenset(), {}, tuple(nemeses_named("power-loss-one")))
     every = choose(frozenset(Capability), {}, None)
-    assert {nemesis.name for nemesis in every.nemeses} == set(NEMESES) - {n.name for n in nemeses_named("membership")}
+    apart = {nemesis.name for nemesis in nemeses_named("membership,hostile")}
+    assert {nemesis.name for nemesis in every.nemeses} == set(NEMESES) - apart
     assert [n.name for n in nemeses_named("membership,member-grow,kill-one")][-2:] == ["member-learner", "kill-one"]
     assert choose(frozenset(), {}, ()).nemeses == ()
 

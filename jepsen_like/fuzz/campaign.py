@@ -1,0 +1,352 @@
+"""A whole run of the fuzzer: three nodes, shots at all their ports, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jepsen_like.fuzz import http, peers, remoting
+from jepsen_like.fuzz.greeting import Greeting
+from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
+from jepsen_like.fuzz.shot import Port, Shot, save
+from jepsen_like.hostile.wire import ask_http, request
+from jepsen_like.live.raftmq_subject import RaftMQSubject
+from jepsen_like.live.subject import leader_of
+from jepsen_like.live.watch import Watch
+
+BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20}
+"""Shots that one connection sends at once, or one after the other."""
+LANES = {Port.REMOTING: 3, Port.HTTP: 1, Port.PEER: 1}
+"""Connections to each node."""
+SHARE = {Port.REMOTING: 0.82, Port.HTTP: 0.06, Port.PEER: 0.12}
+RAW_EVERY = 12
+"""One in so many batches is followed by what is no request at all."""
+LOOK_S = 1.0
+REMEMBERED = 40
+"""Batches per node that are kept for a file when a node ends."""
+MEMORY_MAX = 1 << 30
+"""Bytes that a node may grow by (`jepsen_like.live.story_hostile.MEMORY_MAX` says why)."""
+SETTLE_S = 2.0
+_NUMBER = re.compile(r"\d+")
+_BAD_LOG = re.compile(rb"Traceback|CRITICAL|Task exception was never retrieved")
+_SHOWN = 10
+"""Different defects after which a run ends."""
+_ALONE_S = 0.03
+"""After each request of a replay."""
+
+
+class Found(NamedTuple):
+    """A defect, and the (node, shot) rows that may show it again."""
+
+    what: str
+    shots: list[tuple[int, Shot]]
+
+
+class Result(NamedTuple):
+    """What a run found."""
+
+    fired: int
+    seconds: float
+    counts: Counter[str]
+    """Handler -> shots that reached it."""
+    missed: list[str]
+    """Handlers that none reached."""
+    found: list[Found]
+    memory_mib: int
+    """The most that a node grew by."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was found and everything was reached."""
+        return not self.found and not self.missed
+
+
+class Campaign:
+    """`run` once, on a cluster that is up."""
+
+    def __init__(
+        self, subject: RaftMQSubject, targets: Sequence[Port], requests: int, seed: int, tell: Callable[[str], None]
+    ) -> None:
+        self._subject = subject
+        self._targets = targets
+        self._wanted = requests
+        self._seed = seed
+        self._tell = tell
+        self._fired: Counter[Port] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._found: list[Found] = []
+        self._recent: dict[int, list[list[Shot]]] = {node.id: [] for node in subject.nodes}
+        self._logs: dict[int, int] = {}
+        self._alike: Counter[str] = Counter()
+        self._stopping = False
+        self._handlers: tuple[str, ...] = ()
+
+    async def run(self) -> Result:
+        """Raises OSError if the cluster does not answer at the start."""
+        begun = time.monotonic()
+        with Watch(self._subject) as watch:
+            document = await self._prepare()
+            rest = await _at_rest(watch, len(self._subject.nodes))
+            self._logs = _log_sizes(self._subject)
+            greetings = await self._greet()
+            await self._fire_all(document, greetings, watch)
+            for greeting in greetings.values():
+                greeting.close()
+            await asyncio.sleep(SETTLE_S)
+            self._look(watch)
+            await self._still_serves()
+            grown = max((peak - rest.get(node, peak) for node, peak in watch.peak.items()), default=0)
+        if grown > MEMORY_MAX:
+            self._found.append(Found(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
+        missed = [name for name in self._handlers if not self._counts[name]]
+        return Result(
+            sum(self._fired.values()), time.monotonic() - begun, self._counts, missed, self._found, grown >> 20
+        )
+
+    async def _prepare(self) -> dict[str, object]:
+        """Topics, groups and messages to ask for; returns the OpenAPI document."""
+        states = await asyncio.to_thread(self._subject.states)
+        self._leader = leader_of(states) or self._subject.node_ids[0]
+        state = states[self._leader]
+        self._term = state.term if state is not None else 1
+        node = next(node for node in self._subject.nodes if node.id == self._leader)
+        for name in remoting.TOPICS:
+            body = {"name": name, "read_queues": 4, "write_queues": 4}
+            await ask_http(node.admin_port, "POST", "/v1/topics", json.dumps(body).encode())
+        setup = [request(200, {}, json.dumps({"groupName": group}).encode(), opaque=n)
+                  for n, group in enumerate(remoting.GROUPS, 1)]  # fmt: skip
+        for n, topic in enumerate(remoting.TOPICS, 100):
+            ext = {"a": "g", "b": topic, "e": "0", "i": "UNIQ_KEY\1u\2KEYS\1k1\2TAGS\1a\2", "g": "1"}
+            setup += [request(310, ext, b"seed", opaque=1000 * n + each) for each in range(30)]
+        lane = RemotingLane(node.namesrv_port)
+        await lane.fire([Shot(Port.REMOTING, "", data, opaque) for opaque, data in setup])
+        lane.close()
+        return http.load_document((await ask_http(node.admin_port, "GET", "/openapi.json")).body)
+
+    async def _greet(self) -> dict[int, Greeting]:
+        answer = await ask_http(self._subject.nodes[0].admin_port, "GET", "/v1/status")
+        cluster = json.loads(answer.body)["cluster_id"]
+        greetings = {node.id: Greeting(cluster, node.id) for node in self._subject.nodes}
+        for greeting in greetings.values():
+            await greeting.start()
+        return greetings
+
+    async def _fire_all(self, document: dict[str, object], greetings: dict[int, Greeting], watch: Watch) -> None:
+        tasks = []
+        handlers: list[str] = []
+        for port in self._targets:
+            for node in self._subject.nodes:
+                for number in range(LANES[port]):
+                    rng = random.Random(f"{self._seed}-{port.value}-{node.id}-{number}")
+                    if port is Port.REMOTING:
+                        tasks.append(self._fire_remoting(node.id, node.namesrv_port, remoting.Requests(rng), rng))
+                    elif port is Port.HTTP:
+                        operations = http.Operations(document, rng)
+                        tasks.append(self._fire_http(node.id, node.admin_port, operations, rng))
+                    else:
+                        me = greetings[node.id]
+                        frames = peers.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
+                        tasks.append(self._fire_peer(node.id, node.peer_port, me, frames, rng))
+            handlers += {
+                Port.REMOTING: remoting.HANDLERS, Port.HTTP: http.Operations(document, random.Random(0)).handlers,
+                Port.PEER: peers.HANDLERS,
+            }[port]  # fmt: skip
+        self._handlers = tuple(handlers)
+        looking = asyncio.create_task(self._keep_looking(watch))
+        await asyncio.gather(*tasks)
+        self._stopping = True
+        await looking
+
+    def _left(self, port: Port) -> bool:
+        whole = sum(SHARE[each] for each in self._targets)
+        return not self._stopping and self._fired[port] < self._wanted * SHARE[port] / whole
+
+    async def _fire_remoting(self, node: int, port: int, requests: remoting.Requests, rng: random.Random) -> None:
+        lane = RemotingLane(port)
+        while self._left(Port.REMOTING):
+            await self._one(node, lane, [requests.draw() for _ in range(BATCH[Port.REMOTING])])
+            if rng.randrange(RAW_EVERY) == 0:
+                await self._one_raw(node, lane, [requests.raw() for _ in range(3)])
+        lane.close()
+
+    async def _fire_http(self, node: int, port: int, operations: http.Operations, rng: random.Random) -> None:
+        lane = HttpLane(port)
+        while self._left(Port.HTTP):
+            await self._one(node, lane, [operations.draw() for _ in range(BATCH[Port.HTTP])])
+            if rng.randrange(RAW_EVERY) == 0:
+                await self._one_raw(node, lane, [operations.raw()])
+        lane.close()
+
+    async def _fire_peer(
+        self, node: int, port: int, greeting: Greeting, frames: peers.Frames, rng: random.Random
+    ) -> None:
+        lane = PeerLane(port, greeting)
+        while self._left(Port.PEER):
+            await self._one(node, lane, [frames.draw() for _ in range(BATCH[Port.PEER])])
+            if rng.randrange(RAW_EVERY) == 0:
+                await self._one_raw(node, lane, [frames.stranger(), frames.raw()])
+        lane.close()
+
+    async def _one(self, node: int, lane: RemotingLane | HttpLane | PeerLane, shots: list[Shot]) -> None:
+        self._remember(node, shots)
+        try:
+            reached = await lane.fire(shots)
+        except Finding as finding:
+            handlers = ", ".join(dict.fromkeys(shot.handler for shot in finding.shots[:5]))
+            self._note(f"node {node}: {finding.what}: {handlers}", [(node, shot) for shot in finding.shots])
+            return
+        except OSError as error:
+            await self._unreachable(node, error)
+            return
+        for shot in reached:
+            self._counts[shot.handler] += 1
+        self._fired[shots[0].port] += len(shots)
+
+    async def _one_raw(self, node: int, lane: RemotingLane | HttpLane | PeerLane, shots: list[Shot]) -> None:
+        self._remember(node, shots)
+        try:
+            await lane.fire_raw(shots)
+        except OSError as error:
+            await self._unreachable(node, error)
+            return
+        for shot in shots:
+            self._counts[shot.handler] += 1
+        self._fired[shots[0].port] += len(shots)
+
+    async def _unreachable(self, node: int, error: OSError) -> None:
+        """A closed connection is an answer; a node that is not there ends the run, as the look at it will say."""
+        if not self._subject.is_running(node):
+            self._stopping = True
+        await asyncio.sleep(0.05)
+
+    def _note(self, what: str, suspects: list[tuple[int, Shot]]) -> None:
+        """A defect; the same one again is counted, not told."""
+        alike = _NUMBER.sub("N", what)
+        self._alike[alike] += 1
+        if self._alike[alike] == 1:
+            self._found.append(Found(what, suspects))
+            self._stopping = self._stopping or len(self._found) >= _SHOWN
+
+    def _remember(self, node: int, shots: list[Shot]) -> None:
+        recent = self._recent[node]
+        recent.append(shots)
+        if len(recent) > REMEMBERED:
+            del recent[0]
+
+    async def _keep_looking(self, watch: Watch) -> None:
+        told = time.monotonic()
+        while not self._stopping:
+            await asyncio.sleep(LOOK_S)
+            self._look(watch)
+            if time.monotonic() - told > 30:
+                told = time.monotonic()
+                self._tell(f"{sum(self._fired.values()):,} sent")
+
+    def _look(self, watch: Watch) -> None:
+        """At the nodes' lives and logs."""
+        changes, watch.changes = watch.changes, []
+        everything = [(node, shot) for node, batches in self._recent.items() for batch in batches for shot in batch]
+        for change in changes:
+            ended = [node for node in self._subject.node_ids if change.what.startswith(f"node {node} ended")]
+            suspects = [(node, shot) for node, shot in everything if not ended or node in ended] or everything
+            self._note(change.what, suspects)
+            self._stopping = True
+        for node in self._subject.nodes:
+            text = _tail(Path(node.log), self._logs.get(node.id, 0))
+            self._logs[node.id] = self._logs.get(node.id, 0) + len(text)
+            if match := _BAD_LOG.search(text):
+                words = text[match.start() : match.start() + 3000].decode("utf-8", "replace")
+                suspects = [(node.id, shot) for batch in self._recent[node.id] for shot in batch]
+                self._note(f"node {node.id} logged: {_last_lines(words)}", suspects)
+
+    async def _still_serves(self) -> None:
+        """Leader and term are what they were, and a send is acknowledged."""
+        states = await asyncio.to_thread(self._subject.states)
+        leader = leader_of(states)
+        state = states[leader] if leader is not None else None
+        if state is None or (leader, state.term) != (self._leader, self._term):
+            now = f"node {leader} in term {state.term}" if state is not None else "nobody"
+            what = f"the leader was node {self._leader} in term {self._term}, and is {now}"
+            if not any("leads term" in found.what for found in self._found):
+                self._found.append(Found(what, []))
+
+
+async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:
+    """Node -> resident memory, bytes."""
+    while len(watch.latest) < nodes:  # noqa: ASYNC110 - a thread looks
+        await asyncio.sleep(0.05)
+    return dict(watch.latest)
+
+
+def _log_sizes(subject: RaftMQSubject) -> dict[int, int]:
+    return {node.id: Path(node.log).stat().st_size for node in subject.nodes}
+
+
+def _tail(path: Path, start: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read()
+
+
+def _last_lines(text: str) -> str:
+    """The end of the first traceback, which the log writes as one line: where, and what was raised."""
+    words = [word.strip() for word in text.splitlines()[0].split(" | ")]
+    places = [word for word in words if word.startswith("File ") and "/site-packages/" not in word]
+    return " | ".join([*places[-2:], words[-1][:300]]) if len(words) > 1 else text[:300]
+
+
+def write_found(folder: Path, found: Sequence[Found]) -> list[Path]:
+    """One file per defect that `raftmq chaos fuzz --replay` takes."""
+    paths = []
+    for number, each in enumerate(found):
+        if each.shots:
+            paths.append(folder / f"found-{number}.jsonl")
+            save(paths[-1], each.shots)
+    return paths
+
+
+async def replay(
+    subject: RaftMQSubject, rows: Sequence[tuple[int, Shot]], tell: Callable[[str], None]
+) -> tuple[int, Shot] | None:
+    """Fires one after the other, each alone, and looks after each; the first that shows a defect."""
+    campaign = Campaign(subject, [Port.REMOTING], 0, 0, tell)
+    with Watch(subject) as watch:
+        await campaign._prepare()
+        campaign._logs = _log_sizes(subject)
+        greetings = await campaign._greet()
+        try:
+            for node_id, shot in rows:
+                node = next(node for node in subject.nodes if node.id == node_id)
+                ports = node.namesrv_port, node.admin_port, node.peer_port
+                await _fire_alone(campaign, node.id, ports, greetings, shot)
+                await asyncio.sleep(_ALONE_S if len(rows) > 1 else SETTLE_S)
+                campaign._look(watch)
+                if campaign._found:
+                    tell(campaign._found[0].what)
+                    return node_id, shot
+        finally:
+            for greeting in greetings.values():
+                greeting.close()
+    return None
+
+
+async def _fire_alone(
+    campaign: Campaign, node: int, ports: tuple[int, int, int], greetings: dict[int, Greeting], shot: Shot
+) -> None:
+    lane: RemotingLane | HttpLane | PeerLane
+    if shot.port is Port.REMOTING:
+        lane = RemotingLane(ports[0])
+    elif shot.port is Port.HTTP:
+        lane = HttpLane(ports[1])
+    else:
+        lane = PeerLane(ports[2], greetings[node])
+    is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
+    await (campaign._one_raw(node, lane, [shot]) if is_raw else campaign._one(node, lane, [shot]))
+    lane.close()

@@ -1,0 +1,257 @@
+"""Connections that shots are sent on: many at once where the protocol allows, and what came back for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.remoting.codec import FLAG_RESPONSE, CodecError, decode_header
+from jepsen_like.fuzz import http
+from jepsen_like.fuzz.shot import Shot
+
+HOST = "127.0.0.1"
+ANSWER_S = 20.0
+"""What is not answered by then is not answered."""
+DIAL_TRIES = 20
+
+
+class Finding(Exception):
+    """Something that must not be: what, and the shots that may have done it."""
+
+    def __init__(self, what: str, shots: Sequence[Shot]) -> None:
+        super().__init__(what)
+        self.what = what
+        self.shots = list(shots)
+
+
+class Line(asyncio.Protocol):
+    """A connection of the remoting protocol that counts answers by opaque; others only notice its end."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[int] = Counter()
+        self.closed = asyncio.Event()
+        self.wanted: set[int] = set()
+        self.settled = asyncio.Event()
+        self.broken = ""
+        self._buffer = b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self.transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        """Counts complete answers."""
+        data = self._buffer + data
+        at, end = 0, len(data)
+        while end - at >= 8 and end - at >= 4 + (length := int.from_bytes(data[at : at + 4], "big")):
+            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
+            try:
+                header = decode_header(data[at + 4], data[at + 8 : header_end])
+            except CodecError as error:
+                self.broken = f"the node answered with what is no frame: {error}"
+                self.abort()
+                return
+            if header.flag & FLAG_RESPONSE:
+                self.answers[header.opaque] += 1
+                self.wanted.discard(header.opaque)
+            at += 4 + length
+        self._buffer = data[at:]
+        if not self.wanted:
+            self.settled.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self.closed.set()
+        self.settled.set()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+async def dial(port: int) -> Line:
+    """Tries for a while. Raises OSError."""
+    for attempt in range(DIAL_TRIES):
+        try:
+            return (await asyncio.get_running_loop().create_connection(Line, HOST, port))[1]
+        except OSError:
+            if attempt == DIAL_TRIES - 1:
+                raise
+            await asyncio.sleep(0.05 * (attempt + 1))
+    raise AssertionError
+
+
+class RemotingLane:
+    """One connection for batches of requests, dialled again when it was closed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._line: Line | None = None
+
+    async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
+        """Sends all at once; returns those that certainly reached a handler. Raises Finding and OSError."""
+        line = self._line
+        if line is None or line.closed.is_set():
+            line = self._line = await dial(self._port)
+        assert line.transport is not None
+        line.answers.clear()
+        wanted = {shot.opaque for shot in shots if shot.opaque >= 0}
+        line.wanted = set(wanted)
+        line.settled.clear()
+        line.transport.write(b"".join([shot.data for shot in shots]))
+        if wanted:
+            try:
+                await asyncio.wait_for(line.settled.wait(), ANSWER_S)
+            except TimeoutError:
+                left = [shot for shot in shots if shot.opaque in line.wanted]
+                line.abort()
+                raise Finding(f"{len(left)} requests were not answered in {ANSWER_S:.0f} s", left) from None
+        self._check(line, wanted, shots)
+        if line.closed.is_set():
+            return [shot for shot in shots if shot.opaque in line.answers]
+        return list(shots)
+
+    def _check(self, line: Line, wanted: set[int], shots: Sequence[Shot]) -> None:
+        if line.broken:
+            raise Finding(line.broken, shots)
+        for opaque, count in line.answers.items():
+            if opaque not in wanted:
+                named = [shot for shot in shots if b"%d" % opaque in shot.data] or shots
+                raise Finding(f"an answer that nobody asked for, opaque {opaque}", named)
+            if count > 1:
+                raise Finding(f"{count} answers to one request", [shot for shot in shots if shot.opaque == opaque])
+
+    async def fire_raw(self, shots: Sequence[Shot]) -> None:
+        """Each on a connection of its own, which the node may close. Raises OSError if it does not even listen."""
+        for shot in shots:
+            line = await dial(self._port)
+            assert line.transport is not None
+            line.transport.write(shot.data)
+            line.transport.write_eof()
+            try:
+                await asyncio.wait_for(line.closed.wait(), 0.5)
+            except TimeoutError:
+                line.abort()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._line is not None:
+            self._line.abort()
+
+
+class HttpLane:
+    """One connection for one request after the other."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.statuses: Counter[int] = Counter()
+
+    async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
+        """Returns those that were answered. Raises Finding and OSError."""
+        reached = []
+        for shot in shots:
+            try:
+                status = await asyncio.wait_for(self._ask(shot), ANSWER_S)
+            except TimeoutError:
+                self.close()
+                raise Finding(f"an HTTP request was not answered in {ANSWER_S:.0f} s", [shot]) from None
+            if status == 500:
+                raise Finding("an HTTP request was answered 500", [shot])
+            if status is not None:
+                self.statuses[status] += 1
+                reached.append(shot)
+        return reached
+
+    async def _ask(self, shot: Shot) -> int | None:
+        """The status; None if the connection was closed."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(HOST, self._port)
+        reader, writer = self._streams
+        buffer = bytearray()
+        writer.write(shot.data)
+        while True:
+            data = await _read(reader)
+            if not data:
+                self.close()
+                return None
+            buffer += data
+            try:
+                if (answer := http.parse(buffer)) is not None:
+                    break
+            except (ValueError, IndexError):
+                raise Finding("an answer that is no HTTP", [shot]) from None
+        if len(buffer) > answer[1] or b"connection: close" in bytes(buffer[:1000]).lower():
+            self.close()
+        return answer[0]
+
+    async def fire_raw(self, shots: Sequence[Shot]) -> None:
+        """Each on a connection of its own."""
+        for shot in shots:
+            reader, writer = await asyncio.open_connection(HOST, self._port)
+            try:
+                writer.write(shot.data)
+                await asyncio.wait_for(_read(reader), 0.3)
+            except TimeoutError:
+                continue
+            finally:
+                writer.transport.abort()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read(1 << 16)
+    except OSError:
+        return b""
+
+
+class PeerLane:
+    """Connections between nodes: a handshake, then frames until the node has had enough."""
+
+    def __init__(self, port: int, hello: Any) -> None:
+        """`hello(line)`: introduces itself on a new connection; False if it was not let in."""
+        self._port = port
+        self._hello = hello
+        self._line: Line | None = None
+
+    async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
+        """Returns those that were sent on a connection that was still open. Raises OSError."""
+        reached = []
+        for shot in shots:
+            line = self._line
+            if line is None or line.closed.is_set():
+                line = self._line = await dial(self._port)
+                if not await self._hello(line):
+                    line.abort()
+                    continue
+            assert line.transport is not None
+            line.transport.write(shot.data)
+            await asyncio.sleep(0)
+            reached.append(shot)
+        return reached
+
+    async def fire_raw(self, shots: Sequence[Shot]) -> None:
+        """Each as the first word of a connection of its own."""
+        for shot in shots:
+            line = await dial(self._port)
+            assert line.transport is not None
+            line.transport.write(shot.data)
+            try:
+                await asyncio.wait_for(line.closed.wait(), 0.05)
+            except TimeoutError:
+                line.abort()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._line is not None:
+            self._line.abort()

@@ -1,0 +1,160 @@
+"""Frames between nodes: every kind with its fields, as a node that may speak here and says wrong things.
+
+It speaks in its own name, which no member has, so that a correct node lets none of it count. What could rightly move
+the group is left out: a term that is one or two above the present one.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import msgpack
+
+from cluster.peer.wire import VERSION, Kind
+from jepsen_like.fuzz import mutate
+from jepsen_like.fuzz.remoting import Requests
+from jepsen_like.fuzz.shot import Port, Shot
+
+RAW = "bytes that are no frame between nodes"
+STRANGER = "a handshake that is none"
+_HEAD = struct.Struct(">iBBH")
+_HUGE = (1 << 62, (1 << 63) - 2, (1 << 63) - 1)
+
+
+class Frames:
+    """Draws frames of a node `me` to the node `to`; `term` is the group's."""
+
+    def __init__(self, rng: random.Random, requests: Requests, me: int, to: int, term: int, hello: list[Any]) -> None:
+        """`hello`: a handshake as it would be accepted."""
+        self._rng = rng
+        self._requests = requests
+        self._me, self._to, self._term = me, to, term
+        self._hello = hello
+
+    def draw(self) -> Shot:
+        """The next frame for a connection that is open; most end it."""
+        rng = self._rng
+        kind = rng.choice(KINDS)
+        header, payload = self._good(kind)
+        if rng.random() < 0.6 and header:
+            self._mutate(header)
+        if rng.random() < 0.05:
+            payload = mutate.noise(rng, 300)
+        return Shot(Port.PEER, kind.name, _frame(kind, header, payload))
+
+    def stranger(self) -> Shot:
+        """The first frame of a connection, wrong somewhere."""
+        header = list(self._hello)
+        for _ in range(self._rng.choice((1, 1, 2))):
+            self._mutate(header)
+        data = _frame(Kind.HELLO, header, b"")
+        return Shot(
+            Port.PEER, STRANGER, data[: self._rng.randrange(len(data) + 1)] if self._rng.random() < 0.1 else data
+        )
+
+    def raw(self) -> Shot:
+        """What is no frame."""
+        rng = self._rng
+        good = self.draw().data
+        data = (
+            struct.pack(">i", rng.choice((-1, 0, 3, (64 << 20) + 1, (1 << 31) - 1))) + good,
+            good[:5] + bytes((VERSION + 1,)) + good[6:],
+            good[:6] + b"\xff\xff" + good[8:],
+            good[:8] + mutate.noise(rng, 30) + good[8:],
+            mutate.noise(rng, 200),
+            _HEAD.pack(4 + 1, Kind.HEARTBEAT, VERSION, 1) + rng.choice((b"\xc1", b"\xc0", b"\x05", b"\x80", b"\xdf")),
+        )
+        return Shot(Port.PEER, RAW, rng.choice(data))
+
+    def _mutate(self, header: list[Any]) -> None:
+        rng = self._rng
+        at, kind = rng.randrange(len(header)), rng.random()
+        if kind < 0.7:
+            header[at] = self._value()
+        elif kind < 0.8:
+            del header[at]
+        elif kind < 0.9:
+            header.insert(at, self._value())
+        else:
+            header[at] = [header[at]]
+
+    def _value(self) -> Any:
+        rng = self._rng
+        each = mutate.value(rng)
+        if type(each) is int:
+            each = max(-(1 << 63), min(each, (1 << 64) - 1))
+            return each if not self._term < each < self._term + 1000 else _HUGE[0]
+        if type(each) is str:
+            return each.encode("utf-8", "replace").decode()[:2000]
+        return each if not isinstance(each, float) or each == each else 0.5
+
+    def _good(self, kind: Kind) -> tuple[list[Any], bytes]:
+        rng = self._rng
+        term = rng.choice((0, self._term - 1, self._term, self._term, *_HUGE))
+        index = rng.choice((0, 1, 5, 1 << 20, 1 << 40))
+        about: list[Any] = [self._me, self._to, term]
+        payload = b""
+        match kind:
+            case Kind.FORWARD:
+                payload = self._requests.draw().data[4:]
+                about = [rng.randrange(1 << 20), "127.0.0.1", 5000, "default", None, self._term]
+            case Kind.FORWARD_REPLY:
+                payload = self._requests.draw().data
+                about = [rng.randrange(100), rng.random() < 0.5]
+            case Kind.FETCH:
+                what = rng.choice(("log", "tail", "state", "checkpoint", "segment", ""))
+                about = [rng.randrange(100), what, [rng.choice((0, 1, 64, 1 << 40, -1, "x", None)) for _ in range(3)]]
+            case Kind.FETCHED:
+                about = [rng.randrange(100), rng.randrange(6), [], "x"]
+                payload = mutate.noise(rng)
+            case Kind.WANT_WRITTEN:
+                about = []
+            case Kind.WRITTEN:
+                about = [term, index]
+            case Kind.PING:
+                about = [rng.choice(("control", "bulk")), rng.randrange(100), 1000]
+            case Kind.PONG:
+                about = [rng.choice(("control", "bulk")), rng.randrange(100)]
+            case Kind.REFUSED:
+                about = ["x", rng.choice(("", "removed")), 5]
+            case Kind.REQUEST_VOTE:
+                about += [[0, index], rng.random() < 0.5, rng.random() < 0.5]
+            case Kind.REQUEST_VOTE_REPLY:
+                about += [rng.random() < 0.5, rng.random() < 0.5, 0]
+            case Kind.APPEND_ENTRIES:
+                about += [0, index, index]
+            case Kind.APPEND_ENTRIES_REPLY:
+                about += [rng.random() < 0.5, index, [0, index]]
+            case Kind.HEARTBEAT:
+                about += [index, 0]
+            case Kind.HEARTBEAT_REPLY:
+                about += [0, 0, True]
+            case Kind.INSTALL_SNAPSHOT:
+                about += [index, [0, index]]
+            case Kind.HELLO:
+                about = list(self._hello)
+            case Kind.TIMEOUT_NOW:
+                about[2] = rng.choice((0, self._term - 1, *_HUGE))
+        return about, payload
+
+
+KINDS = tuple(Kind)
+KNOWN = frozenset({
+    Kind.HELLO, Kind.REFUSED, Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH, Kind.FETCHED, Kind.WANT_WRITTEN,
+    Kind.WRITTEN, Kind.PING, Kind.PONG, Kind.REQUEST_VOTE, Kind.REQUEST_VOTE_REPLY, Kind.APPEND_ENTRIES,
+    Kind.APPEND_ENTRIES_REPLY, Kind.HEARTBEAT, Kind.HEARTBEAT_REPLY, Kind.TIMEOUT_NOW, Kind.INSTALL_SNAPSHOT,
+})  # fmt: skip
+"""Kinds of which `_good` knows what they hold; another one fails a unit test."""
+HANDLERS = (*(kind.name for kind in KINDS), STRANGER, RAW)
+"""All that must be reached."""
+
+
+def _frame(kind: int, header: list[Any], payload: bytes) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(header, use_bin_type=True)
+    except (OverflowError, ValueError):
+        packed = msgpack.packb([str(each)[:50] for each in header])
+    packed = packed[:65_000]
+    return _HEAD.pack(4 + len(packed) + len(payload), kind, VERSION, len(packed)) + packed + payload

@@ -1,0 +1,49 @@
+"""One thing that is sent: bytes, to which port of which node, and what must come back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Port(Enum):
+    """Which of a node's ports."""
+
+    REMOTING = "remoting"
+    HTTP = "http"
+    PEER = "peer"
+
+
+class Shot(NamedTuple):
+    """See the module."""
+
+    port: Port
+    handler: str
+    """What is to take it: "34 HEART_BEAT", "POST /v1/topics", "HEARTBEAT"."""
+    data: bytes
+    opaque: int = -1
+    """Of a request that is to be answered once; -1 if nothing need come."""
+
+    def to_json(self, node: int) -> dict[str, Any]:
+        """For a file that repeats it."""
+        return {
+            "port": self.port.value, "handler": self.handler, "node": node, "opaque": self.opaque,
+            "data": base64.b64encode(self.data).decode(),
+        }  # fmt: skip
+
+
+def save(path: Path, shots: list[tuple[int, Shot]]) -> None:
+    """(node, shot) rows, one line each."""
+    path.write_text("".join(json.dumps(shot.to_json(node)) + "\n" for node, shot in shots), encoding="utf-8")
+
+
+def load(path: Path) -> list[tuple[int, Shot]]:
+    """What `save` wrote. Raises ValueError and KeyError for anything else."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [
+        (int(row["node"]), Shot(Port(row["port"]), row["handler"], base64.b64decode(row["data"]), int(row["opaque"])))
+        for row in rows
+    ]

@@ -1,0 +1,136 @@
+"""`raftmq chaos fuzz`: nearly right requests for every handler of three live nodes, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jepsen_like.fuzz.campaign import Result
+    from jepsen_like.fuzz.shot import Shot
+    from jepsen_like.live.raftmq_subject import RaftMQSubject
+
+T = TypeVar("T")
+TARGETS = ("remoting", "http", "peer")
+MISSED_CODE = 3
+
+
+@click.command("fuzz")
+@click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, metavar="N",
+              help="How many.")  # fmt: skip
+@click.option("--target", type=click.Choice([*TARGETS, "all"]), default="all", show_default=True, help="Which port.")
+@click.option("--seed", type=click.IntRange(min=0), help="Draws them; printed, so they can be repeated.")
+@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="Send what an earlier run wrote down, one at a time, until the defect shows.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def fuzz_command(
+    requests: int, target: str, seed: int | None, replay: Path | None, out: Path | None, as_json: bool
+) -> int:
+    """Send nearly right requests to every handler.
+
+    Exit code: 0 nothing found and every handler reached, 1 something found (its requests are in the run's folder),
+    3 a handler was not reached.
+    """
+    from cluster.commands.common import ended_like_ctrl_c, print_json
+    from jepsen_like.live.session import run_folder
+
+    def tell(text: str) -> None:
+        if not as_json:
+            click.echo(text)
+
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    folder = run_folder(out, seed)
+    with ended_like_ctrl_c():
+        if replay is not None:
+            return _replay(folder, replay, seed, tell)
+        tell(f"seed {seed}    (again: raftmq chaos fuzz --requests {requests} --target {target} --seed {seed})")
+        result, files = _run(folder, requests, target, seed, tell)
+    if as_json:
+        print_json(_told(result, files, seed) | {"folder": str(folder)})
+    else:
+        _show(result, files, folder)
+    return 1 if result.found else MISSED_CODE if result.missed else 0
+
+
+def _run(folder: Path, requests: int, target: str, seed: int, tell: Callable[[str], None]) -> tuple[Result, list[Path]]:
+    import uvloop
+
+    from jepsen_like.fuzz.campaign import Campaign, write_found
+    from jepsen_like.fuzz.shot import Port
+
+    targets = [Port(name) for name in (TARGETS if target == "all" else (target,))]
+
+    def play(subject: RaftMQSubject) -> Result:
+        return uvloop.run(Campaign(subject, targets, requests, seed, tell).run())
+
+    result = _with_cluster(folder, seed, tell, play)
+    return result, write_found(folder, result.found)
+
+
+def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) -> int:
+    import uvloop
+
+    from jepsen_like.fuzz.campaign import replay
+    from jepsen_like.fuzz.shot import load, save
+
+    rows = load(file)
+
+    def play(subject: RaftMQSubject) -> tuple[int, Shot] | None:
+        return uvloop.run(replay(subject, rows, tell))
+
+    shown = _with_cluster(folder, seed, tell, play)
+    if shown is None:
+        tell(f"none of {len(rows)} requests, each sent alone, shows a defect")
+        return 0
+    node, shot = shown
+    save(folder / "alone.jsonl", [shown])
+    tell(f"it is this one, to node {node}, {shot.handler}: {shot.data[:2000]!r}")
+    tell(f"again: raftmq chaos fuzz --replay {folder / 'alone.jsonl'}")
+    return 1
+
+
+def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Callable[[RaftMQSubject], T]) -> T:
+    from jepsen_like.live.processes import Processes
+    from jepsen_like.live.raftmq_subject import RaftMQSubject
+    from jepsen_like.live.session import NODES, owning
+
+    with owning(folder, tell) as owned:
+        nodes = folder / NODES
+        owned.add_directory(nodes)
+        subject = RaftMQSubject(nodes, Processes(owned), seed=seed, is_direct=True)
+        try:
+            subject.start()
+            return play(subject)
+        finally:
+            subject.stop()
+            owned.keep_directory(nodes)
+
+
+def _told(result: Result, files: list[Path], seed: int) -> dict[str, object]:
+    return {
+        "schema": 1, "seed": seed, "requests": result.fired, "seconds": round(result.seconds, 1),
+        "found": [each.what for each in result.found], "files": [str(path) for path in files],
+        "missed": result.missed, "counts": dict(sorted(result.counts.items())), "memory_mib": result.memory_mib,
+    }  # fmt: skip
+
+
+def _show(result: Result, files: list[Path], folder: Path) -> None:
+    for name, count in sorted(result.counts.items()):
+        click.echo(f"  {count:>9,}  {name}")
+    for name in result.missed:
+        click.echo(f"  {0:>9}  {name}    NOT REACHED")
+    click.echo(
+        f"{result.fired:,} requests in {result.seconds:.0f} s ({result.fired / result.seconds:,.0f} per second);"
+        f" memory grew by at most {result.memory_mib} MiB"
+    )
+    for each in result.found:
+        click.echo(f"  - {each.what}    ({len(each.shots)} requests may have done it)")
+    for path in files:
+        click.echo(f"again: raftmq chaos fuzz --replay {path}")
+    click.secho(f"{'clean' if result.is_clean else 'not clean'}    ({folder})", bold=True)

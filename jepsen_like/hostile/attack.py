@@ -1,0 +1,81 @@
+"""What an attack is: a name, what it does, and one round of it against one node, which reports what came of it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from jepsen_like.hostile.wire import Answer, Target
+
+TOPIC, BULK_TOPIC = "hostile", "hostile-bulk"
+QUEUES = 8
+GROUP = "hostile-group"
+ORDER_GROUPS = tuple(f"hostile-order-{number}" for number in range(6))
+"""The rounds take turns, so that two that overlap do not commit for the same group."""
+EVERY_S = 5.0
+"""How often each attack is repeated."""
+HOLD_S = 3.5
+"""How long what is to be held is held in a round."""
+
+
+class Arena:
+    """The cluster under attack, and what the rounds share."""
+
+    def __init__(self, targets: list[Target], leader: int, cluster: str, seed: int, size: float) -> None:
+        """`size`: 1 is the attack as it was observed; less is a rehearsal."""
+        self.targets = {target.id: target for target in targets}
+        self.leader = self.targets[leader]
+        self.cluster = cluster
+        """Its uuid, which every node tells."""
+        self.rng = random.Random(seed)
+        self.size = size
+        self.serial = itertools.count(1)
+
+    def sized(self, full: int) -> int:
+        """A number of things, at least one."""
+        return max(1, round(full * self.size))
+
+    def target(self, round_number: int) -> Target:
+        """The leader every other time, else one of the others."""
+        if round_number % 2 == 0 or len(self.targets) == 1:
+            return self.leader
+        others = [target for target in self.targets.values() if target is not self.leader]
+        return others[round_number // 2 % len(others)]
+
+
+class Report:
+    """What one round found."""
+
+    def __init__(self) -> None:
+        self.sent = self.answered = self.closed = 0
+        """Requests; those that were answered; those whose connection was closed instead."""
+        self.wrong: list[str] = []
+        """Promises that were broken, each with its proof."""
+
+    def note(self, answer: Answer, what: str) -> Answer:
+        """Counts what became of a two-way request. To close is an answer to what is no request; silence is none."""
+        self.sent += 1
+        self.answered += answer.is_answer
+        self.closed += answer.code == -1
+        if answer.code == -2:
+            self.wrong.append(f"{what} was never answered")
+        return answer
+
+    def demand(self, holds: bool, what: str) -> None:
+        """`what` is told if it does not hold."""
+        if not holds:
+            self.wrong.append(what)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the process that judges."""
+        return {"sent": self.sent, "answered": self.answered, "closed": self.closed, "wrong": self.wrong}
+
+
+class Attack(NamedTuple):
+    """See the module."""
+
+    name: str
+    does: str
+    play: Callable[[Arena, Target, Report], Awaitable[None]]

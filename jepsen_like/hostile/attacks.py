@@ -1,0 +1,8 @@
+"""Every attack by name."""
+
+from __future__ import annotations
+
+from jepsen_like.hostile import hogs, requests, strangers
+from jepsen_like.hostile.attack import Attack
+
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (*requests.ATTACKS, *hogs.ATTACKS, *strangers.ATTACKS)}

@@ -1,0 +1,126 @@
+"""Clients that take room and give nothing: answers that nobody reads, halves of frames, connections without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+
+from cluster.remoting.codes import RequestCode
+from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.wire import HOST, Target, Wire, framed, request
+
+_MIB = 1 << 20
+_HALF, _WHOLE = 8 * _MIB, 16 * _MIB
+_TEXT = 15_900_000
+
+
+def _pull(topic: str, **more: str) -> dict[str, str]:
+    return {
+        "consumerGroup": GROUP, "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "1024",
+        "maxMsgBytes": str(8 * _MIB), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG", **more,
+    }  # fmt: skip
+
+
+async def unread(arena: Arena, node: Target, report: Report) -> None:
+    """400 pulls of 8 MiB each on a connection that is not read."""
+    frames = b"".join(request(RequestCode.PULL_MESSAGE, _pull(BULK_TOPIC))[1] for _ in range(arena.sized(400)))
+    with contextlib.closing(socket.socket()) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, (HOST, node.client_port))
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(HOLD_S):
+                await loop.sock_sendall(sock, frames)
+        report.sent += arena.sized(400)
+        await asyncio.sleep(HOLD_S)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def halves(arena: Arena, node: Target, report: Report) -> None:
+    """16 connections with 8 MB of a frame of 16 MB that never ends; who sends a message in two pieces is served."""
+    wires = [await Wire.dial(node.client_port) for _ in range(arena.sized(16))]
+    half = struct.pack(">i", _WHOLE) + bytes(_HALF)
+    try:
+        await asyncio.gather(*(wire.send(half) for wire in wires))
+        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6) * arena.sized(8):  # what room is left goes too
+            wires.append(await Wire.dial(node.client_port))
+            await wires[-1].send(half[:size])
+        report.sent += len(wires)
+        await _in_two_pieces(node, report)
+        await asyncio.sleep(HOLD_S)
+        await _in_two_pieces(node, report)
+    finally:
+        for wire in wires:
+            wire.abort()
+        await asyncio.sleep(0)
+
+
+async def _in_two_pieces(node: Target, report: Report) -> None:
+    async with await Wire.dial(node.client_port) as wire:
+        body = json.dumps({"clientID": "hostile-two-pieces"}).encode()
+        opaque, frame = request(RequestCode.HEART_BEAT, {}, body)
+        wire.write(frame[:40])
+        await asyncio.sleep(0.1)
+        wire.write(frame[40:])
+        answer = report.note(await wire.answer(opaque), "a heartbeat that came in two pieces")
+        report.demand(answer.code == 0, f"node {node.id}: a heartbeat that came in two pieces got {answer.code}: "
+                      f"{answer.remark}")  # fmt: skip
+
+
+async def too_large(arena: Arena, node: Target, report: Report) -> None:
+    """Frames whose length cannot be, right behind 200 KB of one that was on its way."""
+    for length in (-1, 1 << 30, (1 << 31) - 1) * arena.sized(25):
+        async with await Wire.dial(node.client_port) as wire:
+            _, frame = request(RequestCode.HEART_BEAT, {}, b'{"clientID":"hostile","x":"' + bytes(b"x" * 300_000))
+            await wire.send(frame[:200_000])
+            await asyncio.sleep(0.02)
+            await wire.send(frame[200_000:] + struct.pack(">i", length))
+            report.sent += 1
+            await asyncio.wait((wire.closed,), timeout=HOLD_S)
+            report.closed += wire.closed.done()
+            report.demand(wire.closed.done(), f"node {node.id}: a frame of {length} bytes did not end its connection")
+            if not wire.closed.done():
+                return
+    await _in_two_pieces(node, report)
+
+
+async def idle(arena: Arena, node: Target, report: Report) -> None:
+    """300 connections that say nothing."""
+    wires = []
+    try:
+        for _ in range(arena.sized(300)):
+            with contextlib.suppress(OSError):
+                wires.append(await Wire.dial(node.client_port))
+        report.sent += len(wires)
+        await asyncio.sleep(HOLD_S)
+        report.closed += sum(wire.closed.done() for wire in wires)
+    finally:
+        for wire in wires:
+            wire.abort()
+        await asyncio.sleep(0)
+
+
+async def subscriptions(arena: Arena, node: Target, report: Report) -> None:
+    """60 pulls, each with another subscription text of 16 MB."""
+    text = b"t" * arena.sized(_TEXT)
+    for _ in range(60 if arena.size >= 1 else 6):
+        async with await Wire.dial(node.client_port) as wire:
+            opaque, _ = request(0)
+            ext = json.dumps(_pull(TOPIC, subscription=f"{next(arena.serial)}-@"), separators=(",", ":")).encode()
+            header = b'{"code":11,"opaque":%d,"flag":0,"extFields":%s}' % (opaque, ext.replace(b"@", text))
+            await wire.send(framed(header))
+            report.note(await wire.answer(opaque), "a pull with a long subscription")
+
+
+ATTACKS = (
+    Attack("unread-pulls", "400 pulls on one connection that is not read", unread),
+    Attack("half-frames", "16 idle connections with 8 MB of a frame of 16 MB", halves),
+    Attack("too-large", "lengths that cannot be, behind 200 KB of a frame", too_large),
+    Attack("idle-connections", "300 connections that say nothing", idle),
+    Attack("subscriptions", "60 pulls with subscription texts of 16 MB", subscriptions),
+)

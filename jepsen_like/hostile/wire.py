@@ -1,0 +1,202 @@
+"""Raw connections to a node's ports: bytes as given, answers by their opaque, and whether the other side closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import struct
+from typing import Any, NamedTuple, Self
+
+from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
+
+HOST = "127.0.0.1"
+ANSWER_S = 10.0
+"""Who waits longer for an answer has none."""
+_opaques = itertools.count(1)
+
+
+class Target(NamedTuple):
+    """One node as a client sees it."""
+
+    id: int
+    client_port: int
+    peer_port: int
+    admin_port: int
+
+
+class Answer(NamedTuple):
+    """What came back. `code` -1: the connection closed; -2: nothing in time."""
+
+    code: int
+    ext: dict[str, str]
+    remark: str
+    body: bytes
+
+    @property
+    def is_answer(self) -> bool:
+        """The node answered in words."""
+        return self.code >= 0
+
+
+CLOSED, SILENT = Answer(-1, {}, "the connection closed", b""), Answer(-2, {}, "no answer in time", b"")
+
+
+def request(
+    code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, oneway: bool = False, opaque: int | None = None
+) -> tuple[int, bytes]:
+    """(opaque, frame) of a request; `ext` may hold anything that JSON can say."""
+    opaque = next(_opaques) if opaque is None else opaque
+    fields = {
+        "code": code, "language": "JAVA", "version": 477, "opaque": opaque, "flag": FLAG_ONEWAY if oneway else 0,
+        "extFields": {} if ext is None else ext,
+    }  # fmt: skip
+    return opaque, framed(json.dumps(fields).encode(), body)
+
+
+def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
+    """A frame with a header of these very bytes."""
+    length = 4 + len(header) + len(body)
+    return b"".join((struct.pack(">iI", length, serialize_type << 24 | len(header)), header, body))
+
+
+class Wire(asyncio.Protocol):
+    """One connection to a client port; `dial` makes it."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._buffer = bytearray()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @classmethod
+    async def dial(cls, port: int) -> Self:
+        """Raises OSError."""
+        _, wire = await asyncio.get_running_loop().create_connection(cls, HOST, port)
+        return wire
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abort()
+        await asyncio.sleep(0)  # it is closed when this returns
+
+    def abort(self) -> None:
+        """Closes at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def ask(
+        self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float = ANSWER_S
+    ) -> Answer:
+        """A two-way request and what became of it."""
+        opaque, frame = request(code, ext, body)
+        self.write(frame)
+        return await self.answer(opaque, timeout_s)
+
+    def write(self, data: bytes) -> None:
+        """Sends bytes as they are."""
+        if self._transport is not None and not self.closed.done():
+            self._transport.write(data)
+
+    async def send(self, data: bytes) -> None:
+        """Sends bytes, and waits until most of them have left or the connection is closed."""
+        self.write(data)
+        room = asyncio.ensure_future(self._room.wait())
+        await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=ANSWER_S)
+        room.cancel()
+
+    async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:
+        """What came for this opaque."""
+        waiting = self._future(opaque)
+        await asyncio.wait((waiting, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
+        if waiting.done():
+            return waiting.result()
+        return CLOSED if self.closed.done() else SILENT
+
+    def _future(self, opaque: int) -> asyncio.Future[Answer]:
+        return self._waiting.setdefault(opaque, asyncio.get_running_loop().create_future())
+
+    # --- asyncio -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self._room.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes answers out of the stream; requests of the node are passed over."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= 8 and len(buffer) >= (stop := 4 + int.from_bytes(buffer[:4], "big")):
+            header_end = 8 + int.from_bytes(buffer[5:8], "big")
+            try:
+                header = decode_header(buffer[4], bytes(buffer[8:header_end]))
+                if header.flag & FLAG_RESPONSE:
+                    self._settle(header, bytes(buffer[header_end:stop]))
+            except CodecError:
+                self.abort()
+                return
+            del buffer[:stop]
+
+    def _settle(self, header: Header, body: bytes) -> None:
+        waiting = self._future(header.opaque)
+        if not waiting.done():
+            waiting.set_result(Answer(header.code, ext_of(header), header.remark or "", body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
+    """One HTTP request on a connection of its own; `code` is the status."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                answer = await reader.read()
+            finally:
+                writer.close()
+    except TimeoutError:
+        return SILENT
+    except OSError:
+        return CLOSED
+    first, _, rest = answer.partition(b"\r\n\r\n")
+    words = first.split(b" ", 2)
+    return Answer(int(words[1]), {}, "", rest) if len(words) > 2 and words[1].isdigit() else CLOSED
+
+
+def listen_anywhere() -> tuple[socket.socket, int]:
+    """A listening socket at a free port: whether a node dials what a stranger names."""
+    listener = socket.socket()
+    listener.setblocking(False)
+    listener.bind((HOST, 0))
+    listener.listen(8)
+    return listener, listener.getsockname()[1]
+
+
+def was_dialled(listener: socket.socket) -> bool:
+    """Whether somebody connected; closes it."""
+    with contextlib.closing(listener):
+        try:
+            listener.accept()[0].close()
+        except OSError:
+            return False
+        return True

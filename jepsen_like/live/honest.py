@@ -1,0 +1,59 @@
+"""What honest clients saw in a part of a run: how long their requests took, and which were not served."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jepsen_like.checkers.availability import quantile
+from jepsen_like.history import Op
+
+ASKED = frozenset({"send", "poll", "commit_offset", "fetch_offset", "put", "delete", "get"})
+PER_MILLION = 1_000_000
+
+
+class Seen(NamedTuple):
+    """Requests that were asked for in a span of time."""
+
+    latencies_us: dict[str, list[int]]
+    """What was asked -> microseconds of each that was answered, ascending."""
+    unanswered: Counter[str]
+    """What was asked -> how many ended as failed or unknown."""
+    first: str
+    """The first of those, in its own words."""
+
+    def p99_ms(self, asked: str = "send") -> float:
+        """Milliseconds; 0 if nothing was answered."""
+        values = self.latencies_us.get(asked)
+        return quantile(values, 0.99) / 1000 if values else 0.0
+
+    def count(self, asked: str = "send") -> int:
+        """How many were answered."""
+        return len(self.latencies_us.get(asked, ()))
+
+
+def seen_between(ops: Iterable[Op], from_ns: int, until_ns: int) -> Seen:
+    """Of requests that began in that span, on the clock of the history. Those still under way at its end are whole."""
+    begun: dict[int, Op] = {}
+    latencies: dict[str, list[int]] = {}
+    unanswered: Counter[str] = Counter()
+    first = ""
+    for op in ops:
+        if op.f not in ASKED:
+            continue
+        if op.type == "invoke":
+            if from_ns <= op.time_ns < until_ns:
+                begun[op.process] = op
+            continue
+        asked = begun.pop(op.process, None)
+        if asked is None:
+            continue
+        if op.type == "ok":
+            latencies.setdefault(op.f, []).append((op.time_ns - asked.time_ns) // 1000)
+        else:
+            unanswered[op.f] += 1
+            first = first or f"{op.f}: {op.value.get('error', op.type)}"
+    for values in latencies.values():
+        values.sort()
+    return Seen(latencies, unanswered, first)

@@ -1,0 +1,163 @@
+"""`--nemesis hostile`: every attack of `jepsen_like.hostile` beside honest clients, again and again, and what it costs.
+
+First nobody attacks: the honest load finds what the cluster takes, and then runs at half of it, which gives the
+latency to compare with. Then all attacks are played at once. Nothing that a client sends may end a node, move the
+leadership, pass the bound of memory or leave an honest request without its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+
+from jepsen_like.hostile.attack import EVERY_S
+from jepsen_like.live.assault import Assault, Round, orders_for
+from jepsen_like.live.honest import seen_between
+from jepsen_like.live.outcome import Played
+from jepsen_like.live.raftmq_subject import LOAD
+from jepsen_like.live.stage import Effect
+from jepsen_like.live.story import Scene, Story
+from jepsen_like.live.watch import Change, Watch
+
+CALM_SHARE, CALM_S = 0.1, (4.0, 30.0)
+"""How much of the run is calm, within these limits."""
+PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
+"""The load that is offered to find out what is taken, and for how long."""
+SLOWER_MAX = 2.0
+MEMORY_MAX = 1 << 30
+"""Bytes that a node may grow by under attack: four budgets of `limits.node_inflight_bytes_max` (requests under way,
+requests held for the leader, frames that are not whole, answers that wait to be read), twice, because bytes that were
+given back stay with the allocator for a while."""
+_SHOWN = 3
+_MIB = 1 << 20
+
+
+def play(scene: Scene) -> None:
+    """Calm, then attacks; raises StoryEnds and OSError if it cannot go on."""
+    with Watch(scene.subject) as watch:
+        rate = _settle_rate(scene)
+        calm_s = min(max(CALM_S[0], CALM_SHARE * scene.time_s), CALM_S[1])
+        with scene.act("calm") as told:
+            calm_ns = time.monotonic_ns()
+            scene.stage.sleep(calm_s)
+            told.append(f"{rate:,.0f} sends per second")
+        resting = dict(watch.latest)
+        watch.forget_peak()
+        begun_s = time.monotonic()
+        attack_ns = time.monotonic_ns()
+        rounds = _attack(scene, watch)
+        attacked_s = time.monotonic() - begun_s
+        end_ns = time.monotonic_ns()
+    scene.measured |= {"rate": round(rate), "calm_s": round(calm_s, 1), "attacked_s": round(attacked_s, 1)}
+    _judge_life(scene, watch.changes, rounds, begun_s)
+    _judge_memory(scene, resting, watch.peak)
+    _judge_honest(scene, (calm_ns, attack_ns), (attack_ns, end_ns))
+    _judge_rounds(scene, rounds, attacked_s)
+
+
+def _settle_rate(scene: Scene) -> float:
+    """Half of what the cluster takes, or what the user asked for; sends per second that are now offered."""
+    load = scene.stage.load
+    if scene.rate is not None:
+        return scene.rate
+    with scene.act("capacity") as told:
+        load.factor = PROBE_FACTOR
+        scene.stage.sleep(1.0)
+        before, begun = load.counts.acked, time.monotonic()
+        scene.stage.sleep(PROBE_S)
+        capacity = (load.counts.acked - before) / (time.monotonic() - begun)
+        rate = capacity / 2
+        load.factor = rate / LOAD.rate
+        scene.stage.sleep(SETTLE_S)
+        told.append(f"{capacity:,.0f} sends per second are taken, half of it goes on")
+    scene.measured["capacity"] = round(capacity)
+    return rate
+
+
+class _Rounds:
+    """What the attacker told, from its thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begun: list[tuple[float, Round]] = []
+        """(when, on the clock of the watch; what)"""
+        self.over: list[tuple[float, Round]] = []
+
+    def hear(self, told: Round) -> None:
+        with self._lock:
+            (self.over if told.is_over else self.begun).append((time.monotonic(), told))
+
+    def under_way(self, at_s: float) -> list[str]:
+        """Attacks that were going on then: one of them is to blame."""
+        open_rounds: Counter[str] = Counter()
+        with self._lock:
+            open_rounds.update(f"{each.attack} on node {each.node}" for when, each in self.begun if when <= at_s)
+            open_rounds.subtract(f"{each.attack} on node {each.node}" for when, each in self.over if when < at_s - 1)
+        return sorted(name for name, count in open_rounds.items() if count > 0)
+
+
+def _attack(scene: Scene, watch: Watch) -> _Rounds:
+    rounds, subject = _Rounds(), scene.subject
+    names = scene.attacks
+    orders = orders_for(subject, scene.stage.leader(), names, scene.rng.getrandbits(32), scene.scale)
+    assault = Assault(subject.processes, orders, rounds.hear)
+    with scene.act("attacks") as told, assault:
+        deadline = time.monotonic() + scene.time_s
+        while time.monotonic() < deadline and all(map(subject.is_running, subject.node_ids)):
+            scene.stage.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+        told.append(f"{len(rounds.over)} rounds of {len(names)} attacks")
+    if assault.died:
+        scene.doubts.append(f"the attacker ended by itself: {' | '.join(assault.noise)}")
+    return rounds
+
+
+def _judge_life(scene: Scene, changes: list[Change], rounds: _Rounds, begun_s: float) -> None:
+    for change in changes[:_SHOWN]:
+        scene.demand(False, f"{change.what}, {change.at_s - begun_s:.1f} s after the attacks began; under way were: "
+                     f"{', '.join(rounds.under_way(change.at_s)) or 'none'}")  # fmt: skip
+    scene.measured["leader_or_node_changes"] = len(changes)
+
+
+def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -> None:
+    for node, bytes_ in peak.items():
+        rest = resting.get(node, 0)
+        scene.measured[f"memory_mib_node_{node}"] = f"{rest // _MIB} at rest, {bytes_ // _MIB} at most"
+        scene.demand(bytes_ - rest <= MEMORY_MAX, f"node {node} grew from {rest // _MIB} to {bytes_ // _MIB} MiB of "
+                     f"memory; the bound is {MEMORY_MAX // _MIB} MiB more than at rest")  # fmt: skip
+
+
+def _judge_honest(scene: Scene, calm: tuple[int, int], attacked: tuple[int, int]) -> None:
+    before, during = (seen_between(scene.history.ops, *span) for span in (calm, attacked))
+    calm_ms, attacked_ms = before.p99_ms(), during.p99_ms()
+    lost = sum(during.unanswered.values())
+    scene.measured |= {
+        "calm_p99_ms": round(calm_ms, 2), "attacked_p99_ms": round(attacked_ms, 2),
+        "calm_sends": before.count(), "attacked_sends": during.count(), "honest_unanswered": lost,
+    }  # fmt: skip
+    scene.demand(lost == 0, f"{lost} honest requests were not answered as they should be: "
+                 f"{dict(during.unanswered)}; the first: {during.first}")  # fmt: skip
+    slower = attacked_ms / calm_ms if calm_ms else 0.0
+    scene.gate("p99 of honest sends under attack, times that of the calm", round(slower, 2), SLOWER_MAX, at_most=True)
+
+
+def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float) -> None:
+    found: dict[str, list[Round]] = defaultdict(list)
+    for _, each in rounds.over:
+        found[each.attack].append(each)
+        scene.played.append(Played(each.attack, Effect(each.sent > 0, ""), 0.0, each.took_s, 0.0))
+    wanted = int(attacked_s / EVERY_S)
+    for name in scene.attacks:
+        done = found[name]
+        sent, slowest = sum(each.sent for each in done), max((each.took_s for each in done), default=0.0)
+        scene.tell(f"         {name:<17} {len(done):>4} rounds, {sent / max(attacked_s, 1):>8.1f} requests per second, "
+                   f"{sum(each.answered for each in done)} answered, {sum(each.closed for each in done)} closed, "
+                   f"slowest round {slowest:.1f} s")  # fmt: skip
+        wrong = [text for each in done for text in each.wrong]
+        scene.demand(not wrong, f"{name}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
+    behind = {name: len(found[name]) for name in scene.attacks if len(found[name]) < wanted}
+    scene.gate("rounds of every attack", min((len(found[name]) for name in scene.attacks), default=0), wanted,
+               told=", ".join(f"{name} {count}" for name, count in behind.items()))  # fmt: skip
+
+
+HOSTILE = Story(play, free_gib=8)

@@ -1,0 +1,138 @@
+"""The fuzzer's tables: a handler that it does not know of fails here; what it draws is what it says."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from cluster.admin.openapi import document
+from cluster.admin.routes import ROUTES
+from cluster.peer.wire import Kind, unpack
+from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
+from cluster.remoting.codec import CodecError, decode_header, encode_frame, ext_of
+from cluster.remoting.codes import RequestCode
+from cluster.remoting.forward import SENDS
+from jepsen_like.fuzz import http, peers, remoting
+from jepsen_like.fuzz.lanes import Line
+from jepsen_like.fuzz.shot import Port, Shot, load, save
+
+DRAWS = 4000
+
+
+def requests(seed: int = 1) -> remoting.Requests:
+    return remoting.Requests(random.Random(seed))
+
+
+@functools.cache
+def openapi() -> dict[str, Any]:
+    return document(ROUTES)
+
+
+def operations(seed: int = 1) -> http.Operations:
+    return http.Operations(openapi(), random.Random(seed))
+
+
+def frames(seed: int = 1, term: int = 7) -> peers.Frames:
+    hello = ["uuid", 1, 901, "node", 1, "control", 5, "127.0.0.1", 4000]
+    return peers.Frames(random.Random(seed), requests(seed), 901, 1, term, hello)
+
+
+def test_every_request_that_a_node_handles_is_fuzzed() -> None:
+    services = MagicMock()
+    handled = set(SENDS)
+    for module in (route, topics_admin, offsets, query):
+        handled |= module.handlers(services).keys()
+    handled |= heartbeat.handlers(services, MagicMock()).keys() | pull.handlers(services, MagicMock()).keys()
+    assert handled <= remoting.FIELDS.keys(), "give the new code a row in jepsen_like/fuzz/remoting.py"
+    assert remoting.FIELDS.keys() | remoting.NOT_FUZZED.keys() == set(RequestCode)
+
+
+def test_every_operation_of_the_http_api_is_fuzzed() -> None:
+    draw = operations().draw
+    drawn = Counter(draw().handler for _ in range(DRAWS))
+    assert set(drawn) | {http.RAW} == set(operations().handlers)
+    assert {f"{route.method} {route.path}" for route in ROUTES} == set(drawn)
+    assert set(http.UNACCEPTABLE) | http.SELDOM <= set(drawn)
+
+
+def test_every_kind_of_frame_between_nodes_is_fuzzed() -> None:
+    assert set(Kind) == peers.KNOWN, "say in jepsen_like/fuzz/peers.py what a good frame of the new kind holds"
+    draw = frames().draw
+    drawn = Counter(draw().handler for _ in range(DRAWS))
+    assert set(drawn) | {peers.STRANGER, peers.RAW} == set(peers.HANDLERS)
+
+
+def test_a_seed_repeats_what_is_sent() -> None:
+    for draw in (lambda: requests(5).draw, lambda: operations(5).draw, lambda: frames(5).draw):
+        one, two = draw(), draw()
+        assert [one() for _ in range(300)] == [two() for _ in range(300)]
+
+
+def test_what_waits_for_an_answer_is_a_request_that_a_node_can_read() -> None:
+    draw, seen = requests().draw, Counter[str]()
+    for _ in range(DRAWS):
+        shot = draw()
+        data = shot.data
+        assert int.from_bytes(data[:4], "big") == len(data) - 4
+        header = decode_header(data[4], data[8 : 8 + int.from_bytes(data[5:8], "big")])
+        try:
+            fields = ext_of(header)
+        except CodecError:
+            continue
+        is_answered = not header.flag & 3
+        assert (shot.opaque == header.opaque) == is_answered
+        seen[shot.handler] += is_answered
+        if header.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            is_short = fields.get("suspendTimeoutMillis", "0").isdigit()
+            assert is_short or fields["sysFlag"] in ("0", "4"), "a pull that is held has no answer in time"
+    assert set(seen) | {remoting.RAW} == set(remoting.HANDLERS)
+
+
+@pytest.mark.parametrize("name", http.UNACCEPTABLE)
+def test_verbs_that_change_leader_members_or_files_get_nothing_acceptable(name: str) -> None:
+    draw = operations().draw
+    for _ in range(3 * DRAWS):
+        shot = draw()
+        if shot.handler != name:
+            continue
+        head, _, body = shot.data.partition(b"\r\n\r\n")
+        if "{id}" in name:
+            member = head.split(b"/v1/members/")[1].split(b" ")[0].split(b"/")[0].split(b"?")[0]
+            assert member not in (b"1", b"2", b"3")
+        elif name == "POST /v1/leader/transfer":
+            assert body not in (b'{"to": 1}', b'{"to": 2}', b'{"to": 3}')
+        elif name == "POST /v1/members":
+            assert b'"host"' not in body or b"00000000-0000" not in body
+
+
+def test_peers_say_no_term_that_could_rightly_move_the_group() -> None:
+    draw = frames(term=7).draw
+    for _ in range(DRAWS):
+        shot = draw()
+        if shot.handler in ("REQUEST_VOTE", "HEARTBEAT", "APPEND_ENTRIES"):
+            _, header, _ = unpack(shot.data, 4, len(shot.data))
+            if len(header) > 2 and type(header[2]) is int:
+                assert not 7 < header[2] < 1007
+
+
+def test_answers_are_counted_by_opaque() -> None:
+    line = Line.__new__(Line)
+    line.answers, line.wanted, line._buffer, line.broken = Counter(), {3, 4}, b"", ""
+    line.settled = MagicMock()
+    data = encode_frame(0, 3, 1) + encode_frame(0, 3, 1) + encode_frame(40, 4, 2)
+    for at in range(0, len(data), 7):
+        line.data_received(data[at : at + 7])
+    assert (line.answers, line.wanted) == ({3: 2}, {4})
+
+
+def test_what_is_found_can_be_kept_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    rows = [(1, requests().draw()), (2, operations().draw()), (3, Shot(Port.PEER, "HELLO", b"\x00\xff", -1))]
+    save(path, rows)
+    assert load(path) == rows

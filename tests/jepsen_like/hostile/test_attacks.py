@@ -1,0 +1,136 @@
+"""Attacks on a pretended node: each must be able to find what it looks for, and to find nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cluster.remoting.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
+from cluster.remoting.codes import RequestCode
+from jepsen_like.hostile import hogs, requests, wire
+from jepsen_like.hostile.attack import Arena, Report
+from jepsen_like.hostile.attacks import ATTACKS
+from jepsen_like.hostile.wire import Target, Wire
+
+Answer = Callable[[int, dict[str, str], bool], tuple[int, dict[str, str]] | None]
+"""(code, ext fields, oneway) -> (code, ext fields), or None for no answer."""
+
+
+@asynccontextmanager
+async def pretended(answer: Answer) -> AsyncIterator[Target]:
+    """A node that answers as told, its remoting port only."""
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        try:
+            while True:
+                data = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                header = decode_header(data[0], data[4 : 4 + int.from_bytes(data[1:4], "big")])
+                said = answer(header.code, ext_of(header), bool(header.flag & FLAG_ONEWAY))
+                if said is not None and not header.flag & FLAG_ONEWAY:
+                    writer.write(encode_frame(said[0], header.opaque, 1, ext=said[1]))
+        except (asyncio.IncompleteReadError, OSError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield Target(1, port, port, port)
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+def arena(node: Target) -> Arena:
+    return Arena([node], 1, "uuid", seed=1, size=0.01)
+
+
+class Offsets:
+    """Commits of offsets: in their order, or each oneway after the two-way ones."""
+
+    def __init__(self, *, reorders: bool) -> None:
+        self.reorders = reorders
+        self.kept: dict[str, str] = {}
+        self.late: dict[str, str] = {}
+
+    def __call__(self, code: int, ext: dict[str, str], oneway: bool) -> tuple[int, dict[str, str]]:
+        queue = ext.get("consumerGroup", "") + ext.get("queueId", "")
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            (self.late if oneway and self.reorders else self.kept)[queue] = ext["commitOffset"]
+        if code == RequestCode.DELETE_SUBSCRIPTIONGROUP:
+            self.kept.clear()
+        if code == RequestCode.QUERY_CONSUMER_OFFSET:
+            offset = (self.kept | self.late).get(queue)
+            return (22, {}) if offset is None else (0, {"offset": offset})
+        return 0, {}
+
+
+@pytest.mark.parametrize("attack", [requests.offset_order, requests.clean_offset])
+@pytest.mark.parametrize("reorders", [False, True])
+async def test_a_commit_that_comes_back_is_found(attack: object, reorders: bool) -> None:
+    async with pretended(Offsets(reorders=reorders)) as node:
+        report = Report()
+        await attack(arena(node), node, report)  # type: ignore[operator]
+    assert bool(report.wrong) == reorders
+
+
+async def test_the_second_of_two_equal_sends_that_gets_no_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire.Wire.answer, "__defaults__", (0.2,))
+    seen: set[str] = set()
+
+    def once(code: int, ext: dict[str, str], oneway: bool) -> tuple[int, dict[str, str]] | None:
+        if (key := ext["raftmqSeq"]) in seen:
+            return None
+        seen.add(key)
+        return 0, {"queueOffset": "5"}
+
+    async with pretended(once) as node:
+        report = Report()
+        await requests.twins(arena(node), node, report)
+    assert report.wrong == ["one of two equal sends was never answered"]
+
+
+async def test_sends_without_fields_want_words() -> None:
+    async with pretended(lambda code, ext, oneway: (29, {})) as node:
+        report = Report()
+        await requests.without_fields(arena(node), node, report)
+        assert (report.wrong, report.answered) == ([], 9)
+    report = Report()
+    async with pretended(lambda code, ext, oneway: (0, {})) as node:
+        await requests.without_fields(arena(node), node, report)
+    assert len(report.wrong) == 9, "a send without a topic cannot be stored"
+
+
+async def test_halves_of_frames_are_whole_attacks_beside_a_client_that_is_served() -> None:
+    held: list[int] = []
+    async with pretended(lambda code, ext, oneway: (held.append(code), (0, {}))[1]) as node:
+        hogs.HOLD_S = 0.05
+        report = Report()
+        await hogs.halves(arena(node), node, report)
+    assert held == [RequestCode.HEART_BEAT] * 2, "no half was a request"
+    assert report.wrong == []
+
+
+async def test_a_wire_tells_answer_silence_and_the_end_apart() -> None:
+    async with pretended(lambda code, ext, oneway: None if code == 1 else (code, {"a": "b"})) as node:
+        line = await Wire.dial(node.client_port)
+        assert (await line.ask(7)).ext == {"a": "b"}
+        assert (await line.ask(1, timeout_s=0.05)).code == -2
+        line.abort()
+        assert (await line.ask(7)).code == -1
+
+
+def test_the_attack_turns_to_the_leader_every_other_time() -> None:
+    nodes = [Target(number, number, 0, 0) for number in (1, 2, 3)]
+    field = Arena(nodes, 2, "uuid", 1, 1.0)
+    assert [field.target(number).id for number in range(6)] == [2, 1, 2, 3, 2, 1]
+
+
+def test_every_attack_says_what_it_does() -> None:
+    assert len(ATTACKS) == 15
+    assert all(attack.does and attack.play.__doc__ for attack in ATTACKS.values())

@@ -1,0 +1,168 @@
+"""Hostile clients as a run: what is judged, on pretended numbers, and a rehearsal on three real nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.cli import run
+from jepsen_like.history import Op
+from jepsen_like.hostile.attacks import ATTACKS
+from jepsen_like.live import story_hostile
+from jepsen_like.live.assault import Round
+from jepsen_like.live.honest import seen_between
+from jepsen_like.live.owned import FOLDER_VARIABLE
+from jepsen_like.live.plan import HOSTILE, Plan
+from jepsen_like.live.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
+from jepsen_like.live.session import Wish, space_needed
+from jepsen_like.live.stories import STORIES
+from jepsen_like.live.story import Scene
+from jepsen_like.live.watch import Change, Watch
+
+
+def plan_of(names: str, time_s: float = 600, scale: float = 1.0) -> Plan:
+    return Plan("raftmq", None, tuple(nemeses_named(names)), time_s, 1, 2000, True, scale)
+
+
+def scene_of(tmp_path: Path, names: str = "hostile") -> Scene:
+    plan: Any = plan_of(names)
+    stage: Any = SimpleNamespace(rng=None)
+    return Scene(stage, stage, stage, tmp_path, 1.0, lambda _: None, lambda _: True, plan)
+
+
+def test_every_attack_is_a_fault_and_all_of_them_are_the_family() -> None:
+    assert FAMILIES["hostile"] == tuple(ATTACKS)
+    assert all(NEMESES[name].is_hostile and not NEMESES[name].is_mixed for name in ATTACKS)
+    assert SCENARIOS["hostile"].nemeses == SCENARIOS["hostile-few-files"].nemeses == FAMILIES["hostile"]
+    assert SCENARIOS["hostile-few-files"].files_max == 256
+
+
+def test_hostile_clients_alone_are_a_story_and_among_others_are_dealt() -> None:
+    assert plan_of("hostile").story == plan_of("twins").story == HOSTILE
+    assert plan_of("twins,kill-leader").story is None
+    assert (plan_of("hostile").gates_count, plan_of("hostile", scale=0.1).gates_count) == (True, False)
+    assert plan_of("hostile", 30, 0.1).command.endswith("--scale 0.1")
+    wish = Wish("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
+    assert wish.story is STORIES[HOSTILE]
+    assert space_needed(wish) > space_needed(wish._replace(time_s=60))
+
+
+def test_scale_is_for_hostile_clients_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", "--nemesis", "kill-leader", "--scale", "0.5"]) == 2
+    assert "hostile clients" in capsys.readouterr().err
+
+
+def op(process: int, kind: Any, f: str, time_us: int, **value: Any) -> Op:
+    return Op(0, process, kind, f, value, 1000 * time_us)
+
+
+def test_what_honest_clients_saw() -> None:
+    ops = [
+        op(1, "invoke", "send", 1), op(1, "ok", "send", 5),
+        op(1, "invoke", "send", 10), op(2, "invoke", "poll", 11), op(1, "ok", "send", 40),
+        op(2, "fail", "poll", 50, error="timed out"), op(3, "invoke", "send", 60), op(3, "info", "send", 70),
+        op(4, "invoke", "phase", 20), op(1, "invoke", "send", 100), op(1, "ok", "send", 900),
+    ]  # fmt: skip
+    seen = seen_between(ops, 10_000, 100_000)
+    assert seen.latencies_us == {"send": [30]}
+    assert seen.p99_ms() == 0.03
+    assert seen.unanswered == {"poll": 1, "send": 1}
+    assert seen.first == "poll: timed out"
+
+
+def test_a_change_is_charged_to_what_was_under_way(tmp_path: Path) -> None:
+    scene, rounds, now = scene_of(tmp_path), story_hostile._Rounds(), time.monotonic()
+    rounds.hear(Round("twins", 1, 0, at_ns=1))
+    rounds.hear(Round("names", 2, 0, at_ns=1))
+    rounds.over.append((now - 5, Round("names", 2, 0, took_s=1.0)))
+    story_hostile._judge_life(scene, [Change(now + 1, "node 1 ended by itself")], rounds, now - 10)
+    (told,) = scene.broken
+    assert told.startswith("node 1 ended by itself, 11.0 s after")
+    assert told.endswith("under way were: twins on node 1")
+
+
+def test_memory_has_a_bound(tmp_path: Path) -> None:
+    scene, bound = scene_of(tmp_path), story_hostile.MEMORY_MAX
+    story_hostile._judge_memory(scene, {1: 100, 2: 100}, {1: 100 + bound, 2: 101 + bound})
+    assert len(scene.broken) == 1
+    assert scene.broken[0].startswith("node 2 grew")
+
+
+def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) -> None:
+    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile._Rounds()
+    for number in range(4):
+        rounds.hear(Round("twins", 1, number, sent=16, answered=16, took_s=0.1))
+    rounds.hear(Round("names", 1, 0, sent=5, wrong=["never answered"], took_s=0.1))
+    story_hostile._judge_rounds(scene, rounds, attacked_s=20.0)
+    (gate,) = scene.gates
+    assert (gate.value, gate.wanted, gate.holds, gate.told) == (1, 4, False, "names 1")
+    assert scene.broken == ["names, 1 times: never answered"]
+    assert len(scene.played) == 5
+
+
+def test_a_watch_sees_a_node_end_and_another_lead() -> None:
+    state = {"running": True, "leads": 1, "term": 3}
+
+    def states() -> dict[int, Any]:
+        return {n: SimpleNamespace(leads=n == state["leads"], term=state["term"]) for n in (1, 2)}
+
+    subject: Any = SimpleNamespace(
+        node_ids=[1, 2], is_running=lambda node: bool(state["running"]) or node != 2, states=states,
+        processes=SimpleNamespace(pid=lambda node: os.getpid()),
+    )  # fmt: skip
+    watch = Watch(subject, clock=lambda: 5.0)
+    watch._look()
+    state |= {"leads": 2, "term": 4, "running": False}
+    watch._look()
+    watch._look()
+    assert [change.what for change in watch.changes] == [
+        "node 2 ended by itself", "node 2 leads term 4, after node 1 in term 3",
+    ]  # fmt: skip
+    assert watch.peak[1] > 1 << 20
+
+
+def _chaos(folder: Path, *arguments: str) -> tuple[int, str]:
+    environment = os.environ | {FOLDER_VARIABLE: str(folder / "state")}
+    command = [sys.executable, "-m", "cluster.cli", "chaos", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+REHEARSED = "offset-order,clean-offset"
+
+
+@pytest.mark.live
+def test_a_rehearsal_of_all_attacks_hurts_nobody(tmp_path: Path) -> None:
+    code, told = _chaos(tmp_path, "run", "--nemesis", REHEARSED, "--time", "6", "--scale", "0.02", "--rate", "200",
+                        "--seed", "1", "--out", "run", "--json")  # fmt: skip
+    assert code == 0, told
+    outcome = json.loads(told.splitlines()[-1])
+    assert outcome["verdict"] == "valid"
+    assert all(each["played"] >= 1 for each in outcome["faults"].values())
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_a_short_run_of_the_fuzzer_reaches_every_handler_and_finds_nothing(tmp_path: Path) -> None:
+    code, told = _chaos(tmp_path, "fuzz", "--requests", "12000", "--seed", "1", "--out", "run", "--json")
+    assert code == 0, told
+    outcome = json.loads(told.splitlines()[-1])
+    assert (outcome["found"], outcome["missed"]) == ([], [])
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_ten_minutes_of_all_attacks(tmp_path: Path) -> None:
+    code, told = _chaos(tmp_path, "run", "--nemesis", "hostile", "--time", "600", "--out", "run", "--json")
+    assert code in (0, 7), told
