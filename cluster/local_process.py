@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
+from cluster.ports import ephemeral_ports, port_owner, why_taken
 
 if TYPE_CHECKING:
     import psutil
@@ -27,6 +28,8 @@ NODE_MODULE = "cluster.node"
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
 
+_PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
+PORTS_WANTED = 1000
 NAMELESS_PORT_S = 10.0
 """How long a port is waited for whose owner has no name: a killed process whose disk still works."""
 
@@ -127,14 +130,14 @@ def _wait_gone(nodes: list[NodeRecord], timeout_s: float) -> list[NodeRecord]:
 
 
 def check_ports(nodes: Iterable[NodeRecord]) -> None:
-    """Raises LocalError for the first port that somebody else listens on, naming who if the system tells."""
+    """Raises LocalError for the first port that somebody else has, naming who if the system tells."""
     for node in nodes:
         for purpose, port in node.ports.items():
             if taken := _taken(port):
                 error, who = taken
                 raise LocalError(
                     f"port {port} ({purpose} of node {node.id}) is in use",
-                    f"{who} listens on it" if who else f"another process holds it ({os.strerror(error)})",
+                    why_taken(port, error, who),
                     "raftmq up --base-port 20000    (other ports; or end that process)",
                     ExitCode.REFUSED,
                 )
@@ -172,19 +175,6 @@ def is_free(port: int) -> bool:
     return _bind_error(port) is None
 
 
-def port_owner(port: int) -> str | None:
-    """Who listens on a TCP port of this machine, as "python3 (pid 71)", or None if the system does not tell."""
-    import psutil
-
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    except psutil.Error:
-        return None
-    return None
-
-
 def free_base_port(count: int, seed: int | None = None) -> int:
     """A base port with `count` free ports in a row, away from RocketMQ's usual ones and from ephemeral ports.
 
@@ -193,16 +183,28 @@ def free_base_port(count: int, seed: int | None = None) -> int:
     import random
 
     rng = random.Random(seed)
+    low, high = _free_range()
     for _ in range(200):
-        base = rng.randrange(15000, 32000 - count)
+        base = rng.randrange(low, high - count)
         if all(_bind_error(port) is None for port in range(base, base + count)):
             return base
     raise LocalError(
         f"there are no {count} free ports in a row",
-        "200 places between 15000 and 32000 were tried",
+        f"200 places between {low} and {high} were tried",
         "raftmq up --base-port P    (with a P of your choice)",
         ExitCode.REFUSED,
     )
+
+
+def _free_range() -> tuple[int, int]:
+    """Where free ports are looked for: the first of these places that the ephemeral ports leave alone."""
+    taken = ephemeral_ports()
+    for low, high in _PLACES:
+        if taken.stop <= low or high <= taken.start:
+            return low, high
+        if taken.start - low >= PORTS_WANTED:
+            return low, taken.start
+    return _PLACES[0]
 
 
 def log_tail(node: NodeRecord, lines: int = 8) -> list[str]:

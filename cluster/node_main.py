@@ -18,6 +18,7 @@ import uvloop
 from cluster import logs
 from cluster.config import Config, load
 from cluster.config_source import ConfigError
+from cluster.ports import clash
 from raftlog.errors import RaftLogError
 from statemachine.kv import KVError
 
@@ -74,6 +75,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 5
     except OSError as error:
-        text = f"The node cannot start.\n{error}\nFree the address or the file it names, then start again."
+        ports = {f"listeners.{each.name}.port": each.port for each in config.listeners}
+        ports |= {"peer.port": config.peer.port, "peer.heartbeat_port": config.peer.heartbeat_port}
+        text = clash(error, ports) or (
+            f"The node cannot start.\n{error}\nFree the address or the file it names, then start again."
+        )
         print(text, file=sys.stderr)  # noqa: T201
         return 1

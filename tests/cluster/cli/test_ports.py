@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -12,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster import local_process
-from cluster.local_config import plan_nodes
+from cluster import local_process, ports
+from cluster.config import load
+from cluster.local_config import NODES_MAX, plan_nodes
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
 
@@ -46,6 +48,50 @@ def test_without_the_process_the_port_is_still_named(
     with pytest.raises(LocalError, match=f"port {taken}") as caught:
         local_process.check_ports([record(tmp_path, taken)])
     assert "another process holds it" in caught.value.why
+
+
+def test_a_port_at_the_end_of_a_connection_names_its_process(tmp_path: Path, taken: int) -> None:
+    """The system gives any connection any port of its range: a node that is down for a moment may lose its own."""
+    with socket.create_connection(("127.0.0.1", taken)) as outgoing:
+        port = outgoing.getsockname()[1]
+        with pytest.raises(LocalError) as caught:
+            local_process.check_ports([record(tmp_path, port)])
+    assert caught.value.what == f"port {port} (name server of node 1) is in use"
+    assert f"(pid {os.getpid()}) has it as its end of a connection to 127.0.0.1:{taken}" in caught.value.why
+    assert "for outgoing connections" in caught.value.why
+    assert "raftmq up --base-port" in caught.value.fix
+
+
+def test_default_ports_lie_outside_what_the_system_gives_away(tmp_path: Path) -> None:
+    given = ports.USUAL_RANGE
+    for nodes in range(1, NODES_MAX + 1):
+        for node in plan_nodes(tmp_path, nodes, None):
+            assert not set(node.ports.values()) & set(given)
+    config = load(None, None, {"node.id": 1, "node.data_dir": "unused"})
+    usual = {config.peer.port, config.admin.port, *(listener.port for listener in config.listeners)}
+    assert not usual & set(given)
+
+
+@pytest.mark.parametrize("given", [(32768, 60999), (1024, 65535), (10000, 65535), (20000, 60000), (15500, 40000)])
+def test_free_ports_are_looked_for_outside_of_it(
+    tmp_path: Path, given: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "range"
+    file.write_text("{}\t{}\n".format(*given))
+    monkeypatch.setattr(ports, "RANGE_FILE", file)
+    for seed in range(20):
+        base = local_process.free_base_port(12, seed)
+        inside = {*range(base, base + 12)} & {*ports.ephemeral_ports()}
+        assert not inside or given == (1024, 65535), "where there is no other, one of them must do"
+
+
+def test_a_node_that_finds_its_port_taken_says_who_has_it(taken: int) -> None:
+    error = OSError(errno.EADDRINUSE, f"error while attempting to bind on address ('127.0.0.1', {taken}): in use")
+    lines = (ports.clash(error, {"peer.port": 1, "listeners.broker.port": taken}) or "").splitlines()
+    assert lines[0] == f"The node cannot start: port {taken} (listeners.broker.port) is in use."
+    assert "another process holds it" in lines[1], "this process does not count as its own enemy"
+    assert len(lines) == 3
+    assert ports.clash(OSError(errno.EACCES, "no"), {"peer.port": taken}) is None
 
 
 def test_free_ports_pass(tmp_path: Path) -> None:

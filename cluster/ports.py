@@ -1,0 +1,70 @@
+"""TCP ports of this machine: who has one, and from which range the system takes those of outgoing connections."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+USUAL_RANGE = range(32768, 61000)
+"""Linux's default."""
+
+
+def ephemeral_ports() -> range:
+    """The ports that the system may give to any outgoing connection at any moment: no place for a server."""
+    try:
+        low, high = RANGE_FILE.read_text().split()
+        return range(int(low), int(high) + 1)
+    except (OSError, ValueError):
+        return USUAL_RANGE
+
+
+def port_owner(port: int, besides: int = 0) -> str | None:
+    """Who has a TCP port, as "python3 (pid 71) listens on it"; None if nobody has it or the system does not tell.
+
+    `besides`: a process that does not count.
+    """
+    import psutil
+
+    held = None
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if not connection.laddr or connection.laddr.port != port or connection.pid in (None, besides):
+                continue
+            name = f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            if connection.status == psutil.CONN_LISTEN:
+                return f"{name} listens on it"
+            if connection.raddr:
+                held = f"{name} has it as its end of a connection to {connection.raddr.ip}:{connection.raddr.port}"
+    except psutil.Error:
+        return None
+    return held
+
+
+def why_taken(port: int, error: int, owner: str | None) -> str:
+    """The second line of an error about a port that cannot be had."""
+    why = owner or f"another process holds it ({os.strerror(error)})"
+    ephemeral = ephemeral_ports()
+    if port in ephemeral:
+        why += (
+            f"; the system takes ports from {ephemeral[0]} to {ephemeral[-1]} for outgoing connections, "
+            "so a server's should lie outside"
+        )
+    return why
+
+
+def clash(error: OSError, ports: Mapping[str, int]) -> str | None:
+    """Three lines for a node that found one of its ports taken, name -> port; None if it failed for another reason."""
+    if error.errno != errno.EADDRINUSE:
+        return None
+    for name, port in ports.items():
+        # Who held it may be gone by now, but an error of asyncio names the address.
+        owner = port_owner(port, besides=os.getpid())
+        if owner or f", {port})" in str(error):
+            return (
+                f"The node cannot start: port {port} ({name}) is in use.\n{why_taken(port, errno.EADDRINUSE, owner)}\n"
+                f"End that process, or change {name} in the node's raftmq.toml and in that of every other node."
+            )
+    return None
