@@ -54,6 +54,7 @@ from cluster.remoting.pull import Pulls
 from cluster.remoting.refused import RefusedCodes
 from cluster.remoting.router import Router
 from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
+from cluster.remoting.send_back import SendBack
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import pack_host
 from cluster.repair.service import Repairs
@@ -230,6 +231,7 @@ class Node:
         handlers = {
             **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
             **offsets.handlers(self), **self.pulls.handlers(), **query.handlers(self, self.metrics),
+            **SendBack(self, self.proposals).handlers(),
         }  # fmt: skip
         self.pulls.elsewhere = self.router.elsewhere
         self.router.attach(sends, replies, self.forwarder, handlers)

@@ -131,6 +131,8 @@ class Proposals:
             if config is None or topic in self._barriers:
                 return None
             dedup = config.attributes.get("dedup", "retry")
+            if dedup == "strict" and topic[0] == "%":
+                dedup = "retry"  # what is sent back again has the key and body of the copy before: it is not that copy
             queues = max(config.read_queues, config.write_queues)
             ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), self.early.default)
             slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor, ack)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-WRITES = SENDS | ONE_TRY
+WRITES = SENDS | ONE_TRY | {RequestCode.CONSUMER_SEND_MSG_BACK}  # a second copy does less harm than none
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 
 LocalRoute = Callable[[ReplyPath, int, Header, bytes, bytes, Identity | None], None]

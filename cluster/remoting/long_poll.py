@@ -37,7 +37,7 @@ class LongPolls:
         self._ticking = False
         self.count = 0
         """How many pulls are parked."""
-        services.on_applied(self._wake)
+        services.on_applied(self.wake)
 
     def park(self, pull: Pull) -> str | None:
         """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
@@ -83,8 +83,8 @@ class LongPolls:
         if mine is not None:
             mine.pop(pull, None)
 
-    def _wake(self, grown: set[Queue]) -> None:
-        """Called once per applied run with the queues that grew."""
+    def wake(self, grown: set[Queue]) -> None:
+        """Called once per applied run with the queues that grew, and when more of one may be served."""
         for queue in grown:
             waiting = self._by_queue.get(queue)
             for pull in list(waiting) if waiting else ():

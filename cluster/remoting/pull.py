@@ -16,7 +16,8 @@ import google_crc32c
 
 from cluster.modes.follower_reads import LEADER, FollowerReads
 from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.fields import Refusal, integer, no_topic, refusing, text
+from cluster.remoting.fields import RETRY_PREFIX, Refusal, integer, no_topic, refusing, text
+from cluster.remoting.hold_back import HoldBack
 from cluster.remoting.long_poll import LongPolls
 from cluster.remoting.members import Members
 from cluster.remoting.route import PERM_READ
@@ -107,6 +108,7 @@ class Pulls:
         """Who should serve next, and how stale this node may be; None: the leader, and nothing is said."""
         self.elsewhere: Callable[[Request, int], bool] = lambda request, position: False
         """Has another node answer where this one lacks the log at a position (`cluster.remoting.router`)."""
+        self._hold_back = HoldBack(services, lambda queues: self.long_polls.wake(queues))
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     def handlers(self) -> dict[int, Handler]:
@@ -215,10 +217,13 @@ class Pulls:
         if pull.offset < low:
             self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", low)
             return True
-        if pull.offset == high:
-            return False
-        if pull.offset > high:
+        end = high
+        if pull.topic.startswith(RETRY_PREFIX):
+            high = min(high, self._hold_back.end(pull.topic_id, pull.queue_id))
+        if pull.offset > end:
             return self._ask_beyond(pull)
+        if pull.offset >= high:
+            return False
         items, next_offset = self._scan(pull, high)
         if items and self.elsewhere(pull.request, items[0].position):
             return True
@@ -255,7 +260,8 @@ class Pulls:
         """The items to send, within the pull's limits but at least one if any matches, and the offset to go on from."""
         if pull.tags is not None:
             return self._scan_tags(pull, pull.tags, high)
-        items = self._services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, pull.messages_max)
+        count_max = min(pull.messages_max, high - pull.offset)
+        items = self._services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, count_max)
         total = 0
         for count, item in enumerate(items):
             total += item.size

@@ -159,7 +159,7 @@ class Router(Dispatch):
         if code in FROM_ROWS and self.log_begins() and not self._proposals.open:
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
             return
-        if code in PULLS and self.log_begins():
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK or (code in PULLS and self.log_begins()):
             request.received = serialize_type, header, header_bytes
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
@@ -194,7 +194,9 @@ class Router(Dispatch):
                 continue
             header = decode_header(send.serialize_type, send.header)
             identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
-            self._forwarder.forward(path, send.serialize_type, header, send.header, send.body, identity)
+            # A copy of what was sent back (36) is made anew there; the request itself has no body.
+            body = b"" if send.code == RequestCode.CONSUMER_SEND_MSG_BACK else send.body
+            self._forwarder.forward(path, send.serialize_type, header, send.header, body, identity)
 
     def _handle(self, request: RemotingRequest) -> None:
         handler = self._handlers.get(request.code)

@@ -20,6 +20,7 @@ from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
 from cluster.remoting.inflight import over_limit
+from cluster.remoting.retry_send import redirect
 from cluster.remoting.send_header import SendHeader, decode_send_header
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import ReplyPath
@@ -125,6 +126,8 @@ class SendHandler:
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, fields: SendHeader,
         body: bytes, identity: Identity | None,
     ) -> None:  # fmt: skip
+        if fields.topic[:1] == "%":
+            redirect(fields, header.version, self._state.groups)
         topic = fields.topic
         slot = self._proposals.slot(topic)
         if slot is None:

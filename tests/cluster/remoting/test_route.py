@@ -173,5 +173,5 @@ def test_the_page_lists_every_code_and_who_answers_it(node: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "wire-protocol.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \| (leader|any) \|", page, re.MULTILINE)
     told = {(int(code), name, where == "leader") for code, name, where in rows}
-    codes = {*node.table, *SENDS}
+    codes = {*node.table, *SENDS, RequestCode.CONSUMER_SEND_MSG_BACK}
     assert told == {(int(code), RequestCode(code).name, code in LEADER_ONLY) for code in codes}

@@ -3,7 +3,9 @@
 Runs in an environment of its own and imports nothing of ours. Both clients of this folder take the same arguments::
 
     produce SERVERS TOPIC --group G --count N [--same] [--pace-ms N] [--prefix P]
-    consume SERVERS TOPIC --group G
+    consume SERVERS TOPIC --group G [--fail N] [--orderly]
+
+`--fail N`: a message that was tried fewer than N times before is to come again (RECONSUME_LATER).
 
 Both end when their standard input does, `produce` also after `count` messages if that is not 0. A failed send is one
 line with `error`, and that message is not sent again: what the client itself does about failures is what is looked at.
@@ -18,7 +20,8 @@ import sys
 import threading
 import time
 
-from rocketmq.client import Message, Producer, PushConsumer
+from rocketmq.client import Message, Producer, PushConsumer, RecvMessage
+from rocketmq.ffi import _CConsumeStatus, dll
 
 _output = threading.Lock()
 
@@ -93,12 +96,21 @@ def consume(args):
             msg_id=message.id,
             queue_id=message.queue_id,
             queue_offset=message.queue_offset,
+            tried=message.reconsume_times,
         )
 
-    consumer = PushConsumer(args.group)
+    def on_raw(_consumer, raw):
+        """The binding's own wrapper cannot answer RECONSUME_LATER: it raises again what it caught."""
+        message = RecvMessage(raw)
+        on_message(message)
+        again = message.reconsume_times < args.fail
+        return (_CConsumeStatus.RECONSUME_LATER if again else _CConsumeStatus.CONSUME_SUCCESS).value
+
+    consumer = PushConsumer(args.group, orderly=args.orderly)
     consumer.set_namesrv_addr(args.servers)
     consumer.set_instance_name(f"consumer-{os.getpid()}")
-    consumer.subscribe(args.topic, on_message)
+    dll.Subscribe(consumer._handle, args.topic.encode(), b"*")
+    consumer._register_callback(on_raw)
     consumer.start()
     say(event="ready")
     sys.stdin.read()
@@ -117,6 +129,8 @@ def main():
     parser.add_argument("--same", action="store_true")
     parser.add_argument("--pace-ms", type=float, default=0.0)
     parser.add_argument("--prefix", default="cpp")
+    parser.add_argument("--fail", type=int, default=0)
+    parser.add_argument("--orderly", action="store_true")
     args = parser.parse_args()
     (produce if args.what == "produce" else consume)(args)
 

@@ -16,7 +16,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
- * `--batch N`: N messages per request.
+ * `--batch N`: N messages per request, and `--max-times N`: the consumer's own maximum of tries.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -26,6 +26,8 @@ public final class ForeignClient {
   private int batch = 1;
   private double paceMs = 0;
   private boolean same = false;
+  private int fail = 0;
+  private int maxTimes = -1;
 
   public static void main(String[] args) throws Exception {
     ForeignClient client = new ForeignClient(args);
@@ -46,6 +48,8 @@ public final class ForeignClient {
         case "--batch": batch = Integer.parseInt(args[++at]); break;
         case "--pace-ms": paceMs = Double.parseDouble(args[++at]); break;
         case "--same": same = true; break;
+        case "--fail": fail = Integer.parseInt(args[++at]); break;
+        case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
         default: positionals.add(args[at]);
       }
     }
@@ -145,14 +149,18 @@ public final class ForeignClient {
     DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
     consumer.setNamesrvAddr(positionals.get(1));
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+    consumer.setMaxReconsumeTimes(maxTimes);
     consumer.subscribe(positionals.get(2), "*");
     consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+      boolean again = false;
       for (MessageExt message : messages) {
+        again |= message.getReconsumeTimes() < fail;
         say("message", "at", now(), "key", message.getKeys(), "tag", message.getTags(),
             "shade", message.getUserProperty("shade"), "body", Base64.getEncoder().encodeToString(message.getBody()), "msg_id", message.getMsgId(),
-            "queue_id", message.getQueueId(), "queue_offset", message.getQueueOffset());
+            "queue_id", message.getQueueId(), "queue_offset", message.getQueueOffset(),
+            "tried", message.getReconsumeTimes());
       }
-      return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+      return again ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
     });
     consumer.start();
     say("ready");

@@ -1,0 +1,288 @@
+"""CONSUMER_SEND_MSG_BACK (36): the message is kept for its group, whoever leads and whatever happens."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sim_cluster import SimCluster, codes, send_frame
+from sim_node import ClientPath, SimNode
+
+from cluster.remoting.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
+from cluster.remoting.message_format import Message, decode_message, decode_message_id, parse_properties
+from cluster.remoting.send_back import SendBack, copied_properties
+from cluster.services import Outcome
+from raftlog.types import EntryType
+from statemachine import commands
+from statemachine.payload import RowKind, decode
+
+SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
+
+
+def serve(sim: SimCluster) -> None:
+    """Gives every running node the handler."""
+    for node in sim.running:
+        services: Any = SimpleNamespace(
+            state=node.state, config=node.config, read_log=node.directory.log.read_at,
+            writes_open=lambda node=node: node.proposals.open,
+            read_index=lambda done, node=node: done(node.proposals.open),
+            call_later=lambda ms, callback, node=node: node.loop.call_later(ms / 1000, callback),
+        )  # fmt: skip
+        node.router._handlers = SendBack(services, node.proposals).handlers()
+
+
+@pytest.fixture
+def sim() -> Any:
+    with SimCluster(7, **SMALL) as cluster:
+        cluster.create_topic("T")
+        results = cluster.propose(cluster.leader(), [commands.PUT_GROUP, {"name": "g", "retry_max_times": 2}, False])
+        cluster.loop.run_until(lambda: results, 10, "the group")
+        assert results[0].outcome is Outcome.OK
+        serve(cluster)
+        yield cluster
+
+
+def send(sim: SimCluster, body: bytes = b"m", **more: Any) -> int:
+    """Sends one message to T; returns its position."""
+    path = sim.leader().connect()
+    properties = "TAGS\x01red\x02KEYS\x01one two\x02colour\x01blue\x02"
+    path.ask(send_frame(1, "T", body, key="K1", properties=properties, **more))
+    sim.loop.run_until(lambda: 1 in path.replies, 10, "the send")
+    message_id = json.loads(path.replies[1][0][2])["msgId"]
+    return decode_message_id(message_id)[1]
+
+
+def back(
+    offset: int, opaque: int = 1, version: int = 401, serialize_type: int = JSON, flag: int = 0, **ext: Any
+) -> bytes:  # fmt: skip
+    fields = {"group": "g", "offset": offset, "delayLevel": 0, "originTopic": "T", **ext}
+    return encode_frame(
+        36, opaque, flag, ext={name: str(value) for name, value in fields.items() if value is not None},
+        serialize_type=serialize_type, version=version, language="JAVA",
+    )  # fmt: skip
+
+
+def ask(sim: SimCluster, offset: int, node: SimNode | None = None, **fields: Any) -> tuple[int, str]:
+    """One request through a new connection: code and remark."""
+    path = (node or sim.leader()).connect()
+    path.ask(back(offset, **fields))
+    sim.loop.run_until(lambda: 1 in path.replies, 20, "an answer")
+    assert len(codes(path, 1)) == 1
+    return path.replies[1][0][:2]
+
+
+def stored(node: SimNode, topic: str) -> list[tuple[int, Message]]:
+    """(position, message) of queue 0, as the node would serve them."""
+    config = node.state.topics.get(topic)
+    if config is None:
+        return []
+    items = node.state.fetch(config.id, 0, 0, 1000)
+    return [(i.position, decode_message(node.directory.log.read_at(i.position, i.size))[0]) for i in items]
+
+
+@pytest.mark.parametrize("serialize_type", [JSON, BINARY])
+@pytest.mark.parametrize("leads", [True, False])
+def test_the_copy_is_the_message_with_its_history(sim: SimCluster, leads: bool, serialize_type: int) -> None:
+    position = send(sim, b"body")
+    node = sim.leader() if leads else sim.followers()[0]
+    assert ask(sim, position, node, serialize_type=serialize_type)[0] == 0
+    sim.settle()
+    sim.check_equal()
+    (original,) = [message for at, message in stored(sim.leader(), "T") if at == position]
+    ((_, copy),) = stored(sim.leader(), "%RETRY%g")
+    assert (copy.body, copy.flag, copy.born_ms, copy.born_host) == (
+        original.body, original.flag, original.born_ms, original.born_host
+    )  # fmt: skip
+    assert copy.reconsume_times == 1
+    properties = parse_properties(copy.properties)
+    assert properties.pop("RETRY_TOPIC") == "T"
+    assert decode_message_id(properties.pop("ORIGIN_MESSAGE_ID")) == (original.store_host, position)
+    assert properties == parse_properties(original.properties)
+    assert properties["UNIQ_KEY"] == "K1"
+    config = sim.leader().state.topics["%RETRY%g"]
+    assert (config.read_queues, config.write_queues, config.perm) == (1, 1, 6)
+
+
+def test_at_the_maximum_it_goes_to_the_dead_letters(sim: SimCluster) -> None:
+    position = send(sim)
+    first = position
+    for times in (1, 2):
+        assert ask(sim, position)[0] == 0
+        position, copy = stored(sim.leader(), "%RETRY%g")[-1]
+        assert copy.reconsume_times == times
+        assert copy.queue_offset == times - 1
+    assert ask(sim, position)[0] == 0
+    ((_, dead),) = stored(sim.leader(), "%DLQ%g")
+    properties = parse_properties(dead.properties)
+    assert properties["RETRY_TOPIC"] == "T"
+    assert decode_message_id(properties["ORIGIN_MESSAGE_ID"])[1] == first, "the first of all, not the copy before"
+    assert len(stored(sim.leader(), "%RETRY%g")) == 2
+    assert sim.leader().state.topics["%DLQ%g"].queues == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic"),
+    [
+        ({"maxReconsumeTimes": 0}, "%DLQ%g"),
+        ({"maxReconsumeTimes": 1}, "%RETRY%g"),
+        ({"maxReconsumeTimes": -1}, "%RETRY%g"),
+        ({"maxReconsumeTimes": 0, "version": 63}, "%RETRY%g"),
+        ({"delayLevel": -1}, "%DLQ%g"),
+        ({"delayLevel": 18}, "%RETRY%g"),
+        ({"originTopic": None}, "%RETRY%g"),
+    ],
+)
+def test_who_decides_where_it_goes(sim: SimCluster, fields: dict[str, Any], topic: str) -> None:
+    assert ask(sim, send(sim), **fields)[0] == 0
+    assert len(stored(sim.leader(), topic)) == 1
+
+
+def test_a_request_repeated_leaves_two_copies_and_never_none(sim: SimCluster) -> None:
+    position = send(sim)
+    assert [ask(sim, position)[0] for _ in range(2)] == [0, 0]
+    assert len(stored(sim.leader(), "%RETRY%g")) == 2
+
+
+def test_copies_are_rows_of_their_own_kind_and_no_part_of_dedup(sim: SimCluster) -> None:
+    leader = sim.leader()
+    entries = []
+    apply = leader.state.apply
+    leader.state.apply = lambda run: entries.extend(run) or apply(run)  # type: ignore[method-assign]
+    position = send(sim)
+    ask(sim, position)
+    ask(sim, position, delayLevel=-1)
+    payloads = [decode(bytes(entry.payload)) for entry in entries if entry.type == EntryType.MESSAGES]
+    kinds = [(run.kind, bool(payload.sessions)) for payload in payloads for run in payload.iter_runs()]
+    assert kinds == [(RowKind.NORMAL, True), (RowKind.RETRY, False), (RowKind.DEAD_LETTER, False)]
+
+
+def test_a_copy_is_found_by_its_keys(sim: SimCluster) -> None:
+    ask(sim, send(sim))
+    state = sim.leader().state
+    index, topic = state.message_index, state.topics["%RETRY%g"]
+    bucket = index.bucket_below((1 << 64) - 1)
+    assert bucket is not None
+    for key in (b"K1", b"one", b"two"):
+        assert [p for batch in index.candidates(bucket, topic.id, key) for p in batch], key
+
+
+def refusals(position: int) -> list[tuple[dict[str, Any], int, str]]:
+    return [
+        ({"offset": position + 1}, 1, "no message"),
+        ({"offset": position - 40}, 1, "no message"),
+        ({"offset": 1 << 40}, 1, "not within the log"),
+        ({"offset": (1 << 63) - 1}, 1, "not within the log"),
+        ({"offset": -1}, 29, "may be 0 to"),
+        ({"offset": 1 << 63}, 29, "64 bits"),
+        ({"offset": "x"}, 29, "whole number"),
+        ({"offset": ""}, 29, "whole number"),
+        ({"originTopic": "U"}, 1, "of topic T, not U"),
+        ({"group": ""}, 29, "needs field group"),
+        ({"group": "a b"}, 29, "must have"),
+        ({"group": "h"}, 26, "does not exist"),
+        ({"delayLevel": 1 << 40}, 29, "may be"),
+        ({"maxReconsumeTimes": -(1 << 40)}, 29, "may be"),
+    ]
+
+
+def test_what_cannot_be_sent_back_is_refused_in_words(sim: SimCluster) -> None:
+    position = send(sim)
+    index = sim.leader().raw.last_index
+    for fields, code, words in refusals(position):
+        offset = fields.pop("offset", position)
+        got, remark = ask(sim, offset, **fields)
+        assert (got, words in remark) == (code, True), (fields, offset, remark)
+    assert sim.leader().raw.last_index == index, "nothing was proposed"
+
+
+def test_a_message_whose_topic_is_gone_or_another(sim: SimCluster) -> None:
+    position = send(sim)
+    results = sim.propose(sim.leader(), [commands.DELETE_TOPIC, "T"])
+    sim.loop.run_until(lambda: results, 10, "deleted")
+    assert ask(sim, position) == (1, f"no message to send back at offset {position}: it is in no queue")
+    sim.create_topic("T")
+    assert ask(sim, position)[0] == 1
+
+
+def test_properties_without_room_come_again_all_the_same() -> None:
+    full = b"a\x01" + b"b" * 32_764 + b"\x02"
+    assert copied_properties(Message("T", b"", full)) == full
+    almost = b"a\x01" + b"b" * 32_700 + b"\x02"
+    assert copied_properties(Message("T", b"", almost)) == almost + b"RETRY_TOPIC\x01T\x02"
+    assert copied_properties(Message("T", b"", b"a\x01b")).startswith(b"a\x01b\x02RETRY_TOPIC\x01T\x02")
+
+
+def test_a_leader_that_loses_its_office_hands_the_request_on(sim: SimCluster) -> None:
+    """Queued, not proposed: the next leader makes the copy, not of the copy's body but of the request."""
+    position = send(sim)
+    ask(sim, position)  # the topic is there
+    old = sim.leader()
+    path = old.connect()
+    sim.network.isolate(old.node_id)
+    for number in range(old.config.limits.batches_inflight_max + 2):
+        path.ask(back(position, opaque=10 + number))
+    sim.leader(besides=old)
+    sim.network.heal()
+    count = old.config.limits.batches_inflight_max + 2
+    sim.loop.run_until(lambda: all(10 + n in path.replies for n in range(count)), 30, "answers")
+    sim.settle()
+    sim.check_equal()
+    acked = sum(codes(path, 10 + n) == [0] for n in range(count))
+    copies = stored(sim.leader(), "%RETRY%g")
+    assert len(copies) >= 1 + acked
+    assert all(message.body == b"m" and message.reconsume_times == 1 for _, message in copies)
+
+
+def test_oneway_is_kept_and_not_answered(sim: SimCluster) -> None:
+    position = send(sim)
+    path = sim.leader().connect()
+    path.ask(back(position, flag=FLAG_ONEWAY))
+    sim.loop.run_for(1.0)
+    assert path.replies == {}
+    assert len(stored(sim.leader(), "%RETRY%g")) == 1
+
+
+def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
+    position = send(sim, b"x" * 4000)
+    leader = sim.leader()
+    path = leader.connect()
+    path.inflight_bytes = leader.config.limits.connection_inflight_bytes_max - 100
+    path.ask(back(position))
+    sim.loop.run_until(lambda: 1 in path.replies, 10, "an answer")
+    assert path.replies[1][0][0] == 2
+    assert "connection_inflight_bytes_max" in path.replies[1][0][1]
+
+
+def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, **ext: str) -> int:
+    """What a consumer sends itself when 36 was refused."""
+    properties = "UNIQ_KEY\x01K9\x02RETRY_TOPIC\x01T\x02DELAY\x014\x02colour\x01blue\x02"
+    fields = {"a": "g", "b": "%RETRY%g", "c": "TBW102", "d": "4", "e": "0", "g": "1700000000000", "i": properties,
+              "j": str(times), "m": "false", **ext}  # fmt: skip
+    path.ask(encode_frame(310, opaque, 0, ext=fields, body=b"m", language="JAVA", version=401))
+    sim.loop.run_until(lambda: opaque in path.replies, 10, "an answer")
+    return codes(path, opaque)[0]
+
+
+def test_a_consumer_that_sends_it_back_itself(sim: SimCluster) -> None:
+    path = sim.leader().connect()
+    assert fallback(sim, path, 1, 2) == 0, "a delay is asked for, and given by the retry topic"
+    ((_, kept),) = stored(sim.leader(), "%RETRY%g")
+    assert kept.reconsume_times == 2
+    assert "DELAY" not in parse_properties(kept.properties)
+    assert parse_properties(kept.properties)["colour"] == "blue"
+    assert fallback(sim, path, 2, 3) == 0
+    assert fallback(sim, path, 3, 1, l="0") == 0
+    assert len(stored(sim.leader(), "%DLQ%g")) == 2, "past the group's maximum, and the request's own"
+    assert fallback(sim, path, 4, 3, l="9") == 0
+    assert len(stored(sim.leader(), "%RETRY%g")) == 2
+
+
+def test_strict_dedup_never_swallows_what_is_sent_back(sim: SimCluster) -> None:
+    sim.create_topic("%RETRY%g", queues=1, attributes={"dedup": "strict"})
+    position = send(sim)
+    assert [ask(sim, position)[0] for _ in range(2)] == [0, 0]
+    path = sim.leader().connect()
+    assert [fallback(sim, path, n, 1) for n in (1, 2)] == [0, 0]
+    assert len(stored(sim.leader(), "%RETRY%g")) == 4

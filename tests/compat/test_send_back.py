@@ -1,0 +1,120 @@
+"""Consumers that return RECONSUME_LATER: the message comes again, not too soon, and ends among the dead letters."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+import raftmq
+from cluster.client.errors import NotFound
+from cluster.local import LocalCluster
+from cluster.remoting.codec import JSON, decode_header, encode_frame
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+
+Start = Callable[..., Any]
+HOLD_S = 5.0
+
+
+def send_one(mq: raftmq.Client, topic: str, key: str) -> None:
+    mq.send(topic, f"body of {key}".encode(), key=key, tag="red", properties={"shade": "blue"})
+
+
+def put_group(live: LocalCluster, group: str, retry_max_times: int) -> None:
+    """Makes the group as mqadmin does (code 200)."""
+    body = msgspec.json.encode({"groupName": group, "retryMaxTimes": retry_max_times})
+    with socket.create_connection(("127.0.0.1", live.nodes[0].broker_port), 10) as connection:
+        connection.sendall(encode_frame(200, 1, 0, body=body))
+        data = connection.recv(1 << 16)
+    assert decode_header(JSON, data[8 : 8 + int.from_bytes(data[5:8], "big")]).code == 0
+
+
+def dead_letters(mq: raftmq.Client, group: str, limit_s: float) -> list[raftmq.Message]:
+    """What %DLQ%group holds once there is something, or after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            if mq.admin.max_offset(f"%DLQ%{group}", 0):
+                return list(mq.pull(f"%DLQ%{group}", 0, 0, wait_s=5).messages)
+        except NotFound:
+            pass
+        if time.monotonic() > deadline:
+            return []
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("kind", ["cpp", "java"])
+def test_it_comes_again_until_it_is_handled(
+    mq: raftmq.Client, start: Start, tell: Callable[[str], None], kind: str
+) -> None:
+    topic, group = f"{kind}-again", f"{kind}-again-readers"
+    mq.admin.create_topic(topic, 1)
+    reader = start(kind, "consume", topic, "--group", group, "--fail", "2")
+    reader.wait("ready")
+    send_one(mq, topic, "K")
+    lines = reader.wait("message", 3, 90.0)
+    time.sleep(HOLD_S + 2)
+    seen = reader.lines("message")
+    reader.finish()
+    gaps = [later["at"] - earlier["at"] for earlier, later in pairwise(lines)]
+    tell(f"{kind}: seen {len(seen)} times, {', '.join(f'{gap:.2f} s' for gap in gaps)} apart")
+    assert [line["tried"] for line in seen] == [0, 1, 2]
+    assert {line["body"] for line in seen} == {lines[0]["body"]}
+    assert {(line["key"], line["tag"], line["shade"]) for line in seen} == {("K", "red", "blue")}
+    assert min(gaps) >= HOLD_S
+    assert dead_letters(mq, group, 0) == []
+
+
+@pytest.mark.parametrize("kind", ["cpp", "java"])
+def test_at_the_maximum_it_is_a_dead_letter(live: LocalCluster, mq: raftmq.Client, start: Start, kind: str) -> None:
+    """C++ leaves the maximum to the group, Java names its own."""
+    topic, group = f"{kind}-dead", f"{kind}-dead-readers"
+    mq.admin.create_topic(topic, 1)
+    put_group(live, group, 1 if kind == "cpp" else 9)
+    own = () if kind == "cpp" else ("--max-times", "1")
+    reader = start(kind, "consume", topic, "--group", group, "--fail", "99", *own)
+    reader.wait("ready")
+    send_one(mq, topic, "K")
+    reader.wait("message", 2, 90.0)
+    (letter,) = dead_letters(mq, group, 30.0)
+    reader.finish()
+    assert [line["tried"] for line in reader.lines("message")] == [0, 1]
+    assert (letter.body, letter.key, letter.tag) == (b"body of K", "K", "red")
+    assert letter.properties["RETRY_TOPIC"] == topic
+
+
+def refused_locks(live: LocalCluster) -> float:
+    """Requests 41 of C++ clients that all nodes together have refused."""
+    total = 0.0
+    for node in live.nodes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/metrics", timeout=10) as reply:
+            for line in reply.read().decode().splitlines():
+                if line.startswith('raftmq_codes_refused_total{code="41",language="CPP"}'):
+                    total += float(line.split()[-1])
+    return total
+
+
+def test_an_orderly_cpp_consumer_does_not_storm(
+    live: LocalCluster, mq: raftmq.Client, start: Start, tell: Callable[[str], None]
+) -> None:
+    """It reads nothing, as long as there are no queue locks; other requests of the same client go on."""
+    mq.admin.create_topic("orderly", 4)
+    reader = start("cpp", "consume", "orderly", "--group", "orderly-readers", "--orderly")
+    reader.wait("ready")
+    send_one(mq, "orderly", "K")
+    time.sleep(10)
+    before = refused_locks(live)
+    time.sleep(10)
+    rate = (refused_locks(live) - before) / 10
+    tell(f"cpp, orderly: {rate:.1f} refused lock requests a second")
+    assert refused_locks(live) > 0, "it asks for its locks"
+    assert rate < 20
+    assert reader.lines("message") == []
+    reader.finish()
