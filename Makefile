@@ -108,6 +108,7 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
 # The foreign clients get environments of their own, .venv/compat/{cpp,js,java}: tests/compat runs them as processes.
 # The Java client is built where Maven is; elsewhere its tests are skipped and say so.
 COMPAT_JAVA := $(wildcard tests/compat/java/pom.xml tests/compat/java/src/main/java/*.java)
+COMPAT_JAVA_VERSIONS := 5.3.3 5.5.0
 COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
 $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)/dev
 	@sh .ci/preflight npm
@@ -119,6 +120,8 @@ $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)
 	@mkdir -p $(COMPAT)/js && cp $(COMPAT_JS) $(COMPAT)/js/
 	@cd $(COMPAT)/js && npm ci --no-audit --no-fund --loglevel=error >&2
 	@if command -v mvn >/dev/null; then \
-		mvn -q -B -f tests/compat/java/pom.xml -Dinto=$(CURDIR)/$(COMPAT)/java compile dependency:copy-dependencies >&2 \
-		|| echo "setup: Maven did not build the Java client; its tests are skipped" >&2; fi
+		for version in $(COMPAT_JAVA_VERSIONS); do \
+		mvn -q -B -f tests/compat/java/pom.xml -Drocketmq.version=$$version \
+			-Dinto=$(CURDIR)/$(COMPAT)/java-$$version compile dependency:copy-dependencies >&2 \
+		|| echo "setup: Maven did not build the Java client $$version; its tests are skipped" >&2; done; fi
 	@touch $@

@@ -39,7 +39,7 @@ from cluster.modes.ledger import Ledger
 from cluster.modes.wiring import disk_of, modes_of
 from cluster.node_parts import Parts
 from cluster.peer import links
-from cluster.peer.links import Links, heartbeat_net
+from cluster.peer.links import heartbeat_net, links_of
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind
 from cluster.proposals import Proposals
@@ -132,7 +132,7 @@ class Node:
             members.handshake(), members.addresses(), (config.peer.bind, config.peer.port), incarnation,
             members.own_address, heartbeat_net(config),
         )  # fmt: skip
-        self.links = Links(self.transport, raw, self._clock, config.ha, self.metrics.links, self.driver.wake)
+        self.links = links_of(config, self.transport, raw, self._clock, self.metrics.links, self.driver.wake)
         members.attach(self.transport)
         members.on_removed = lambda: self.router.drop_clients()  # it is made below
         self.repairs = Repairs(
@@ -229,9 +229,9 @@ class Node:
         self._members = Members(self)
         self.pulls = Pulls(self, self._members, self.metrics)
         handlers = {
-            **route.handlers(self), **topics_admin.handlers(self), **heartbeat.handlers(self, self._members),
-            **offsets.handlers(self), **self.pulls.handlers(), **query.handlers(self, self.metrics),
-            **SendBack(self, self.proposals).handlers(),
+            **route.handlers(self, self.links.unreached), **topics_admin.handlers(self),
+            **heartbeat.handlers(self, self._members), **offsets.handlers(self), **self.pulls.handlers(),
+            **query.handlers(self, self.metrics), **SendBack(self, self.proposals).handlers(),
         }  # fmt: skip
         self.pulls.elsewhere = self.router.elsewhere
         self.router.attach(sends, replies, self.forwarder, handlers)

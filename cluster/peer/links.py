@@ -19,6 +19,7 @@ from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_metrics import LinkFigures, LinkMetrics
 from cluster.peer.link_state import Evidence, LinkState, judge
+from cluster.peer.reach import AWAY_MS, Reach, Unreached, patience_ms
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from raftlog.core.raw_node import RawNode
@@ -76,6 +77,13 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
     return HeartbeatNet(config.peer.heartbeat, found)
 
 
+def links_of(
+    config: Config, transport: PeerTransport, raw: RawNode, clock: Clock, metrics: LinkMetrics, wake: Callable[[], None]
+) -> Links:
+    """The links of a node with this configuration."""
+    return Links(transport, raw, clock, config.ha, metrics, wake, patience_ms(config.raft))
+
+
 class _Record:
     """What is remembered of one peer."""
 
@@ -84,6 +92,8 @@ class _Record:
         self.reason = ""
         self.since_ms = now_ms
         self.ready_since_ms = now_ms
+        self.lost_ms: int | None = now_ms
+        """Since when it is not connected both ways; None: it is."""
         self.expired = False
         """Its connections were given up here, and nothing was heard of it since."""
         self.made: dict[str, tuple[Link, int]] = {}
@@ -103,9 +113,11 @@ class Links:
 
     def __init__(
         self, transport: PeerTransport, raw: RawNode, clock: Clock, ha: HaSection, metrics: LinkMetrics,
-        wake: Callable[[], None],
+        wake: Callable[[], None], away_ms: int = AWAY_MS,
     ) -> None:  # fmt: skip
-        """`wake`: has the driver look at the core."""
+        """`wake`: has the driver look at the core; `away_ms`: silence that puts a peer out of reach."""
+        self._reach = Reach(away_ms)
+        self._led = False
         self._transport = transport
         self._raw = raw
         self._clock = clock
@@ -147,7 +159,12 @@ class Links:
         if now_ms >= self._ping_due_ms:
             self._ping_due_ms = now_ms + self._ha.send_heartbeat_interval_ms
             self._ask_all(awake_ms)
-        self._judge_all(awake_ms)
+        if self._judge_all(awake_ms):
+            self._ask_all(awake_ms)
+
+    def unreached(self) -> Unreached:
+        """Nodes that the leader does not reach, by its own word; without a leader by that of the last one."""
+        return self._reach.settle(self._transport.roster.membership.node_id, self._raw.leader_id)
 
     def _look_at_connections(self, now_ms: int) -> None:
         peers = self._transport.roster.peers()
@@ -207,8 +224,8 @@ class Links:
     def _ask(self, peer: NodeId, channel: str, now_ms: int) -> None:
         self._number += 1
         self._asked[self._number] = 1000 * self._clock.monotonic_s()
-        interval_ms = self._ha.send_heartbeat_interval_ms
-        self._transport.send_on(peer, channel, Kind.PING, [channel, self._number, interval_ms])
+        header = [channel, self._number, self._ha.send_heartbeat_interval_ms, self._reach.word(self._led)]
+        self._transport.send_on(peer, channel, Kind.PING, header)
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
@@ -228,6 +245,8 @@ class Links:
 
     def _on_ping(self, peer: NodeId, channel: str, number: int, header: list[Any]) -> None:
         interval_ms = header[2] if len(header) > 2 and type(header[2]) is int else 0
+        if channel == CONTROL:  # one connection: what was said last counts
+            self._reach.heard(peer, header[3] if len(header) > 3 else [])
         for inlet in self._transport.inlets:
             if inlet.peer == peer and inlet.channel == channel:
                 inlet.ping_interval_ms = interval_ms
@@ -235,16 +254,34 @@ class Links:
 
     # --- states ------------------------------------------------------------------------------------------------------
 
-    def _judge_all(self, now_ms: int) -> None:
+    def _judge_all(self, now_ms: int) -> bool:
+        """True if this node's word about whom it reaches is another than before."""
         leads = self._raw.role is Role.LEADER
+        out_ms: dict[NodeId, int] = {}
         progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
         for peer, record in self._records.items():
             record.progress = progress.get(peer)
             self._note_acks(record, now_ms)
-            state, reason = judge(self._evidence(peer, record, now_ms))
+            evidence = self._evidence(peer, record, now_ms)
+            out_ms[peer] = self._out_ms(record, evidence, now_ms)
+            state, reason = judge(evidence)
             if state is not record.state:
                 self._enter(peer, record, state, now_ms)
             record.reason = reason
+        changed = self._reach.judge(out_ms, now_ms)
+        led, self._led = self._led, leads
+        self.unreached()  # what the leader says now is what stays when there is none
+        return led != leads or (leads and changed)
+
+    @staticmethod
+    def _out_ms(record: _Record, evidence: Evidence, now_ms: int) -> int:
+        """For how long the peer has been out of reach: not connected both ways, or silent."""
+        if not evidence.missing and evidence.heard:
+            record.lost_ms = None
+            return evidence.silent_ms
+        if record.lost_ms is None:
+            record.lost_ms = now_ms
+        return now_ms - record.lost_ms
 
     @staticmethod
     def _note_acks(record: _Record, now_ms: int) -> None:

@@ -51,7 +51,8 @@ class Kind(IntEnum):
     WRITTEN = 7
     """[term, index]: handed to the operating system up to here"""
     PING = 8
-    """[channel, number, ms between two of the sender's]: answered on the same channel (`cluster.peer.links`)"""
+    """[channel, number, ms between two of the sender's, ids of the nodes that the sender does not reach, or nil if it
+    does not lead]: answered on the same channel (`cluster.peer.links`)"""
     PONG = 9
     """[channel, number of the PING]"""
     REQUEST_VOTE = 16

@@ -21,7 +21,7 @@ from cluster.remoting.hold_back import HoldBack
 from cluster.remoting.long_poll import LongPolls
 from cluster.remoting.members import Members
 from cluster.remoting.route import PERM_READ
-from cluster.remoting.subscription import TagFilter, tag_filter
+from cluster.remoting.subscription import TagFilter, compares_tags, tag_filter
 from cluster.services import Handler, Request, Services
 from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.query import QueueItem
@@ -154,7 +154,11 @@ class Pulls:
             raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group {group} may not consume (consumeEnable=false)")
 
     def _tags(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
-        """The filter of the request itself, else of the group's newest subscription. Raises Refusal (23, 24, 25)."""
+        """The filter of the request itself, else of the group's newest subscription. Raises Refusal (23, 24, 25).
+
+        None where that is older than the request's and the client compares the tags itself: it would hear 25 until
+        its next heartbeat, half a minute later.
+        """
         if flags & FLAG_SUBSCRIPTION:
             return tag_filter(request.ext.get("expressionType"), request.ext.get("subscription"))
         known = [row[1:] for row in (self._members.subscription(group, topic),) if row is not None]
@@ -166,6 +170,8 @@ class Pulls:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
         expression_type, sub_string, version = max(known, key=lambda row: row[2])
         if version < integer(request, "subVersion", 0):
+            if compares_tags(request, flags):
+                return None
             remark = f"group {group}: the subscription to {topic} known here is older than the request's"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         return tag_filter(expression_type, sub_string)

@@ -9,15 +9,16 @@ asked. Producers see one more name per node, since they repeat a failed send onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cluster.peer.reach import stand_ins
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import no_topic, refusing, text
-from cluster.services import Handler, Request, Services
-from raftlog.types import NOBODY
+from cluster.services import Connection, Handler, Request, Services
+from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
@@ -45,6 +46,10 @@ SYSTEM_TOPICS = frozenset(
 
 CLUSTERS_FIELD = "raftmqClusters"
 """ext field of the reply to 106; RocketMQ's clients do not look at it."""
+CPP = "CPP"
+HOLD_MS = 50
+"""How late the first route is on a connection of a C++ client. 10 ms after its start its heartbeat connects to every
+node that it knows by then, and a send that meets that lock fails at once, five times over."""
 V4_0_0 = 212
 """Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
@@ -54,8 +59,12 @@ _encode = msgspec.json.Encoder().encode
 class Routes:
     """Answers route requests; remembers the last leader, so that a map stays whole while there is none."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]]) -> None:
+        """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
         self._services = services
+        self._unreached = unreached
+        self._held: set[Connection] = set()
+        """Open connections of C++ clients that have asked."""
         self._last_leader = NOBODY
 
     def handlers(self) -> dict[int, Handler]:
@@ -92,24 +101,43 @@ class Routes:
         }
 
     def _aliases(self, request: Request) -> list[dict[str, Any]]:
-        """A BrokerData object for each node, its address under id 0; none where they would not help."""
+        """A BrokerData object for each node, id 0 the address that its name leads to; none where they would not help.
+
+        Names and their number stay when a node is out of reach, so that a key keeps its queue.
+        """
         cluster = self._services.config.cluster
         addresses = self._services.broker_addresses(request.connection.listener)
         if not cluster.producer_aliases or len(addresses) < 2 or not _repeats_safely(request):
             return []
         return [
             {
-                "brokerAddrs": {"0": addresses[node]},
+                "brokerAddrs": {"0": addresses[stand_in]},
                 "brokerName": f"{cluster.broker_name}-{node}",
                 "cluster": cluster.name,
                 "enableActingMaster": False,
             }
-            for node in sorted(addresses)
+            for node, stand_in in stand_ins(addresses, self._unreached()).items()
         ]
 
     def _route(self, request: Request) -> None:
         topic = text(request, "topic")
-        self._answer_about(request, topic, lambda: self._route_body(topic, request))
+
+        def answer() -> None:
+            self._answer_about(request, topic, lambda: self._route_body(topic, request))
+
+        if request.language == CPP and self._services.config.cluster.producer_aliases and self._is_first(request):
+            self._services.call_later(HOLD_MS, answer)
+        else:
+            answer()
+
+    def _is_first(self, request: Request) -> bool:
+        """Whether nothing was held back for this connection yet."""
+        connection = request.connection
+        if connection in self._held:
+            return False
+        self._held.add(connection)
+        connection.on_close.append(lambda: self._held.discard(connection))
+        return True
 
     def _topic_config(self, request: Request) -> None:
         topic = text(request, "topic")
@@ -189,9 +217,9 @@ class Routes:
         request.reply(ResponseCode.SUCCESS)
 
 
-def handlers(services: Services) -> dict[int, Handler]:
-    """Request code -> handler of the name server half."""
-    return Routes(services).handlers()
+def handlers(services: Services, unreached: Callable[[], Collection[NodeId]]) -> dict[int, Handler]:
+    """Request code -> handler of the name server half; `unreached`: see Routes."""
+    return Routes(services, unreached).handlers()
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:
@@ -226,10 +254,10 @@ def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_f
 def _repeats_safely(request: Request) -> bool:
     """False for clients that several names make worse (docs/adr/0010-broker-names.md).
 
-    C++ fails sends while it connects to another node. Node.js (ali-ons), which calls itself a Java client of version
-    121, compresses a message anew for each repetition and marks it as compressed once: nobody can read it then.
+    Node.js (ali-ons), which calls itself a Java client of version 121, compresses a message anew for each repetition
+    and marks it as compressed once: nobody can read it then. C++ calls itself older still, and repeats well.
     """
-    return request.language != "CPP" and request.version >= V4_0_0
+    return request.language == CPP or request.version >= V4_0_0
 
 
 def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> list[dict[str, Any]]:

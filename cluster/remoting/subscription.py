@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.remoting.codec import java_hash
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.fields import Refusal
+
+if TYPE_CHECKING:
+    from cluster.services import Request
 
 TagFilter = frozenset[int] | None
 """Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
@@ -30,6 +33,24 @@ def tag_filter(expression_type: str | None, sub_string: str | None) -> TagFilter
             f"filter type {expression_type[:40]} is not supported, only TAG (for example: tagA || tagB)",
         )
     return tag_hashes(sub_string or "*")
+
+
+FLAG_CLASS_FILTER = 8
+"""Bit of a pull's sysFlag: a class of the user's is to filter at the broker."""
+V4_0_0 = 212
+"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
+
+
+def compares_tags(request: Request, flags: int) -> bool:
+    """Whether the client drops what does not fit the tags of its subscription, whatever it is sent.
+
+    Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
+    nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js
+    (ali-ons, which calls itself a Java client of version 121) lets messages without a tag through.
+    """
+    if flags & FLAG_CLASS_FILTER or request.ext.get("expressionType") not in (None, "", "TAG"):
+        return False
+    return request.language == "CPP" or (request.language == "JAVA" and request.version >= V4_0_0)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -20,12 +21,20 @@ from cluster.local_process import free_base_port
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "clients"
 INSTALLED = Path(os.environ.get("RAFTMQ_COMPAT", ROOT / ".venv" / "compat"))
-_CLASSES = ("-cp", f"{INSTALLED}/java/classes:{INSTALLED}/java/lib/*")
+JAVA, NEWEST = "5.3.3", "5.5.0"
+"""Versions of the Java client: of kind "java", and of kind "java-newest"."""
+
+
+def _classes(version: str) -> tuple[str, str]:
+    return "-cp", f"{INSTALLED}/java-{version}/classes:{INSTALLED}/java-{version}/lib/*"
+
+
 COMMANDS = {
     "cpp": [str(INSTALLED / "cpp" / "bin" / "python"), str(SCRIPTS / "cpp_client.py")],
     "js": ["node", str(SCRIPTS / "js_client.js")],
-    "java": ["java", *_CLASSES, "ForeignClient"],
-    "java-binary": ["java", "-Drocketmq.serialize.type=ROCKETMQ", *_CLASSES, "ForeignClient"],
+    "java": ["java", *_classes(JAVA), "ForeignClient"],
+    "java-newest": ["java", *_classes(NEWEST), "ForeignClient"],
+    "java-binary": ["java", "-Drocketmq.serialize.type=ROCKETMQ", *_classes(JAVA), "ForeignClient"],
 }
 
 
@@ -138,7 +147,7 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
     started: list[ForeignClient] = []
 
     def start(kind: str, what: str, topic: str, *arguments: str) -> ForeignClient:
-        if kind.startswith("java") and not (INSTALLED / "java" / "lib").is_dir():
+        if kind.startswith("java") and not (INSTALLED / f"java-{JAVA}" / "lib").is_dir():
             pytest.skip("the Java client is not there: make test-compat builds it where mvn is installed")
         client = ForeignClient(kind, tmp_path, what, live.servers, topic, *arguments)
         started.append(client)
@@ -147,6 +156,14 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
     yield start
     for client in started:
         client.kill()
+
+
+@pytest.fixture(scope="session")
+def chance() -> random.Random:
+    """Where in a client's life it is struck; RAFTMQ_COMPAT_SEED repeats a run."""
+    seed = int(os.environ.get("RAFTMQ_COMPAT_SEED") or random.SystemRandom().randrange(1 << 32))
+    sys.__stdout__.write(f"\n    RAFTMQ_COMPAT_SEED={seed}\n")
+    return random.Random(seed)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cluster.config import HaSection
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.peer.link_state import Evidence, LinkState, judge
-from cluster.peer.links import Links
+from cluster.peer.links import LOOK_EVERY_MS, Links
 from cluster.peer.wire import Kind, WireError
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
@@ -58,7 +58,7 @@ class Wire:
     """A transport of which everything can be set."""
 
     def __init__(self) -> None:
-        self.roster = SimpleNamespace(peers=lambda: [TWO])
+        self.roster = SimpleNamespace(peers=lambda: [TWO], membership=SimpleNamespace(node_id=NodeId(1)))
         self.links: dict[tuple[NodeId, str], Any] = {}
         self.inlets: dict[Any, None] = {}
         self.dial_errors: dict[NodeId, str] = {}
@@ -233,3 +233,55 @@ def test_late_and_foreign_answers_change_nothing() -> None:
     world.links.on_frame(TWO, Kind.PONG, [CONTROL, 12345])
     world.links.on_frame(NodeId(9), Kind.PONG, [CONTROL, 1])
     assert world.links.view()[0].round_trip_ms is None
+
+
+def words(world: World, channel: str = CONTROL) -> list[object]:
+    """What PINGs on one channel said of who is not reached, each once."""
+    said = [header[3] for sent_on, kind, header in world.wire.sent if kind == Kind.PING and sent_on == channel]
+    return [word for at, word in enumerate(said) if not at or said[at - 1] != word]
+
+
+def test_the_leader_says_at_once_whom_it_does_not_reach() -> None:
+    world = World()
+    world.wire.connect()
+    inlet = world.wire.accept()
+    world.run(3000, inlet)
+    assert words(world) == [None, []] or words(world) == [[]]
+    links, world.wire.links = world.wire.links, {}
+    world.wire.sent.clear()
+    world.run(900, inlet)
+    assert world.links.unreached() == set()
+    world.run(300 + LOOK_EVERY_MS, inlet)
+    assert world.links.unreached() == {TWO}
+    world.wire.links = links
+    world.run(5000, inlet)
+    assert world.links.unreached() == set()
+    assert words(world)[-1] == []
+
+
+def test_silence_is_out_of_reach_and_who_does_not_lead_says_nothing() -> None:
+    world = World()
+    world.wire.connect()
+    inlet = world.wire.accept()
+    world.run(3000, inlet)
+    world.run(1000 + LOOK_EVERY_MS)
+    assert world.links.unreached() == {TWO}
+    world.raw.role, world.raw.leader_id = Role.FOLLOWER, NodeId(0)
+    world.run(1000)
+    assert words(world)[-1] is None
+    assert world.links.unreached() == {TWO}, "nobody leads: the last word stays"
+
+
+def test_a_follower_takes_the_leaders_word_and_none_from_the_commit_before() -> None:
+    world = World()
+    world.wire.connect()
+    world.wire.accept()
+    world.raw.role, world.raw.leader_id = Role.FOLLOWER, TWO
+    world.links.on_frame(TWO, Kind.PING, [CONTROL, 1, 1000, [3]])
+    assert world.links.unreached() == {NodeId(3)}
+    world.links.on_frame(TWO, Kind.PING, [BULK, 2, 1000, [4]])
+    assert world.links.unreached() == {NodeId(3)}, "one connection, so that the last word is the newest"
+    world.links.on_frame(TWO, Kind.PING, [CONTROL, 3, 1000])
+    assert world.links.unreached() == set(), "a leader without such a field moves no name"
+    with pytest.raises(WireError, match="malformed list"):
+        world.links.on_frame(TWO, Kind.PING, [CONTROL, 4, 1000, "3"])

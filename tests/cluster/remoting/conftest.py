@@ -97,6 +97,7 @@ class FakeNode:
         self.node_id = NodeId(2)
         self.state = BrokerState(MemoryKV())
         self.leader = NodeId(2)
+        self.unreached: set[NodeId] = set()
         self.confirms = True
         self.propose_outcome = Outcome.OK
         self.proposed: list[commands.Command] = []
@@ -117,7 +118,7 @@ class FakeNode:
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
         self.table = {
-            **route.handlers(self),
+            **route.handlers(self, lambda: self.unreached),
             **topics_admin.handlers(self),
             **heartbeat.handlers(self, self.members),
             **offsets.handlers(self),

@@ -227,7 +227,7 @@ def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> Non
     node.command("put_group", {"name": "g"}, False)
     node.command("subscribe", "g", [["T", "TAG", "y", 100]])
     assert pull(0, sysFlag=0, subVersion=100).answer.body == wanted[0]
-    assert pull(0, sysFlag=0, subVersion=101).answer.code == 25
+    assert pull(0, sysFlag=0, subVersion=101, language="GO").answer.code == 25
     heartbeat = (
         b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":'
         b'[{"topic":"T","subString":"*","subVersion":101}]}]}'
@@ -235,6 +235,32 @@ def test_without_own_subscription_the_groups_counts(node: Any, pull: Any) -> Non
     node.leader = NodeId(1)
     assert node.ask(34, heartbeat).answer.code == 0
     assert numbers(pull(0, sysFlag=0, subVersion=101).answer)[:2] == (0, 2), "this node's heartbeats are newer"
+
+
+@pytest.mark.parametrize(
+    ("language", "version", "fields", "served"),
+    [
+        ("JAVA", 479, {"expressionType": "TAG"}, True),
+        ("JAVA", 212, {}, True),
+        ("CPP", 35, {}, True),
+        ("JAVA", 479, {"expressionType": "SQL92"}, False),
+        ("JAVA", 479, {"expressionType": "TAG", "sysFlag": 8}, False),
+        ("JAVA", 121, {}, False),  # ali-ons lets messages without a tag through
+        ("GO", 317, {"expressionType": "TAG"}, False),  # says so of SQL92 as well
+        ("DOTNET", 401, {}, False),
+    ],
+)
+def test_who_compares_tags_itself_need_not_wait_for_its_heartbeat(
+    node: Any, pull: Any, language: str, version: int, fields: dict[str, Any], served: bool
+) -> None:
+    wanted = [*node.store("T", b"a", tag="x"), *node.store("T", b"b", tag="y")]
+    node.command("put_group", {"name": "g"}, False)
+    node.command("subscribe", "g", [["T", "TAG", "y", 100]])
+    ask = {"sysFlag": 0, "subVersion": 101, "language": language, "version": version, **fields}
+    answer = pull(0, **ask).answer
+    assert (answer.code, answer.body) == ((0, b"".join(wanted)) if served else (25, b""))
+    known = {**ask, "subVersion": 100, "sysFlag": 0}
+    assert pull(0, **known).answer.body == wanted[1], "a subscription that is known filters"
 
 
 def test_the_offset_that_rides_along_is_committed_by_the_leader_only(node: Any, pull: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.forward import SENDS
+from cluster.remoting.route import HOLD_MS
 from cluster.remoting.router import LEADER_ONLY
 from raftlog.types import NOBODY, NodeId
 
@@ -41,7 +42,7 @@ def test_route_bytes(node: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "language", "version"), [(False, "JAVA", 479), (True, "CPP", 401), (True, "CPP", 63), (True, "JAVA", 121)]
+    ("on", "language", "version"), [(False, "JAVA", 479), (False, "CPP", 401), (False, "CPP", 63), (True, "JAVA", 121)]
 )
 def test_route_bytes_without_aliases(node_with: Any, on: bool, language: str, version: int) -> None:
     node = node_with(**{"cluster.producer_aliases": on})
@@ -58,6 +59,45 @@ def test_who_gets_aliases(node: Any, language: str, version: int) -> None:
     node.create_topic("T")
     route = json.loads(node.ask(105, topic="T", language=language, version=version).answer.body)
     assert [b["brokerName"] for b in route["brokerDatas"]] == ["raftmq", "raftmq-1", "raftmq-2", "raftmq-3"]
+
+
+def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node: Any) -> None:
+    """Names, their number and their queues stay: a key keeps its queue."""
+    node.create_topic("T")
+
+    def route() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(node.ask(105, topic="T").answer.body)
+        return found
+
+    before = route()
+    node.unreached = {NodeId(3)}
+    during = route()
+    assert during["queueDatas"] == before["queueDatas"]
+    group, *aliases = during["brokerDatas"]
+    assert group == before["brokerDatas"][0], "readers are shown every node"
+    assert [(alias["brokerName"], alias["brokerAddrs"]) for alias in aliases] == [
+        ("raftmq-1", {"0": "10.0.0.1:10911"}), ("raftmq-2", {"0": "10.0.0.2:10911"}),
+        ("raftmq-3", {"0": "10.0.0.1:10911"}),
+    ]  # fmt: skip
+    node.leader = NOBODY
+    assert route() == during, "nobody leads: the last one stays"
+    node.leader, node.unreached = NodeId(2), set()
+    assert route() == before
+
+
+def test_the_first_route_of_a_cpp_client_comes_after_its_first_heartbeat(node: Any, connect: Any) -> None:
+    node.create_topic("T")
+    connection = connect("broker")
+    first = node.ask(105, topic="T", language="CPP", version=35, connection=connection)
+    node.advance(HOLD_MS - 1)
+    assert not first.replies
+    node.advance(1)
+    names = [row["brokerName"] for row in json.loads(first.answer.body)["brokerDatas"]]
+    assert names == ["raftmq", "raftmq-1", "raftmq-2", "raftmq-3"]
+    assert node.ask(105, topic="T", language="CPP", version=35, connection=connection).answer.code == 0
+    again = node.ask(105, topic="U", language="CPP", version=35, connection=connect("broker"))
+    node.advance(HOLD_MS)
+    assert again.answer.code == 17
 
 
 def test_a_topic_without_write_permission_has_no_aliases(node: Any) -> None:

@@ -13,10 +13,12 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
- * `--batch N`: N messages per request, and `--max-times N`: the consumer's own maximum of tries.
+ * `--batch N`: N messages per request, `--max-times N`: the consumer's own maximum of tries, and `--select`: message n is
+ * for the queue at place n of the client's list.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -28,6 +30,7 @@ public final class ForeignClient {
   private boolean same = false;
   private int fail = 0;
   private int maxTimes = -1;
+  private boolean select = false;
 
   public static void main(String[] args) throws Exception {
     ForeignClient client = new ForeignClient(args);
@@ -50,6 +53,7 @@ public final class ForeignClient {
         case "--same": same = true; break;
         case "--fail": fail = Integer.parseInt(args[++at]); break;
         case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
+        case "--select": select = true; break;
         default: positionals.add(args[at]);
       }
     }
@@ -107,6 +111,8 @@ public final class ForeignClient {
     for (int number = 0; count > 0 ? number < count : !ended.get(); number += batch) {
       if (batch > 1) {
         sendBatch(producer, number);
+      } else if (select) {
+        sendSelected(producer, number);
       } else {
         send(producer, same ? one : build(number), key(same ? 0 : number));
       }
@@ -127,6 +133,26 @@ public final class ForeignClient {
       throw error;
     } catch (Exception error) {
       say("send", "key", key, "started", started, "ended", now(), "error", error);
+    }
+  }
+
+  /** To a chosen queue: the client does not repeat such a send, so the broker name that failed is told. */
+  private void sendSelected(DefaultMQProducer producer, int number) throws InterruptedException {
+    double started = now();
+    String[] broker = {""};
+    try {
+      SendResult result = producer.send(build(number), (queues, message, place) -> {
+        MessageQueue chosen = queues.get((Integer) place % queues.size());
+        broker[0] = chosen.getBrokerName();
+        return chosen;
+      }, number);
+      say("send", "key", key(number), "started", started, "ended", now(), "msg_id", result.getMsgId(),
+          "broker", broker[0], "queue_id", result.getMessageQueue().getQueueId(),
+          "queue_offset", result.getQueueOffset(), "status", result.getSendStatus());
+    } catch (InterruptedException error) {
+      throw error;
+    } catch (Exception error) {
+      say("send", "key", key(number), "started", started, "ended", now(), "broker", broker[0], "error", error);
     }
   }
 

@@ -1,0 +1,114 @@
+"""Which nodes the leader reaches: in routes the names of the others lead elsewhere (docs/adr/0010-broker-names.md).
+
+Every node judges its own links, and only the leader's judgement counts: two nodes that see different halves of a
+partition must not give clients different routes. It travels in PING (docs/wire-protocol.md), at once when it changes.
+A link that flaps moves a name once: away when the peer was out of reach for a while, back only after a calm time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from cluster.peer.wire import WireError
+from raftlog.types import NOBODY, NodeId
+
+if TYPE_CHECKING:
+    from cluster.config import RaftSection
+
+logger = logging.getLogger(__name__)
+
+AWAY_MS = 1000
+"""Out of reach for so long: its name moves."""
+BACK_MS = 3000
+"""Reached again for so long, without half of the time that counts as away: its name comes back."""
+_HEARTBEATS = 3
+"""Heartbeats that may be missing; more than AWAY_MS only where [raft] makes them slow."""
+_NODES_MAX = 1024
+"""Longest list that a peer may say."""
+
+Unreached = frozenset[NodeId]
+
+
+def patience_ms(raft: RaftSection) -> int:
+    """How long a peer may be silent, in milliseconds, before it counts as out of reach."""
+    return max(AWAY_MS, _HEARTBEATS * raft.tick_ms * raft.heartbeat_ticks)
+
+
+class Reach:
+    """One node's judgement of its peers, and the leader's as far as it was heard."""
+
+    def __init__(self, away_ms: int = AWAY_MS) -> None:
+        """`away_ms`: see `patience_ms`."""
+        self._away_ms = away_ms
+        self._well_since: dict[NodeId, int | None] = {}
+        """Peer that is away -> since when it is reached again; None: it is not."""
+        self._said: dict[NodeId, Unreached | None] = {}
+        """Peer -> what it said as leader; None: it last spoke when it did not lead."""
+        self._counts: Unreached = frozenset()
+        """What the last leader that was heard of does not reach."""
+
+    @property
+    def away(self) -> Unreached:
+        """Peers that this node itself does not reach."""
+        return frozenset(self._well_since)
+
+    def judge(self, out_ms: Mapping[NodeId, int], now_ms: int) -> bool:
+        """`out_ms`: peer -> for how long it has been out of reach, or silent; 0: just heard. True if `away` changed."""
+        before = self.away
+        for peer in before - out_ms.keys():
+            del self._well_since[peer]
+        for peer, ms in out_ms.items():
+            if ms >= self._away_ms or (peer in self._well_since and ms >= self._away_ms // 2):
+                self._well_since[peer] = None
+            elif peer in self._well_since:
+                since = self._well_since[peer]
+                if since is None:
+                    self._well_since[peer] = now_ms
+                elif now_ms - since >= BACK_MS:
+                    del self._well_since[peer]
+        return self.away != before
+
+    # --- the leader's word ---------------------------------------------------------------------------------------
+
+    def word(self, leads: bool) -> list[int] | None:
+        """What this node says: the ids, in order, of the peers that it does not reach; None if it does not lead."""
+        return sorted(self.away) if leads else None
+
+    def heard(self, peer: NodeId, word: object) -> None:
+        """What a peer said. Raises WireError."""
+        if word is None:
+            self._said[peer] = None
+            return
+        if not isinstance(word, list) or len(word) > _NODES_MAX or any(type(node) is not int for node in word):
+            raise WireError("malformed list of nodes that a leader does not reach")
+        self._said[peer] = frozenset(NodeId(node) for node in word)
+
+    def settle(self, own: NodeId, leader: NodeId) -> Unreached:
+        """The nodes that the leader does not reach. Without a leader, or before it has said so, the last ones stay."""
+        if leader == own:
+            self._note(own, self.away)
+        elif leader != NOBODY:
+            self._note(leader, self._said.get(leader))
+        return self._counts
+
+    def _note(self, leader: NodeId, unreached: Unreached | None) -> None:
+        if unreached is None or unreached == self._counts:
+            return
+        logger.info("node %d leads and does not reach %s: such names lead elsewhere", leader, _names(unreached))
+        self._counts = unreached
+
+
+def stand_ins(nodes: Collection[NodeId], unreached: Collection[NodeId]) -> dict[NodeId, NodeId]:
+    """Node -> the node that its name leads to: itself, or the next one, by id and round, that is reached."""
+    ring = sorted(nodes)
+    living = [node for node in ring if node not in unreached]
+    return {
+        node: node if node in living or not living else next((one for one in living if one > node), living[0])
+        for node in ring
+    }
+
+
+def _names(nodes: Unreached) -> str:
+    return ", ".join(f"node {node}" for node in sorted(nodes)) or "no node (all are reached)"
