@@ -111,6 +111,8 @@ class AdminSection(_Section, frozen=True, kw_only=True):
 
     bind: Text = "127.0.0.1"
     port: Port = 9644
+    allowed_hosts: str = ""
+    """Further names by which it may be asked, with ; between them; "*.example" for all below one."""
 
 
 class RaftSection(_Section, frozen=True, kw_only=True):
@@ -191,6 +193,13 @@ class BackupSection(_Section, frozen=True, kw_only=True):
     """An absolute path; "" for none."""
     every_minutes: Annotated[int, msgspec.Meta(ge=1, le=10_080)] = 60
     keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
+    roots: str = ""
+    """Absolute paths with ; between them: where backups asked for over HTTP may go, besides `to`."""
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Every directory at or below which backups may go."""
+        return tuple(each.strip() for each in (*self.roots.split(";"), self.to) if each.strip())
 
 
 class RetentionSection(_Section, frozen=True, kw_only=True):

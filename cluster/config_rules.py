@@ -162,6 +162,13 @@ def _check_backup(config: Config, source: Source) -> None:
             "a node is started from many working directories, and its backups belong in one place",
             f'write, for example: to = "/var/backups/{target}"',
         )
+    for root in config.backup.allowed:
+        if not Path(root).is_absolute():
+            raise ConfigError(
+                f"{source.where(('backup', 'roots'))}: backup.roots has {root}, which is not an absolute path",
+                "a node is started from many working directories",
+                'write absolute paths with ; between them, for example: roots = "/var/backups;/mnt/raftmq"',
+            )
 
 
 def _check_retention(config: Config, source: Source) -> None:

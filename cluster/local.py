@@ -6,14 +6,16 @@ runs is written to cluster.json before anybody waits for it, so that every proce
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cluster.local_addresses import tell_new_ports
+from cluster.local_begun import BEGUN, begun, undo_begun
 from cluster.local_config import move_ports, plan_moved, plan_nodes, read_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
-from cluster.local_init import check_data_dirs, create_data_dirs
+from cluster.local_init import check_data_dirs, create_data_dirs, is_empty
 from cluster.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
 from cluster.local_process import (
     check_ports,
@@ -164,13 +166,15 @@ class LocalCluster:
         self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]
     ) -> ClusterFile:
         """The cluster that is there, or a new one; with other ports or failpoints if asked for."""
+        undo_begun(self.data)
         nodes = read_nodes(self.data)
         if not nodes:
             on_stage("making the data directories")
             nodes = plan_nodes(self.data, _COUNT if count is None else count, base_port)
             check_ports(nodes)
-            write_configs(nodes, failpoints=failpoints)
-            create_data_dirs([node.config_path for node in nodes])
+            with begun(self.data):
+                write_configs(nodes, failpoints=failpoints)
+                create_data_dirs([node.config_path for node in nodes], os.environ)
         else:
             nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
         cluster = ClusterFile(nodes)
@@ -187,6 +191,8 @@ class LocalCluster:
                 "raftmq up --detach, then raftmq node add or raftmq node remove ID    (or another one with --data)",
                 ExitCode.REFUSED,
             )
+        if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
+            create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
         check_data_dirs(nodes)
         pids = {node.id: node.pid for node in read_cluster(self.data).nodes} if self._has_file() else {}
         known = ClusterFile(nodes)
@@ -256,7 +262,7 @@ def prepare_data_dir(data: Path) -> None:
         ) from None
     content = {path.name for path in data.iterdir()}
     if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):
-        if content <= {"lock", *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
+        if content <= {"lock", BEGUN, *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
             return
         raise LocalError(
             f"{data} is not a data directory of RaftMQ",

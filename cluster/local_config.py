@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from cluster.config import FailpointsSection, PeerNode, dump, load
+from cluster.config import load
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
 from cluster.toml_text import toml_value
@@ -69,13 +68,12 @@ OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
 
 def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
     """The same for a node that joins: whatever else the file `like` of another node says, this one says too."""
+    from cluster.local_toml import like_another
+
     write_config(node, nodes)
-    settings = tomllib.loads(like.read_text(encoding="utf-8"))
-    with node.config_path.open("a", encoding="utf-8") as file:
-        for section, table in settings.items():
-            if section not in OWN_SECTIONS:
-                rows = [f"{key} = {toml_value(value)}" for key, value in table.items()]
-                file.write("\n".join(["", f"[{section}]", *rows]) + "\n")
+    own = node.config_path.read_text(encoding="utf-8")
+    text = like_another(own, like.read_text(encoding="utf-8"), OWN_SECTIONS)
+    node.config_path.write_text(text, encoding="utf-8")
 
 
 def plan_node(data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> NodeRecord:
@@ -111,6 +109,9 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
         f"id = {node.id}",
         'data_dir = "data"',
         "",
+        "[backup]",
+        f"roots = {toml_value(str(node.home.parent.parent))}",
+        "",
         "[peer]",
         f"port = {node.peer_port}",
         "",
@@ -142,41 +143,15 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
 
 
 def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
-    """Rewrites existing raftmq.toml files for other ports; every other setting in them stays. Who is no member any more
-    goes from [[peers]], who joined since comes in."""
+    """Changes existing raftmq.toml files for other ports; every other setting, and every comment, stays."""
+    from cluster.local_toml import moved
+
     for node in nodes:
-        config = load(node.config_path)
-        listeners = tuple(
-            replace(each, port=_listener_port(node, each.name) or each.port, advertised="") for each in config.listeners
-        )
-        known = {peer.id: peer for peer in config.peers}
-        peers = tuple(_moved_peer(known.get(other.id) or known[node.id], other) for other in nodes)
-        moved = replace(
-            config,
-            node=replace(config.node, data_dir="data"),
-            peer=replace(config.peer, port=node.peer_port),
-            admin=replace(config.admin, port=node.admin_port),
-            listeners=listeners,
-            peers=peers,
-            failpoints=FailpointsSection(enabled=failpoints or config.failpoints.enabled),
-        )
+        text = node.config_path.read_text(encoding="utf-8")
         fresh = node.config_path.with_suffix(".toml.new")
-        fresh.write_text(dump(moved), encoding="utf-8")
+        fresh.write_text(moved(text, node, nodes, failpoints=failpoints), encoding="utf-8")
         load(fresh)
         fresh.replace(node.config_path)
-
-
-def _moved_peer(like: PeerNode, node: NodeRecord) -> PeerNode:
-    """The table of `node`; what has no place in cluster.json is said as in `like`."""
-    listeners = {
-        name: f"{HOST}:{node.broker_port}" if _listener_port(node, name) else address
-        for name, address in like.listeners.items()
-    }
-    return replace(like, id=node.id, port=node.peer_port, admin=f"{HOST}:{node.admin_port}", listeners=listeners)
-
-
-def _listener_port(node: NodeRecord, name: str) -> int | None:
-    return {"broker": node.broker_port, "namesrv": node.namesrv_port}.get(name)
 
 
 def read_nodes(data: Path) -> list[NodeRecord]:

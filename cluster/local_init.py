@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -36,15 +36,16 @@ class Created(NamedTuple):
     cluster_uuid: UUID
 
 
-def create_data_dirs(config_paths: Sequence[Path]) -> Created:
+def create_data_dirs(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> Created:
     """Makes every member's data directory if all are empty; does nothing if all hold one and the same cluster.
 
+    `env`: the environment that the nodes will have; what it says of the whole cluster (the segment size) counts now.
     Raises ConfigError for files that cannot be used, LocalError if members are missing, differ, or only some
     directories are filled.
     """
-    configs = [load(path) for path in config_paths]
+    configs = [load(path, env) for path in config_paths]
     _check_members(configs, config_paths)
-    empty = [config for config in configs if _is_empty(Path(config.node.data_dir))]
+    empty = [config for config in configs if is_empty(Path(config.node.data_dir))]
     if empty:
         if len(empty) < len(configs):
             raise _partly(empty[0], next(config for config in configs if config not in empty))
@@ -57,7 +58,8 @@ def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
     return _same_cluster([(node.id, Path(load(node.config_path).node.data_dir)) for node in nodes])
 
 
-def _is_empty(directory: Path) -> bool:
+def is_empty(directory: Path) -> bool:
+    """Whether nothing was ever in it but a lock."""
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 

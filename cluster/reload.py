@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 RELOADABLE: Final = (
     *(f"ha.{name}" for name in HaSection.__struct_fields__),
     *(f"retention.{name}" for name in RetentionSection.__struct_fields__),
+    "admin.allowed_hosts",
+    "backup.roots",
     "repair.bytes_per_second",
     "log_output.level",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -9,6 +11,7 @@ import msgspec
 from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
 from cluster.backup.service import Attempt, Schedule
+from cluster.config import BackupSection
 from cluster.local_errors import LocalError
 
 
@@ -46,6 +49,7 @@ async def start_backup(call: Call) -> Answer:
     wanted: BackupRequest = call.body
     if not wanted.to.startswith("/"):
         raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
+    _check_root(wanted.to, call.port.config.backup)
     try:
         call.port.backups.begin(
             wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s
@@ -53,6 +57,17 @@ async def start_backup(call: Call) -> Answer:
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
     return Answer(202, _view(call))
+
+
+def _check_root(to: str, section: BackupSection) -> None:
+    """Whoever reaches this port could otherwise have the node write, and remove old backups, anywhere."""
+    target = Path(os.path.realpath(to))
+    if not any(target.is_relative_to(os.path.realpath(root)) for root in section.allowed):
+        raise ApiError(
+            "path_not_allowed",
+            f"{to} is not below a directory where this node may put backups ({', '.join(section.allowed) or 'none'})",
+            "list one above it in backup.roots of the node's raftmq.toml, then run raftmq reload",
+        )
 
 
 def _view(call: Call) -> BackupView:

@@ -28,6 +28,8 @@ STATUS: Final = {
     "bad_query": 400,
     "bad_command": 400,
     "cross_origin": 403,
+    "foreign_host": 403,
+    "path_not_allowed": 403,
     "not_found": 404,
     "failpoints_off": 404,
     "bad_method": 405,

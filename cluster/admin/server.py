@@ -9,7 +9,6 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -23,6 +22,7 @@ from cluster.admin.members import member_id
 from cluster.admin.page import SECURITY_POLICY
 from cluster.admin.port import AdminPort
 from cluster.admin.routes import ROUTES, Route, Serves
+from cluster.admin.sites import check_site
 from cluster.config_source import ConfigError, nearest
 
 logger = logging.getLogger(__name__)
@@ -78,10 +78,9 @@ def build_app(port: AdminPort) -> web.Application:
 
 def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        check_site(port, request.headers.get("Host"), request.headers.get("Origin"))
         check_query(request.query, route.query)
         consistency = consistency_of(request.query)
-        if request.method != "GET":
-            _refuse_other_sites(request)
         body = await _body(request, route)
         if route.serves is Serves.LEADER and not port.writes_open():
             return await forwarder.pass_on(request, changes=True)
@@ -107,15 +106,6 @@ async def _body(request: web.Request, route: Route) -> Any:
     if request.content_type != "application/json":
         raise ApiError("not_json", f"the body is {request.content_type}", "send it with Content-Type: application/json")
     return decode_body(await request.read(), route.body)
-
-
-def _refuse_other_sites(request: web.Request) -> None:
-    """A page of another site, open in the operator's browser, may not change anything here."""
-    origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.host:
-        raise ApiError(
-            "cross_origin", f"a page of {origin} may not change this node", "use the command line or this page"
-        )
 
 
 def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -35,7 +36,7 @@ def init(configs: tuple[Path, ...], as_json: bool) -> None:
     """
     from cluster.local_init import create_data_dirs
 
-    made = create_data_dirs(list(configs))
+    made = create_data_dirs(list(configs), os.environ)
     if as_json:
         print_json({"schema": 1, "created": made.created, "cluster_uuid": str(made.cluster_uuid)})
     elif made.created:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -170,10 +171,45 @@ def test_a_restore_is_an_event_without_an_alarm(node: Any) -> None:
     assert node.alarms.all() == []
 
 
-async def test_a_backup_over_http(client: Any, node: Any) -> None:
+async def test_a_backup_over_http(make_node: Any, serve: Any) -> None:
+    node = make_node(1, backup__roots="/mnt/other;/backups")
+    client = await serve(node)
     assert (await (await client.get("/v1/backup")).json())["attempt"] is None
     refused = await client.post("/v1/backup", json={"to": "relative/path"})
     assert (refused.status, (await refused.json())["error"]["hint"][:22]) == (400, "give the absolute path")
     node.backups.begin = lambda *_, **__: (_ for _ in ()).throw(LocalError("busy", "one is made", "wait"))
     busy = await client.post("/v1/backup", json={"to": "/backups"})
     assert (busy.status, (await busy.json())["error"]["hint"]) == (503, "wait")
+
+
+@pytest.mark.parametrize(
+    ("roots", "to", "allowed"),
+    [
+        ("{0}/backups", "{0}/backups", True),
+        ("{0}/backups", "{0}/backups/deeper", True),
+        ("{0}/other;{0}/backups", "{0}/backups/x", True),
+        ("", "{0}/own/x", True),  # below backup.to
+        ("", "{0}/backups", False),
+        ("{0}/backups", "{0}/backups-of-others", False),
+        ("{0}/backups", "{0}/backups/../elsewhere", False),
+        ("{0}/backups", "{0}/backups/link/x", False),
+        ("{0}/backups", "/", False),
+    ],
+)
+async def test_a_backup_goes_below_a_configured_root_or_nowhere(
+    make_node: Any, serve: Any, tmp_path: Path, roots: str, to: str, allowed: bool
+) -> None:
+    (tmp_path / "backups").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "backups/link").symlink_to(tmp_path / "elsewhere")
+    node = make_node(1, backup__roots=roots.format(tmp_path), backup__to=str(tmp_path / "own"))
+    begun: list[str] = []
+    node.backups.begin = lambda to, **_: begun.append(to)
+    client = await serve(node)
+    answer = await client.post("/v1/backup", json={"to": to.format(tmp_path)})
+    told = await answer.json()
+    if allowed:
+        assert (answer.status, begun) == (202, [to.format(tmp_path)])
+    else:
+        assert (answer.status, told["error"]["code"], begun) == (403, "path_not_allowed", [])
+        assert "backup.roots" in told["error"]["hint"]

@@ -80,15 +80,51 @@ async def test_large_bodies(client: Any, node: Any) -> None:
     assert node.proposed == []
 
 
-async def test_pages_of_other_sites_change_nothing(client: Any, node: Any) -> None:
+async def test_pages_of_other_sites_neither_change_nor_read_anything(client: Any, node: Any) -> None:
     headers = {"Origin": "http://elsewhere.example"}
     for answer in (
         await client.post("/v1/topics", json={"name": "a"}, headers=headers),
         await client.delete("/v1/topics/a", headers=headers),
+        await client.get("/v1/status", headers=headers),
+        await client.get("/v1/status", headers={"Origin": "null"}),
     ):
         assert await error_of(answer) == (403, "cross_origin")
     own = {"Origin": f"http://127.0.0.1:{client.port}"}
     assert (await client.post("/v1/topics", json={"name": "a"}, headers=own)).status == 201
+    assert (await client.get("/v1/status", headers=own)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("127.0.0.1:9644", True), ("127.0.0.1", True), ("[::1]:9644", True), ("[::1]", True), ("10.1.2.3:1", True),
+        ("localhost:9644", True), ("LOCALHOST", True), ("raftmq.localhost:9644", True),
+        ("n2:9644", True),  # a member's [[peers]] name
+        ("admin.n2.example:443", True), ("broker.example", True),  # advertised addresses
+        ("raftmq.internal", True), ("raftmq-0.raftmq.svc.cluster.local:9644", True), ("RaftMQ.Internal.:80", True),
+        ("rebound.example:9644", False), ("evil-raftmq.internal", False), ("raftmq.internal.evil.example", False),
+        ("svc.cluster.local.evil.example", False), ("127.0.0.1.evil.example", False), ("0x7f000001", False),
+        ("n2.evil.example", False), ("", False),
+    ],
+)  # fmt: skip
+async def test_a_name_that_nobody_gave_the_cluster_is_refused(
+    make_node: Any, serve: Any, host: str, passes: bool
+) -> None:
+    """A page of rebound.example, whose name was made to point here, reads and changes as its own site would."""
+    peers = [
+        {"id": 1, "host": "n1", "port": 10901, "listeners": {"broker": "broker.example:10911"}},
+        {"id": 2, "host": "n2", "port": 10902, "admin": "admin.n2.example:443", "listeners": {"broker": "n2:10911"}},
+    ]
+    listeners = [{"name": "broker", "port": 10911, "advertised": "broker.example:10911"}]
+    names = "raftmq.internal; *.svc.cluster.local"
+    client = await serve(make_node(1, peers=peers, listeners=listeners, admin__allowed_hosts=names))
+    for request in (client.get("/v1/status", headers={"Host": host}), client.get("/", headers={"Host": host})):
+        answer = await request
+        if passes:
+            assert answer.status == 200
+        else:
+            assert await error_of(answer) == (403, "foreign_host")
+            assert "admin.allowed_hosts" in (await answer.json())["error"]["hint"]
 
 
 async def test_a_defect_is_logged_and_told(client: Any, node: Any, caplog: pytest.LogCaptureFixture) -> None:

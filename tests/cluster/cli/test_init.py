@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 from google_crc32c import value as crc32c
 
-from cluster import local_init
+from cluster import local_config, local_init
 from cluster.cli import cli
 from cluster.config import ConfigError
 from cluster.local import LocalCluster, prepare_data_dir
+from cluster.local_begun import BEGUN
 from cluster.local_config import plan_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_init import check_data_dirs, create_data_dirs
@@ -237,3 +240,63 @@ def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
     create_data_dirs(configs(make(tmp_path)))
     with pytest.raises(LocalError, match="has 3 nodes, not 5"):
         LocalCluster(tmp_path).up(5)
+
+
+# --- the first `raftmq up`, interrupted ------------------------------------------------------------------------------
+
+
+def load_cluster(folder: Path) -> list[NodeRecord]:
+    cluster = LocalCluster(folder)
+    prepare_data_dir(folder)
+    return cluster._load(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
+
+
+@pytest.mark.parametrize("writes_left", [0, 1, 2, 3])
+@pytest.mark.parametrize("step", ["write_config", "create_node_dir"])
+def test_an_interrupted_first_start_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, writes_left: int
+) -> None:
+    module = local_config if step == "write_config" else local_init
+    real, left = getattr(module, step), [writes_left]
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, interrupted)
+        if writes_left < 3:
+            with pytest.raises(KeyboardInterrupt):
+                load_cluster(tmp_path / "data")
+        else:
+            load_cluster(tmp_path / "data")
+    nodes = load_cluster(tmp_path / "data")
+    assert [node.id for node in nodes] == [1, 2, 3]
+    check_data_dirs(nodes)
+    assert not (tmp_path / "data" / BEGUN).exists()
+
+
+def test_files_without_any_data_are_brought_on(tmp_path: Path) -> None:
+    nodes = make(tmp_path / "data")
+    assert load_cluster(tmp_path / "data") == nodes
+    check_data_dirs(nodes)
+
+
+def test_a_cluster_that_ran_and_lost_its_disks_is_not_made_anew(tmp_path: Path) -> None:
+    nodes = load_cluster(tmp_path / "data")
+    for node in nodes:
+        shutil.rmtree(data(node))
+    with pytest.raises(LocalError):
+        load_cluster(tmp_path / "data")
+
+
+def test_the_environment_counts_when_the_directories_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAFTMQ_LOG__SEGMENT_SIZE_BYTES", str(8 << 20))
+    nodes = load_cluster(tmp_path / "data")
+    opened = open_node_dir(OsFileSystem(), data(nodes[0]))
+    try:
+        assert opened.log.segment_size == 8 << 20
+    finally:
+        opened.close(clean=True)

@@ -165,9 +165,13 @@ def test_other_ports_keep_every_other_setting(tmp_path: Path) -> None:
     nodes = plan_nodes(tmp_path, 3, 20000)
     write_configs(nodes)
     path = nodes[0].config_path
-    path.write_text(path.read_text() + "\n[raft]\ntick_ms = 77\n")
+    path.write_text("# our cluster\n" + path.read_text() + "\n[raft]\ntick_ms = 77  # the network is slow\n")
     moved = plan_nodes(tmp_path, 3, 21000)
     move_ports(moved, failpoints=True)
+    text = path.read_text()
+    assert text.startswith("# our cluster\n# Node 1 of a local cluster")
+    assert "tick_ms = 77  # the network is slow" in text
+    assert "[limits]" not in text, "what the user did not write is not written"
     assert read_nodes(tmp_path) == moved
     from cluster.config import load
 
