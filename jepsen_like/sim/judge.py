@@ -17,6 +17,7 @@ from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
 from jepsen_like.sim.readers import REGISTER_GROUP
+from jepsen_like.sim.remakes import GROUP as REMAKES_GROUP
 from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
 
@@ -46,6 +47,8 @@ class Judge:
                 attributes = {"ack.level": level} if level else None
                 await client.admin.create_topic(topic, queues=self._world.options.queues, attributes=attributes)
             await client.admin.create_group(REGISTER_GROUP)
+            if self._world.remakes is not None:
+                await client.admin.create_group(REMAKES_GROUP)
 
         self._run(create, "the topics are not created")
 
@@ -87,6 +90,9 @@ class Judge:
         return not violations
 
     async def _read_all(self, client: AsyncClient) -> None:
+        if self._world.remakes is not None:
+            addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
+            await self._world.remakes.judge(client, addresses)
         for machine in self._world.members():
             for queue in range(self._world.options.queues):
                 address = f"{machine.host}:{BROKER_PORT}"

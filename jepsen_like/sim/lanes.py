@@ -119,10 +119,12 @@ class SimApplyLane(SimLane):
 
     inline = 0.0
     """How often work that finds the lane idle is done in the call that brings it."""
+    held: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether apply is held back: then it is never done at once."""
 
     def submit(self, job: Any) -> None:
         """See LaneRunner."""
-        if self._busy or self._dead or self._jobs or self._rng.random() >= self.inline:
+        if self._busy or self._dead or self._jobs or self._rng.random() >= self.inline or self.held():
             super().submit(job)
             return
         self._worked += 1

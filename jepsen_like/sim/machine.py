@@ -25,6 +25,7 @@ from cluster.config import (
     RepairSection,
     RetentionSection,
     SendSection,
+    TopicsSection,
 )
 from cluster.environment import Environment
 from cluster.lanes import Lane
@@ -337,6 +338,7 @@ class Machine:
         made = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
         if isinstance(made, SimApplyLane):
             made.inline = options.apply_inline
+            made.held = lambda: self.apply_factor > 1
         return made
 
     def _factor(self, lane: str) -> float:
@@ -397,6 +399,7 @@ def config_of(node_id: int, options: Options) -> Config:
             flush_disk_type="ASYNC_FLUSH" if options.flush_async else "SYNC_FLUSH",
             transient_store_pool_enable=bool(options.memory_pool),
         ),
+        topics=TopicsSection(auto_create=not options.remakes),  # else a late send makes again what was deleted
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
         retention=RetentionSection(

@@ -37,12 +37,14 @@ SOMETIMES = (
     "learner added", "learner promoted", "member removed", "leader removed", "leader died during a change of members",
     "emptied disk replaced", "leader stopped in order", "leadership handed over whole",
     "connections forgotten by the network", "acknowledgements alone lost", "weak acknowledgement",
-    "weakly acknowledged message lost",
+    "weakly acknowledged message lost", "apply held back on a leader", "refusal of a former leader late",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 
 
-SEEN_BY_CLIENTS = frozenset(("log", "foreign", "consumer", "register", "liveness", "protocol"))
+SEEN_BY_CLIENTS = frozenset(
+    ("log", "foreign", "consumer", "register", "liveness", "protocol", "order", "topics", "answers", "honest")
+)
 """Checkers that use nothing but operations of clients, as those of a black box would."""
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from jepsen_like.sim.faults import Fault
+from jepsen_like.sim.leader_faults import hold_apply, late_refusal
 from jepsen_like.sim.link_faults import acks_lost, half_open
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.machine import Machine
@@ -43,6 +44,7 @@ class Nemesis:
             "slow-disk": self._slow_disk, "eio": self._eio, "enospc": self._enospc, "clock": self._clock,
             "transfer": self._transfer, "rot": self._rot, "away": self._away, "stop": self._terminate,
             "half-open": partial(half_open, self), "acks-lost": partial(acks_lost, self),
+            "hold-apply": partial(hold_apply, self), "late-refusal": partial(late_refusal, self),
         }  # fmt: skip
         monitor.on_turn = self._on_turn
         monitor.on_drained = self._on_drained

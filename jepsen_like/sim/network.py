@@ -116,6 +116,11 @@ class Endpoint(asyncio.Transport):
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
 
+    @property
+    def leads_nowhere(self) -> bool:
+        """The other side is gone, or a box in the middle has forgotten the connection."""
+        return self.peer.dead or self.peer.ended or self.forgotten
+
     def is_reading(self) -> bool:
         return not (self.holds or self.closing or self.ended)
 

@@ -17,6 +17,10 @@ TRIGGERS = frozenset(
 """Those that wait for a state instead of a time."""
 ADDED_KINDS = ("stop", "half-open", "acks-lost")
 """Those that `Options.added` counts: beside the others, in some seeds."""
+LATER_KINDS = ("hold-apply", "late-refusal")
+"""And those that `Options.later` counts."""
+ATTACKED = 0
+"""1: seeds may have clients that mean harm."""
 
 
 def stream(seed: int, name: str) -> random.Random:
@@ -76,6 +80,16 @@ class Options(NamedTuple):
     """1: a leader's word needs no write."""
     catch_up_bytes_per_second: int
     """What all that catch up may take from a leader, of what it reads from its disk."""
+    hostile: int
+    """1: a client means harm (`sim/hostile.py`), in the faults and after the heal."""
+    tides: int
+    """How many clients commit one offset again and again, oneway and not, on one connection (`sim/tides.py`)."""
+    remakes: int
+    """1: topics are deleted, made again and changed while messages flow (`sim/remakes.py`)."""
+    later: tuple[int, ...]
+    """How many faults of each of LATER_KINDS the plan has beside the others."""
+    socket_bytes: int
+    """What kernels hold for who writes to a slow reader."""
 
     def describe(self) -> str:
         """One line."""
@@ -139,8 +153,10 @@ def draw(seed: int) -> Options:
         retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
         added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0, catch_up_bytes_per_second=32 << 20,
+        hostile=0, tides=0, remakes=0, later=(0, 0), socket_bytes=256 << 10,
     )  # fmt: skip
-    return _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
+    more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
+    return _with_clients(more, stream(seed, "clients"))
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:
@@ -164,4 +180,19 @@ def _with_more(drawn: Options, rng: random.Random) -> Options:
         added=(stops, half_open, acks_lost), weak=weak, flush_async=flush[0], memory_pool=flush[1],
         foreign=drawn.foreign + (2 if weak else 0),
         catch_up_bytes_per_second=rng.choice((32 << 20, 32 << 20, 40_000)),
+    )  # fmt: skip
+
+
+def _with_clients(drawn: Options, rng: random.Random) -> Options:
+    """In half of the seeds: clients that mean harm, that mix kinds of commits, that change what others use."""
+    if rng.random() < 0.5:
+        return drawn
+    hostile, tides, remakes = rng.choice(((1, 1, 1), (1, 0, 0), (0, 2, 0), (0, 0, 1), (0, 1, 1), (1, 1, 0)))
+    hostile *= ATTACKED
+    small = rng.choice((0, 20_000)) if hostile else 0
+    later = rng.choice((0, 1, 2)), rng.choice((0, 0, 1, 2))
+    socket_bytes = rng.choice((2 << 10, 16 << 10)) if hostile else 256 << 10
+    return drawn._replace(
+        hostile=hostile, tides=tides, remakes=remakes, socket_bytes=socket_bytes, later=later,
+        node_inflight_bytes_max=small or drawn.node_inflight_bytes_max,
     )  # fmt: skip

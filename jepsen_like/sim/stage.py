@@ -7,6 +7,11 @@
     offer N ID [later]                  a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
     commit N [later]                    the register's next value is committed through node N
     query N [anew] [later]              the register is read through node N (anew: on a connection of its own)
+    tide N KIND ... [later]             on one connection to N, without waiting: oneway, commit, pull (offset commits of
+                                        each kind), delete, make (the group), query
+    request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
+    attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd
+    remake SECONDS                      topics are made, changed and deleted (`nodes` says remakes=1)
     garbage N                           somebody sends malformed bytes to N, one connection for each kind
     load SECONDS                        the clients of a random run work for so long
     reader                              a consumer group reads from now on
@@ -46,6 +51,7 @@ from functools import partial
 from typing import Any
 
 from cluster.client.pull import PullResult
+from jepsen_like.sim.calm import Calm
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
 from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.hand import Hand
@@ -53,6 +59,8 @@ from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
 from jepsen_like.sim.network import Edge, Endpoint
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import Options, draw
+from jepsen_like.sim.raw_client import Answer, RawConnection
+from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, Verdict, World
 from raftlog.errors import RaftLogError
@@ -69,7 +77,8 @@ _CALM: dict[str, Any] = {
     "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
     "retained_ms": 0,
     "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
-    "catch_up_bytes_per_second": 32 << 20,
+    "catch_up_bytes_per_second": 32 << 20, "hostile": 0, "tides": 0, "remakes": 0, "later": (0, 0),
+    "socket_bytes": 256 << 10,
 }  # fmt: skip
 
 
@@ -92,6 +101,7 @@ class Stage(World):
         self.hosts.append(host)
         self.hand = Hand(host, self.recorder, self.register)
         self._reads = False
+        self._tide_at = ""
         self._started: list[Any] = []
         self._crashes: dict[tuple[NodeId, str], None] = {}
         self.monitor.on_drained = self._drained
@@ -164,6 +174,75 @@ class Stage(World):
     def do_query(self, node: str, *, anew: str = "", later: str = "") -> None:
         self.hand.query(self._machine(node).host, anew=bool(anew))
         self._operation(later)
+
+    # --- clients of tides.py, hostile.py and remakes.py --------------------------------------------------------------
+
+    def do_tide(self, name: str, *kinds: str, later: str = "") -> None:
+        tide = self._tide()
+        host = self._machine(name).host
+        if tide.connection is None or tide.connection.closed or self._tide_at != host:
+            self._tide_at, opened = host, []
+
+            async def connect() -> None:
+                await tide.connect(host)
+                opened.append(True)
+
+            tide.host.spawn(connect)
+            self._until(lambda: opened, OPERATION_S)
+        for kind in kinds:
+            tide.step(kind)
+        connection = tide.connection
+        if not later and connection is not None:
+            self._until(lambda: not connection.unanswered, OPERATION_S)
+
+    def _tide(self) -> Tide:
+        if not self.tides:
+            host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
+            self.hosts.append(host)
+            self.tides.append(Tide("tide", host, self.recorder, self.monitor.report, self._reign_of))
+        return self.tides[0]
+
+    def do_request(
+        self, name: str, code: str, *, expect: str = "", body: str = "", later: str = "", **ext: str
+    ) -> None:
+        answers: list[Answer] = []
+        made: list[RawConnection] = []
+        host = self._machine(name).host
+
+        async def ask() -> None:
+            connection = RawConnection(f"request {code}", self.loop, self.monitor.report)
+            await self.loop.create_connection(lambda: connection, host, BROKER_PORT)
+            made.append(connection)
+            connection.write(connection.frame(int(code), ext, body.encode(), heard=answers.append))
+
+        self.auditor.spawn(ask)
+        if later:
+            return
+        self._until(lambda: answers or (made and made[0].closed), OPERATION_S)
+        if self.monitor.violations:
+            return
+        if not answers:
+            self.monitor.report("answers", f"a request of code {code} has no answer")
+        elif expect and answers[0].code != int(expect):
+            what = f"{answers[0].code} {answers[0].remark[:100]}"
+            self.monitor.report("answers", f"a request of code {code} is answered {what}, {expect} is right")
+
+    def do_attack(self, *episodes: str, seconds: str = "3") -> None:
+        if self.hostile is None:
+            raise ValueError("`nodes` says hostile=1")
+        if episodes:
+            self.hostile.episodes = tuple(getattr(self.hostile, episode) for episode in episodes)
+        self.hostile.start()
+        calm = Calm(self)
+        calm.attack(float(seconds))
+        calm.settle()
+
+    def do_remake(self, seconds: str) -> None:
+        if self.remakes is None:
+            raise ValueError("`nodes` says remakes=1")
+        self.remakes.start()
+        self._started.append(self.remakes)
+        self._pass_time(float(seconds))
 
     def do_answered(self) -> None:
         self._until(lambda: not self.hand.open, OPERATION_S)

@@ -12,8 +12,10 @@ from zlib import crc32
 
 from cluster.node import Node
 from cluster.remoting import server
+from jepsen_like.sim.calm import Calm, Prober
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.faults import Fault, plan
+from jepsen_like.sim.hostile import Hostile
 from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machine import Machine
@@ -24,6 +26,8 @@ from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.remakes import Remakes
+from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
 from raftlog.types import NodeId
@@ -41,7 +45,7 @@ between an append and its ack has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
 
 
-Client = OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue | Vandal
+Client = OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue | Vandal | Hostile | Tide | Remakes
 
 
 class Verdict(NamedTuple):
@@ -81,6 +85,7 @@ class World:
         self.loop = SimLoop(options.event_budget)
         self.network = Network(self.loop, Links(stream(options.seed, "network"), options.latency_s, options.split))
         ids = [NodeId(i) for i in range(1, options.nodes + 1)]
+        self.network.socket_buffer = options.socket_bytes
         self.monitor = Monitor(self.loop, ids, black_box=black_box)
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
@@ -90,7 +95,8 @@ class World:
             self._add_machine(node_id)
         self.recorder = Recorder(self.loop)
         self._add_clients()
-        hosts = [host.process.host for host in self.hosts[:-1]]  # nobody needs to hear the vandal
+        silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # nobody needs to hear them
+        hosts = [host.process.host for host in self.hosts if host not in silent]
         self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts)
         self.operator = Operator(
             options, self.machines, self.monitor, self.nemesis.leader, self._add_machine, self._tasks()
@@ -122,6 +128,10 @@ class World:
         self.auditor = host()
         self.vandal = Vandal(host())
         self.judge = Judge(self)
+        self.hostile = Hostile(host(), report) if options.hostile else None
+        self.prober = Prober(host(), recorder, report) if options.hostile else None
+        self.tides = [Tide(f"tide-{n}", host(), recorder, report, self._reign_of) for n in range(options.tides)]
+        self.remakes = Remakes(host(), recorder, report) if options.remakes else None
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +161,7 @@ class World:
     def _phases(self) -> None:
         for machine in self.machines.values():
             machine.start()
-        for phase in (self._begin, self._faults, self._heal, self._finish):
+        for phase in (self._begin, self._faults, self._heal, self._attack, self._finish):
             phase()
             if self.monitor.violations:
                 return
@@ -180,6 +190,13 @@ class World:
             self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
 
+    def _attack(self) -> None:
+        """Clients alone mean harm now."""
+        if self.hostile is not None:
+            calm = Calm(self)
+            calm.attack()
+            calm.settle()
+
     def _finish(self) -> None:
         """What was stored is judged before the wait for the reader: what is lost never comes to it either."""
         others = [client for client in self._clients() if client is not self.reader]
@@ -197,13 +214,21 @@ class World:
         self._wait(lambda: self.reader.done, FINISH_S, "the consumer does not end")
         if self._wait(self._equal, PROGRESS_S, "replicas do not become equal"):
             self.judge.replicas()
+        if self.hostile is not None and not self.monitor.violations:
+            Calm(self).given_back()
 
     def retried(self) -> list[Foreign]:
         """What foreign clients sent until it was answered."""
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[Client]:
-        return [*self.producers, *self.foreign, self.reader, self.register, self.catalogue, self.vandal]
+        more: list[Hostile | Remakes] = [one for one in (self.hostile, self.remakes) if one is not None]
+        others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
+        return [*self.producers, *self.foreign, *others, *more, *self.tides]
+
+    def pass_time(self, seconds: float) -> None:
+        """For the phases that are not here."""
+        self._pass_time(seconds)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -239,6 +264,14 @@ class World:
     def members(self) -> list[Machine]:
         """Machines whose nodes belong to the group, or will, when all is done."""
         return [machine for machine in self.machines.values() if not machine.retired]
+
+    def _reign_of(self, host: str) -> object:
+        """The term of the node at this address if it leads and takes writes, else None."""
+        for machine in self.machines.values():
+            node = machine.node
+            if machine.host == host and node is not None and hasattr(node, "proposals") and node.proposals.open:
+                return node.raw.term
+        return None
 
     def _writable(self) -> bool:
         return any(m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open

@@ -1,0 +1,188 @@
+"""What must hold while clients alone mean harm: all is healed, nobody fails, and some send what they can.
+
+Nobody leads another term, no node ends, every request is answered once, whoever means no harm is served, and what a
+node keeps for clients stays below a bound and is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.client.errors import Unknown, error_of
+from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, Machine
+from jepsen_like.sim.network import Network
+from jepsen_like.sim.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.recorder import Recorder
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.world import World
+
+ATTACK_S = 3.0
+ANSWERS_S = 20.0
+"""Within which everything that was asked is answered once nobody asks any more."""
+SERVED_S = 10.0
+"""Within which an honest send succeeds while others mean harm."""
+GIVEN_BACK_S = 10.0
+"""Within which what was counted for requests is given back once there are none."""
+WAITING_MAX = 1 << 20
+"""Bytes of answers that one node may keep for clients that do not take them; messages here have at most 500 bytes."""
+PORTS = (BROKER_PORT, NAMESRV_PORT)
+
+
+class Prober:
+    """An honest client at each node: its sends come in two reads, and must be stored all the same."""
+
+    def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
+        self.host, self._recorder, self._report = host, recorder, report
+        self.open = 0
+        self.served = 0
+        self._sent = 0
+
+    def probe(self, nodes: Iterable[str]) -> None:
+        """One message through each node."""
+        for node in nodes:
+            self.open += 1
+            self.host.spawn(partial(self._probe, node))
+
+    async def _probe(self, node: str) -> None:
+        loop, rng = self.host.loop, random.Random(self.host.rng.random())
+        ends_s = loop.now + SERVED_S
+        try:
+            while not await self._sends(node, rng):
+                if loop.now >= ends_s:
+                    self._report("honest", f"no send through {node} succeeds within {SERVED_S:.0f} s")
+                    return
+                await asyncio.sleep(0.3)
+            self.served += 1
+        finally:
+            self.open -= 1
+
+    async def _sends(self, node: str, rng: random.Random) -> bool:
+        connection = RawConnection(f"honest {node}", self.host.loop, self._report)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection, node, BROKER_PORT)
+        except OSError:
+            return False
+        self._sent += 1
+        op = self._recorder.invoke("send", {"id": f"honest-{self._sent}", "topic": TOPIC})
+        answers: list[Answer] = []
+        ext = foreign_send(TOPIC, op.value["id"], rng.randrange(self.host.options.queues))
+        frame = connection.frame(SEND_CODE, ext, body_of(op.value["id"], 300), heard=answers.append)
+        at = rng.randrange(1, len(frame))
+        connection.write(frame[:at])
+        await asyncio.sleep(rng.uniform(0.002, 0.05))
+        connection.write(frame[at:])
+        for _ in range(200):
+            if answers or connection.closed:
+                break
+            await asyncio.sleep(0.02)
+        if connection.closed and not answers:
+            self._report("honest", f"{node} closed the connection of a client whose send came in two reads")
+        connection.transport.close()
+        if not answers:
+            self._recorder.end(op, "info", {**op.value, "error": "no answer"})
+            return False
+        answer = answers[0]
+        if answer.code == 0:
+            place = {"queue_id": int(answer.ext["queueId"]), "queue_offset": int(answer.ext["queueOffset"])}
+            self._recorder.end(op, "ok", {**op.value, **place})
+            return True
+        unknown = isinstance(error_of(answer.code, answer.remark, "send"), Unknown)
+        self._recorder.end(op, "info" if unknown else "fail", {**op.value, "error": answer.remark[:100]})
+        return False
+
+
+class Accounts:
+    """What nodes keep for clients, looked at while a run goes on."""
+
+    def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], report: Report) -> None:
+        self._network, self._machines, self._report = network, machines, report
+        self.most = 0
+
+    def look(self) -> None:
+        """No node keeps too many answers that nobody takes."""
+        waiting: dict[str, int] = {}
+        for endpoint in self._network.endpoints:
+            if endpoint.own[1] in PORTS:
+                waiting[endpoint.own[0]] = waiting.get(endpoint.own[0], 0) + endpoint.get_write_buffer_size()
+        for host, size in waiting.items():
+            self.most = max(self.most, size)
+            if size > WAITING_MAX:
+                self._report("memory", f"{host} keeps {size} bytes of answers that nobody takes, {WAITING_MAX} at most")
+
+    def given_back(self) -> str:
+        """What is still counted although nothing is under way; "" if all is given back."""
+        for machine in self._machines():
+            node = machine.node
+            if node is None:
+                continue
+            counted = {
+                "proposals.bytes_inflight": node.proposals.bytes_inflight,
+                "forwarder.bytes_held": node.forwarder.bytes_held,
+                "connections": sum(one.inflight_bytes for one in node.router.connections),
+            }
+            left = {name: count for name, count in counted.items() if count}
+            if left:
+                return f"node {machine.node_id} counts {left}"
+        return ""
+
+
+class Calm:
+    """The phase itself. Reports to the monitor."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.hostile = world.hostile
+        self.accounts = Accounts(world.network, world.members, world.monitor.report)
+
+    def attack(self, seconds: float = ATTACK_S) -> None:
+        """Everybody who means harm goes on, faster; nobody leads another term, and honest clients are served."""
+        world, hostile, prober = self._world, self.hostile, self._world.prober
+        assert hostile is not None
+        assert prober is not None
+        before = self._reigns()
+        hostile.stopped, hostile.pace_s = False, (0.02, 0.15)
+        end = world.loop.now + seconds
+        while world.loop.now < end and not world.monitor.violations:
+            if not prober.open:
+                prober.probe([machine.host for machine in world.members()])
+            world.pass_time(0.05)
+            self.accounts.look()
+        hostile.stopped = True
+        world.wait_for(lambda: hostile.done and not prober.open, "hostile clients do not end")
+        if not world.monitor.violations and self._reigns() != before:
+            world.monitor.report("calm", f"leader and term were {before} and are {self._reigns()}: a client did that")
+        world.monitor.sometimes["attacked in calm"] += 1
+
+    def _reigns(self) -> tuple[int, int] | None:
+        return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
+
+    def settle(self) -> None:
+        """Everything that was asked is answered, and what was counted for it is given back."""
+        world, hostile = self._world, self.hostile
+        assert hostile is not None
+        end = world.loop.now + ANSWERS_S
+        if world.monitor.violations:
+            return
+        while world.loop.now < end and not world.monitor.violations:
+            if not hostile.overdue(world.loop.now, silent_too=True):
+                break
+            world.pass_time(0.1)
+        for name, asked in hostile.overdue(world.loop.now, silent_too=True)[:1]:
+            what = f"a request of code {asked.code}, asked at {asked.at_s:.3f} s on {name}"
+            world.monitor.report("answers", f"{what}, has no answer {ANSWERS_S:.0f} s after all is healed")
+
+    def given_back(self) -> None:
+        """When nobody asks for anything any more."""
+        assert self.hostile is not None
+        self.hostile.leave()
+        world, end = self._world, self._world.loop.now + GIVEN_BACK_S
+        while (left := self.accounts.given_back()) and world.loop.now < end and not world.monitor.violations:
+            world.pass_time(0.1)
+        if left:
+            world.monitor.report("memory", f"{left} although nothing is under way")

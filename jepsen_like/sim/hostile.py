@@ -1,0 +1,169 @@
+"""Clients that mean harm and speak the protocol: odd requests, halves of frames, pulls that nobody reads.
+
+While faults go on they are only watched: no node ends by what they send, no request is answered twice. When all is
+healed they go on for a while (`sim/calm.py`), and then everything they asked must be answered, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from cluster.remoting.codes import RequestCode
+from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, foreign_send
+from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT
+from jepsen_like.sim.odd import OWN_TOPICS, draw_odd
+from jepsen_like.sim.raw_client import Asked, RawConnection, Report
+
+HALVES = (4, 16)
+"""So many connections hold half a frame at a time."""
+HALF_BYTES = (200, 2900)
+PULLS = (20, 120)
+"""So many pulls at once on one connection."""
+GROUPS = (5, 40)
+"""So many groups in one heartbeat."""
+DONE_S = 4.0
+"""So long an episode leaves its connection open for the answers."""
+
+
+class Hostile:
+    """`stopped` ends it. Every connection that was made is kept until it is closed: what is unanswered must be."""
+
+    def __init__(self, host: ClientHost, report: Report) -> None:
+        self.host, self._report = host, report
+        self.rng = host.rng
+        self.stopped = False
+        self.pace_s = (0.2, 1.2)
+        """Between two episodes."""
+        self.connections: list[RawConnection] = []
+        self._busy = 0
+        self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
+            self.odd, self.odd, self.odd, self.halves, self.pulls, self.twice, self.crowd,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Begins."""
+        self.host.spawn(self._work)
+
+    async def _work(self) -> None:
+        while not self.stopped:
+            await asyncio.sleep(self.rng.uniform(*self.pace_s))
+            self.begin(self.rng.choice(self.episodes), self.rng.choice(self.host.nodes))
+
+    def begin(self, episode: Callable[[str], Awaitable[None]], node: str) -> None:
+        """Begins an episode against a node; it ends by itself."""
+        self._busy += 1
+
+        async def run() -> None:
+            try:
+                await episode(node)
+            except OSError:
+                pass
+            finally:
+                self._busy -= 1
+
+        self.host.spawn(run)
+
+    @property
+    def done(self) -> bool:
+        """True if nothing is under way."""
+        return not self._busy
+
+    def overdue(self, before_s: float, *, silent_too: bool) -> list[tuple[str, Asked]]:
+        """What was asked before then and has no answer, by connection."""
+        self.connections = [one for one in self.connections if not one.closed]
+        return [(one.name, asked) for one in self.connections for asked in one.overdue(before_s, silent_too=silent_too)]
+
+    def leave(self) -> None:
+        """Closes whatever is open."""
+        for one in self.connections:
+            self.host.process.run(one.transport.abort)
+
+    async def open(self, node: str, port: int | None = None) -> RawConnection:
+        """A new connection. Raises OSError."""
+        port = self.rng.choice((BROKER_PORT, BROKER_PORT, NAMESRV_PORT)) if port is None else port
+        made = RawConnection(f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report)
+        await asyncio.get_running_loop().create_connection(lambda: made, node, port)
+        self.connections.append(made)
+        return made
+
+    # --- episodes ----------------------------------------------------------------------------------------------------
+
+    async def odd(self, node: str) -> None:
+        """Odd requests, some at once, some oneway, in either form of header."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node)
+        for _ in range(rng.randint(3, 20)):
+            request = draw_odd(rng)
+            connection.write(
+                connection.frame(
+                    request.code, request.ext, request.body, oneway=rng.random() < 0.15, silent=request.silent,
+                    binary=rng.random() < 0.2,
+                )
+            )  # fmt: skip
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.uniform(0.0, 0.2))
+        await self._wait(connection)
+
+    async def halves(self, node: str) -> None:
+        """Frames that begin and do not go on; they stay until the end, or until the node has had enough."""
+        for _ in range(self.rng.randint(*HALVES)):
+            connection = await self.open(node)
+            size = self.rng.randint(*HALF_BYTES)
+            connection.write((size + 100).to_bytes(4, "big") + (40).to_bytes(4, "big") + bytes(size))
+        await asyncio.sleep(1.0)
+
+    async def pulls(self, node: str) -> None:
+        """The same messages a hundred times, taken slowly or not at all for a while."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node, BROKER_PORT)
+        slow_s = rng.choice((0.0, 0.5, 3.0))
+        if slow_s:
+            connection.transport.pause_reading()
+        ext = {
+            "consumerGroup": "odd-pull", "topic": TOPIC, "queueId": "0", "queueOffset": "0", "maxMsgNums": "1024",
+            "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+            "expressionType": "TAG",
+        }  # fmt: skip
+        for _ in range(rng.randint(*PULLS)):
+            connection.write(connection.frame(RequestCode.PULL_MESSAGE, ext))
+        await asyncio.sleep(slow_s)
+        if slow_s and not connection.closed:
+            connection.transport.resume_reading()
+        await self._wait(connection)
+
+    async def twice(self, node: str) -> None:
+        """The same send under the same identity, again before the first is answered."""
+        connection = await self.open(node, BROKER_PORT)
+        pid, ext = self.rng.randbytes(16).hex(), foreign_send(self.rng.choice(OWN_TOPICS), "twice", 0)
+        for sequence in range(1, self.rng.randint(2, 5)):
+            named = {**ext, "raftmqPid": pid, "raftmqSeq": str(sequence), "raftmqLow": "1"}
+            for _ in range(self.rng.randint(2, 3)):
+                connection.write(connection.frame(SEND_CODE, named, b"twice"))
+                if self.rng.random() < 0.3:
+                    await asyncio.sleep(0.001)
+        await self._wait(connection)
+
+    async def crowd(self, node: str) -> None:
+        """A heartbeat of many groups that nobody has heard of."""
+        connection = await self.open(node, BROKER_PORT)
+        first = self.rng.randrange(1 << 20)
+        names = [f"crowd-{first + n}" for n in range(self.rng.randint(*GROUPS))]
+        groups = ",".join(f'{{"groupName":"{name}","subscriptionDataSet":[]}}' for name in names)
+        connection.write(
+            connection.frame(
+                RequestCode.HEART_BEAT, {}, f'{{"clientID":"crowd","consumerDataSet":[{groups}]}}'.encode()
+            )
+        )
+        await self._wait(connection)
+
+    async def _wait(self, connection: RawConnection) -> None:
+        """Closes it once everything is answered; what is not by then stays open, and is looked at in the end."""
+        for _ in range(20):
+            await asyncio.sleep(DONE_S / 20)
+            if connection.closed:
+                return
+            if not connection.unanswered and self.rng.random() < 0.7:
+                connection.transport.close()
+                return

@@ -1,0 +1,91 @@
+"""Clients that mix kinds of commits, that change topics, and that mean harm: what they break is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.effects import Effects
+from cluster.pending import TopicBarriers
+from cluster.remoting import pull
+from jepsen_like.sim.odd import CODES, draw_odd
+from jepsen_like.sim.options import Options, draw, stream
+from jepsen_like.sim.stage import play
+from statemachine.commands import DELETE_GROUP
+
+TIDE = """
+nodes 3
+lead 1
+tide 1 make
+tide 1 commit query
+{}
+wait 0.3
+tide 1 query
+settle
+"""
+
+
+def found(script: str) -> list[tuple[str, str]]:
+    return [(violation.checker, violation.what) for violation in play(script).violations]
+
+
+@pytest.mark.parametrize("steps", ["tide 1 oneway commit query", "tide 1 oneway pull delete\ntide 1 make query"])
+def test_offsets_move_in_the_order_of_their_connection(steps: str) -> None:
+    assert found(TIDE.format(steps)) == []
+
+
+def test_an_answered_commit_that_a_oneway_of_before_overtakes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Effects, "take_before", lambda effects, command: [])
+    ((checker, what), *_) = found(TIDE.format("tide 1 oneway commit query"))
+    assert checker == "order"
+    assert "although" in what
+
+
+def test_offsets_that_outlive_their_group_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Effects.take_before
+    monkeypatch.setattr(
+        Effects, "take_before", lambda effects, command: [] if command[0] == DELETE_GROUP else kept(effects, command)
+    )
+    assert found(TIDE.format("tide 1 oneway delete make"))[0][0] == "order"
+
+
+def test_topics_come_and_go_while_messages_flow() -> None:
+    assert found("nodes 3 remakes=1\nlead 1\nremake 4\nsettle\n") == []
+
+
+def test_messages_for_what_a_topic_was_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicBarriers, "raise_for", lambda barriers, commands: [])
+    assert found("nodes 3 remakes=1\nlead 1\nremake 4\nsettle\n")[0][0] in ("topics", "node", "digest")
+
+
+def test_a_topic_that_takes_nothing_and_is_told_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.remoting.send.PERM_WRITE", 4)
+    assert found("nodes 3 remakes=1\nlead 1\nremake 4\nsettle\n")[0][0] == "topics"
+
+
+def test_a_request_has_the_answer_that_the_script_expects() -> None:
+    script = "nodes 3\nlead 1\nrequest 1 17 topic=made readQueueNums=0 writeQueueNums=1 perm=6 expect={}\nsettle\n"
+    assert found(script.format(29)) == []
+    assert found(script.format(0))[0][0] == "answers"
+
+
+def test_a_pull_that_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull.Pulls, "_answer", lambda pulls, asked: True)
+    script = "nodes 3\nlead 1\nsend 1\nrequest 1 11 consumerGroup=g topic=orders queueId=0 queueOffset=0 maxMsgNums=1 "
+    fields = "sysFlag=4 subscription=* subVersion=0\nsettle\n"
+    assert found(script + fields)[0][0] == "answers"
+
+
+def test_odd_requests_are_of_every_code_and_those_of_a_seed_are_the_same() -> None:
+    first = [draw_odd(stream(7, "odd"), code) for code in CODES]
+    assert first == [draw_odd(stream(7, "odd"), code) for code in CODES]
+    assert {request.code for request in first} == {int(code) for code in CODES}
+
+
+def test_half_of_the_seeds_have_none_of_these_clients() -> None:
+    drawn = [draw(seed) for seed in range(200)]
+    plain = [options for options in drawn if not _extra(options)]
+    assert 70 < len(plain) < 130
+
+
+def _extra(options: Options) -> bool:
+    return bool(options.hostile or options.tides or options.remakes or any(options.later))
