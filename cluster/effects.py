@@ -6,7 +6,14 @@ every command that is still to be proposed.
 
 from __future__ import annotations
 
+import logging
+
 from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, END_SESSIONS, Command, pack
+
+logger = logging.getLogger(__name__)
+
+TAKEN_MAX = 10_000
+"""Of each kind, that one entry carries: well below a frame."""
 
 
 class Effects:
@@ -62,16 +69,28 @@ class Effects:
         return bool(self) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:
-        """All of them, packed; b"" if there are none."""
+        """The oldest of them, packed; b"" if there are none. What cannot be packed is lost, which costs nobody else."""
         commands: list[Command] = []
-        self._taken = (self._offsets, self._ended_sessions)
-        self._offsets, self._ended_sessions = {}, []
+        self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
+        self._ended_sessions = self._ended_sessions[TAKEN_MAX:]
         offsets, ended_sessions = self._taken
         if offsets:
             commands.append([COMMIT_OFFSETS, [[*name, offset] for name, offset in offsets.items()]])
         if ended_sessions:
             commands.append([END_SESSIONS, ended_sessions])
-        return pack(commands) if commands else b""
+        try:
+            return pack(commands) if commands else b""
+        except (ValueError, OverflowError, TypeError):
+            logger.exception("offsets and ended sessions were not committed: they cannot be encoded")
+            self._taken = ({}, [])
+            return b""
+
+    def _take_offsets(self) -> dict[tuple[str, int, int], int]:
+        taken, self._offsets = self._offsets, {}
+        if len(taken) > TAKEN_MAX:
+            rows = list(taken.items())
+            taken, self._offsets = dict(rows[:TAKEN_MAX]), dict(rows[TAKEN_MAX:])
+        return taken
 
     def put_back(self) -> None:
         """What was taken last was not proposed after all; what came since goes before it."""

@@ -170,9 +170,14 @@ def build(
 ) -> Built:  # fmt: skip
     """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
 
-    `index`: whether the message index is to hold their keys.
+    `index`: whether the message index is to hold their keys. If it raises, the cursors are where they were.
     """
-    return _Builder(entry_position, store_ms, store_host, index).run(sends, effects)
+    builder = _Builder(entry_position, store_ms, store_host, index)
+    try:
+        return builder.run(sends, effects)
+    except BaseException:
+        builder.rewind()
+        raise
 
 
 class _Builder:
@@ -220,6 +225,12 @@ class _Builder:
         payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, records)
         touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
+
+    def rewind(self) -> None:
+        """Takes back what a run that failed has done to the cursors."""
+        for cursor, _ in self.touched:
+            cursor.next_offset = cursor.base
+            cursor.items = []
 
     def _add(
         self, send: Send, cursor: QueueCursor, flag: int, body: bytes, properties: bytes, tag_hash: int

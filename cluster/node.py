@@ -25,6 +25,7 @@ from cluster.config import Config, split_address
 from cluster.consistency.scrub import Scrubber
 from cluster.consistency.service import Consistency
 from cluster.consistency.suspect import give_up
+from cluster.contained import contain
 from cluster.environment import Environment
 from cluster.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.failpoints import FailpointSet
@@ -205,8 +206,7 @@ class Node:
         config = self.config
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(self._own_address()))
-        retries = RetryMemory()
-        self._retries = retries
+        self._retries = retries = RetryMemory()
         replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation, self.metrics)
         self.proposals = Proposals(
             config, self.state, self._clock, store_host=store_host, wake=self.driver.wake, replies=replies,
@@ -297,7 +297,7 @@ class Node:
         grown = applied.run.grown
         if grown:
             for callback in self._on_applied:
-                callback(grown)
+                contain("waking those who wait for messages", callback, grown)
         if self.parts.directory.log.needs_next():
             self._prepare.submit(True)
 

@@ -144,6 +144,12 @@ class OffsetOrder:
         for call in calls:
             self._leaving.lower_for(call.commands)
 
+    def refused(self, calls: Iterable[PendingCommands]) -> None:
+        """The calls were queued, and no entry can hold them."""
+        for call in calls:
+            self._queued -= moves_offsets(call.commands)
+            self._leaving.lower_for(call.commands)
+
     def close(self) -> None:
         """Leadership is over: what was not proposed is lost, as its senders were promised nothing."""
         self._queued = 0

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
+from zlib import crc32
 
 from cluster.message_batch import Built, Send
 from cluster.services import ProposeResult
 from raftlog.types import EntryId
-from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command
+from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command, pack_bare
 
 logger = logging.getLogger(__name__)
 
 Done = Callable[[ProposeResult], None]
+
+COMMANDS_BYTES_MAX = 4 << 20
+"""What one caller's commands may take when they are encoded: a fraction of the longest frame, and more than any honest
+request needs."""
+
+
+class UnacceptableError(ValueError):
+    """No entry can hold what was asked for."""
+
+
+def encode(commands: list[Command]) -> bytes:
+    """The commands as they will stand in an entry. Raises UnacceptableError if none can hold them."""
+    try:
+        packed = pack_bare(commands)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise UnacceptableError(f"the request cannot be made an entry of the log: {error}") from None
+    if len(packed) > COMMANDS_BYTES_MAX:
+        raise UnacceptableError(f"the request takes {len(packed)} bytes in the log, {COMMANDS_BYTES_MAX} are allowed")
+    return packed
 
 
 class SendReplies(Protocol):
@@ -28,6 +48,9 @@ class SendReplies(Protocol):
     def refused(self, send: Send, remark: str) -> None:
         """Never proposed, or proved lost."""
 
+    def unbuildable(self, send: Send, remark: str) -> None:
+        """Never proposed: no entry could be made of it. A defect of this node, which the request ran into."""
+
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed, undecided at the deadline."""
 
@@ -35,10 +58,12 @@ class SendReplies(Protocol):
 class PendingCommands:
     """One caller's commands; several callers may share a COMMAND entry."""
 
-    __slots__ = ("_done", "commands", "deadline_ms")
+    __slots__ = ("_done", "commands", "deadline_ms", "packed")
 
-    def __init__(self, commands: list[Command], done: Done, deadline_ms: int) -> None:
+    def __init__(self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int) -> None:
+        """`packed`: what `encode` made of the commands; that is what is proposed."""
         self.commands = commands
+        self.packed = packed
         self.deadline_ms = deadline_ms
         self._done = done
 
@@ -48,6 +73,16 @@ class PendingCommands:
             self._done(result)
         except Exception:
             logger.exception("a waiter for %s failed", [command[0] for command in self.commands])
+
+
+def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
+    """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet."""
+    bytes_left = bytes_max
+    for at, call in enumerate(calls):
+        bytes_left -= len(call.packed)
+        if bytes_left < 0:
+            return calls[: max(1, at)]
+    return list(calls)
 
 
 class PendingEntry:
@@ -69,6 +104,40 @@ class PendingEntry:
         """Positions in `sends` that were told UNKNOWN and must not be answered a second time."""
 
 
+def find_send(
+    entries: Iterable[PendingEntry], queued: Iterable[Send], producer_id: bytes, sequence: int
+) -> tuple[PendingEntry, int] | Send | None:
+    """The send with this identity: its entry and the position there, or itself if it is still queued."""
+    for entry in entries:
+        for at, send in enumerate(entry.sends):
+            if send.sequence == sequence and send.producer_id == producer_id:
+                return entry, at
+    return next((send for send in queued if send.sequence == sequence and send.producer_id == producer_id), None)
+
+
+class StrictNames:
+    """Sends to topics with dedup=strict whose outcome is open: topic, UNIQ_KEY, CRC of the body tell them apart."""
+
+    def __init__(self) -> None:
+        self._names: set[tuple[int, str, int]] = set()
+
+    def __contains__(self, send: Send) -> bool:
+        return _strict_name(send) in self._names
+
+    def add(self, send: Send) -> None:
+        """It is queued."""
+        self._names.add(_strict_name(send))
+
+    def decided(self, sends: list[Send]) -> None:
+        """They are stored, or will never be."""
+        if self._names:
+            self._names.difference_update([_strict_name(send) for send in sends if send.slot.dedup == "strict"])
+
+
+def _strict_name(send: Send) -> tuple[int, str, int]:
+    return send.slot.topic_id, send.unique_key, crc32(send.body)
+
+
 class TopicBarriers:
     """Topics with a change that is proposed and not applied: their sends wait behind it."""
 
@@ -88,9 +157,9 @@ class TopicBarriers:
             self._count[name] = self._count.get(name, 0) + 1
         return names
 
-    def lower_for(self, waiter: PendingEntry) -> None:
-        """The entry was applied, or is lost."""
-        for call in waiter.calls:
+    def lower_for(self, calls: Iterable[PendingCommands]) -> None:
+        """They were applied, are lost, or were not proposed after all."""
+        for call in calls:
             for command in call.commands:
                 if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
                     name = _topic_of(command)

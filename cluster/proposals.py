@@ -7,32 +7,48 @@ every send of it is answered.
 Waiters are settled by (term, index), never by index alone: an entry of another term applied at the index proves that
 ours is lost (FAIL, code 14: safe to send again). Undecided at the deadline is UNKNOWN: the client is told so, the
 waiter stays until the log decides, and a re-sent request finds it here.
+
+What goes wrong while an entry is made costs those whose entry it is, and nothing else: nothing has happened before
+`RawNode.propose` returned, so cursors, barriers and queues go back to where they were, and the requests are answered.
+What the core itself raises is another matter: then its state is in doubt, and the driver stops the node.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from cluster.apply_lane import Applied
 from cluster.clock import Clock
-from cluster.message_batch import QueueCursor, Send, TopicSlot, build, message_size
+from cluster.contained import report_contained
+from cluster.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.modes.early import EarlyAnswers
 from cluster.modes.ledger import Ledger
 from cluster.modes.levels import ATTRIBUTE, EARLY, NAMES
 from cluster.offset_order import OffsetOrder
-from cluster.pending import Done, PendingCommands, PendingEntry, SendReplies, TopicBarriers
+from cluster.pending import (
+    Done,
+    PendingCommands,
+    PendingEntry,
+    SendReplies,
+    StrictNames,
+    TopicBarriers,
+    UnacceptableError,
+    cut_calls,
+    encode,
+    find_send,
+)
+from cluster.proposal_metrics import ProposalMetrics
+from cluster.send_queue import SendQueue
 from cluster.services import Outcome, ProposeResult
 from cluster.twins import Twins
 from raftlog.core.raw_node import RawNode
-from raftlog.errors import NotLeaderError, ProposalDroppedError
+from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import Command, CommandResult, pack
+from statemachine.commands import Command, CommandResult, join
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -44,10 +60,6 @@ logger = logging.getLogger(__name__)
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
 """Queued bytes that are worth a batch of their own beside the two that are always allowed."""
-
-def strict_name(send: Send) -> tuple[int, str, int]:
-    """By what dedup=strict tells messages apart: topic, UNIQ_KEY, CRC of the body."""
-    return send.slot.topic_id, send.unique_key, crc32(send.body)
 
 
 class Proposals:
@@ -80,10 +92,8 @@ class Proposals:
         self._wake = wake
         self._replies = replies
         self._on_unproposed = on_unproposed
-        self._metrics = metrics
-        self._sends: deque[Send] = deque()
-        self._queued_bytes = 0
-        """Of `_sends`."""
+        self._metrics = ProposalMetrics(metrics, clock, state)
+        self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, state, self.submit_commands, lambda: self.now_ms)
@@ -92,7 +102,7 @@ class Proposals:
         self._twins = Twins(self.early, self._give_back)
         self._acks = 0
         """Not 0 once a send asked for another level than the default one."""
-        self._strict: set[tuple[int, str, int]] = set()
+        self._strict = StrictNames()
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers = TopicBarriers()
@@ -108,6 +118,8 @@ class Proposals:
         """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
         self.refusing = ""
         """Why no send may enter now (the disk is full); "" if they may."""
+        self.on_contained: Callable[[str, Exception], object] = report_contained
+        """Called with what was attempted, and what one request made fail that should have been refused before."""
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
 
@@ -115,7 +127,7 @@ class Proposals:
 
     @property
     def open(self) -> bool:
-        """True if this node leads and has applied its term's no-op: its counters are exact, writes may enter."""
+        """This node leads and has applied its term's no-op: its counters are exact, writes may enter."""
         return self._open_term != 0
 
     @property
@@ -150,25 +162,40 @@ class Proposals:
     def submit_send(self, send: Send) -> None:
         """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
         self._sends.append(send)
-        self._queued_bytes += send.size
         self._acks |= send.ack
         if send.slot.dedup == "strict":
-            self._strict.add(strict_name(send))
+            self._strict.add(send)
         self._wake()
 
     def submit_commands(self, commands: list[Command], done: Done) -> None:
-        """Queues commands for one COMMAND entry."""
+        """Queues commands for one COMMAND entry; encodes and measures them, so that who asks hears what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
+            return
+        try:
+            packed = encode(commands)
+        except UnacceptableError as error:
+            done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
             return
         for name in self._barriers.raise_for(commands):
             self._slots.pop(name, None)
         before = self.offsets.queued(commands)
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         if before:
-            self._calls.append(PendingCommands(before, lambda _: None, deadline_ms))
-        self._calls.append(PendingCommands(commands, done, deadline_ms))
+            self._queue_before(before, deadline_ms)
+        self._calls.append(PendingCommands(commands, packed, done, deadline_ms))
         self._wake()
+
+    def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
+        """Offsets that gathered here, and for which nobody waits."""
+        call = PendingCommands(commands, b"", lambda _: None, deadline_ms)
+        try:
+            call.packed = encode(commands)
+        except UnacceptableError as error:
+            self.on_contained("committing offsets", error)
+            self.offsets.refused([call])
+            return
+        self._calls.append(call)
 
     def end_session(self, producer_id: bytes) -> None:
         """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
@@ -177,18 +204,11 @@ class Proposals:
 
     def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
         """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
-        for entry in self._pending.values():
-            for at, send in enumerate(entry.sends):
-                if send.sequence == sequence and send.producer_id == producer_id:
-                    return entry, at
-        for send in self._sends:
-            if send.sequence == sequence and send.producer_id == producer_id:
-                return send
-        return None
+        return find_send(self._pending.values(), self._sends, producer_id, sequence)
 
     def strict_inflight(self, send: Send) -> bool:
         """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
-        return strict_name(send) in self._strict
+        return send in self._strict
 
     def attach(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
         """A re-sent request shares the fate of its first arrival. It takes its place if the first needs no answer any
@@ -214,8 +234,7 @@ class Proposals:
             self._twins.add(send)
             return
         self._give_way(old)
-        self._sends[self._sends.index(old)] = send
-        self._queued_bytes += send.size - old.size
+        self._sends.replace(old, send)
         self.bytes_inflight -= old.size
 
     def _give_back(self, size: int) -> None:
@@ -312,12 +331,10 @@ class Proposals:
         for call in calls:
             call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
         self.offsets.close()
-        sends = list(self._sends)
+        sends = self._sends.take_all()
         sends += [twin for _, twin in self._twins.take(sends)]
-        self._sends.clear()
-        self._queued_bytes = 0
         self.bytes_inflight -= sum([send.size for send in sends])
-        self._strict_decided(sends)
+        self._strict.decided(sends)
         if sends:
             self._on_unproposed(sends)
 
@@ -328,11 +345,9 @@ class Proposals:
         for entry in self._pending.values():
             if entry.deadline_ms <= now and not entry.answered:
                 self._give_up(entry)
-        while self._sends and self._sends[0].received_ms + self._deadline_ms <= now:
-            send = self._sends.popleft()
-            self._queued_bytes -= send.size
+        for send in self._sends.take_older(now - self._deadline_ms):
             self.bytes_inflight -= send.size
-            self._strict_decided([send])
+            self._strict.decided([send])
             self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
         if self._effects.due(now):
             self._wake()
@@ -348,16 +363,20 @@ class Proposals:
         return cursor
 
     def _propose_commands(self, raw: RawNode) -> None:
-        calls = self._cut_calls()
-        entry = raw.propose(
-            EntryType.COMMAND, pack([command for call in calls for command in call.commands]), raw.log_time_ms()
-        )
+        calls = cut_calls(self._calls, self._limits.batch_bytes_max)
+        payload = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
+        try:
+            entry = raw.propose(EntryType.COMMAND, payload, raw.log_time_ms())
+        except FrameError as error:
+            del self._calls[: len(calls)]
+            self._unbuildable_calls(calls, error)
+            return
         del self._calls[: len(calls)]
         pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
         pending.calls = calls
         self._pending[entry.index] = pending
         self.offsets.proposed(entry.index, calls)
-        self._note_proposed(pending, 0, len(entry.payload))
+        self._metrics.proposed(pending, 0, len(entry.payload))
 
     def _window_open(self) -> bool:
         """Two batches overlap disk and network. More are worth their cost only when each is large: an entry costs as
@@ -365,45 +384,45 @@ class Proposals:
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
-        if inflight < SMALL_BATCHES_INFLIGHT or self._queued_bytes >= LARGE_BATCH_BYTES:
+        if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
             return True
-        return self._sends[0].ack in EARLY  # it is to be answered soon, not cheaply
+        return self._sends.first.ack in EARLY  # it is to be answered soon, not cheaply
 
     def _propose_effects(self, raw: RawNode) -> None:
+        effects = self._effects.take()
+        if not effects:
+            return
         try:
-            entry = raw.propose(EntryType.COMMAND, self._effects.take(), raw.log_time_ms())
+            entry = raw.propose(EntryType.COMMAND, effects, raw.log_time_ms())
         except (NotLeaderError, ProposalDroppedError):
             self._effects.put_back()
             raise
         self.offsets.carried(entry.index)
 
-    def _cut_calls(self) -> list[PendingCommands]:
-        """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet."""
-        bytes_left = self._limits.batch_bytes_max
-        for at, call in enumerate(self._calls):
-            bytes_left -= len(pack(call.commands))
-            if bytes_left < 0:
-                return self._calls[: max(1, at)]
-        return list(self._calls)
-
     def _propose_sends(self, raw: RawNode) -> None:
-        sends = self._cut_batch()
+        sends = self._sends.cut()
         # Not ahead of commands that wait: one of them may be older than an offset that gathered since.
         effects = self._effects.take() if self._effects and not self._calls else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
-        built = build(
-            sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host,
-            effects=effects, index=self._index,
-        )  # fmt: skip
+        built: Built | None = None
         try:
+            built = build(
+                sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host,
+                effects=effects, index=self._index,
+            )  # fmt: skip
             entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
-        except (NotLeaderError, ProposalDroppedError):
-            built.rewind()
+        except Exception as error:
+            if built is not None:
+                built.rewind()
+                if not isinstance(error, (NotLeaderError, ProposalDroppedError, FrameError)):
+                    raise  # the core's: nobody knows what it has done
             if effects:
                 self._effects.put_back()
-            self._sends.extendleft(reversed(sends))
-            self._queued_bytes += sum([send.size for send in sends])
-            raise
+            if isinstance(error, (NotLeaderError, ProposalDroppedError)):
+                self._sends.put_back(sends)
+                raise
+            self._unbuildable_sends(sends, error)
+            return
         if effects:
             self.offsets.carried(entry.index)
         pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
@@ -411,57 +430,42 @@ class Proposals:
         pending.built = built
         pending.bytes = sum([send.size for send in sends])
         self._pending[entry.index] = pending
-        self._note_proposed(pending, built.message_count, len(built.payload))
+        self._metrics.proposed(pending, built.message_count, len(built.payload))
         if self._acks:
             self.early.proposed(pending, raw)
 
-    def _cut_batch(self) -> list[Send]:
-        """All that has gathered, up to the batch limits; a large send goes alone."""
-        queue = self._sends
-        bytes_left = self._limits.batch_bytes_max
-        count_left = self._limits.batch_messages_max
-        sends: list[Send] = []
-        while queue and count_left > 0:
-            send = queue[0]
-            bytes_left -= message_size(send) if not send.batch else send.size
-            if bytes_left < 0 and sends:
-                break
-            sends.append(queue.popleft())
-            self._queued_bytes -= send.size
-            count_left -= len(send.batch) or 1
-        return sends
-
-    def _note_proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
-        if self._metrics is not None:
-            pending.proposed_s = self._clock.monotonic_s()
-            self._metrics.proposed(messages, size_bytes)
-
-    def _note_settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
-        metrics = self._metrics
-        if metrics is None:
+    def _unbuildable_sends(self, sends: list[Send], error: Exception) -> None:
+        """Nothing was proposed. One of several is to blame: each gets an entry of its own, and one pays."""
+        if len(sends) > 1:
+            self._sends.put_back(sends, alone=True)
             return
-        waiting = len(waiter.sends) + len(waiter.calls)
-        metrics.settled(outcome, waiting, self._clock.monotonic_s() - waiter.proposed_s)
-        if outcome is Outcome.OK and waiter.built is not None:
-            names = self._state.topics_by_id
-            for cursor, _, count, size in waiter.built.touched:
-                topic = names.get(cursor.topic_id)
-                if topic is not None:
-                    metrics.messages_in(topic.name, count, size)
+        self.on_contained("building an entry of a send", error)
+        send = sends[0]
+        self.bytes_inflight -= send.size
+        self._strict.decided(sends)
+        remark = f"no entry could be made of this message: {error}; nothing was stored"
+        self._twins.tell([send], self._replies.unbuildable, remark)
+
+    def _unbuildable_calls(self, calls: list[PendingCommands], error: Exception) -> None:
+        self.on_contained("building an entry of commands", error)
+        self._barriers.lower_for(calls)
+        self.offsets.refused(calls)
+        for call in calls:
+            call.tell(ProposeResult(Outcome.FAIL, [], None, f"nothing was written: {error}", unacceptable=True))
 
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
-        self._barriers.lower_for(waiter)
+        self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
-        self._note_settled(waiter, Outcome.OK)
+        self._metrics.settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
-            self._strict_decided(waiter.sends)
+            self._strict.decided(waiter.sends)
             if self._acks:
                 self.early.settled(waiter, self.now_ms)
             try:
                 self._replies.stored(waiter.sends, waiter.built, waiter.muted)
-            except Exception:
-                logger.exception("answering the sends of entry %s failed; their clients will time out", waiter.id)
+            except Exception as error:  # noqa: BLE001 - it is stored; whoever hears nothing asks again
+                self.on_contained(f"answering the sends of entry {waiter.id}", error)
             self._twins.stored(waiter.sends, waiter.built)
         at = 0
         for call in waiter.calls:
@@ -473,11 +477,11 @@ class Proposals:
     def _lost(self, waiter: PendingEntry) -> None:
         """Another leader's entry stands at our index: ours will never be applied."""
         self.early.lost(waiter)
-        self._barriers.lower_for(waiter)
+        self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
-        self._note_settled(waiter, Outcome.FAIL)
+        self._metrics.settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes
-        self._strict_decided(waiter.sends)
+        self._strict.decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
         self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)
         for call in waiter.calls:
@@ -486,14 +490,10 @@ class Proposals:
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
-        self._note_settled(entry, Outcome.UNKNOWN)
+        self._metrics.settled(entry, Outcome.UNKNOWN)
         term, index = entry.id
         remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
         self._twins.tell(entry.sends, self._replies.unknown, remark, entry.muted)
         entry.muted.update(range(len(entry.sends)))
         for call in entry.calls:
             call.tell(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
-
-    def _strict_decided(self, sends: list[Send]) -> None:
-        if self._strict:
-            self._strict.difference_update([strict_name(send) for send in sends if send.slot.dedup == "strict"])

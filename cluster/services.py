@@ -34,6 +34,8 @@ class ProposeResult(NamedTuple):
     results: list[Any]
     entry_id: EntryId | None
     remark: str
+    unacceptable: bool = False
+    """With FAIL: no entry can hold it (too large, or it cannot be encoded), here or elsewhere, now or later."""
 
 
 class Connection(Protocol):
@@ -96,7 +98,10 @@ class Services(Protocol):
         """Who leads as far as this node knows; 0 if nobody."""
 
     def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
-        """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when applied or undecided."""
+        """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when applied or undecided.
+
+        The commands are encoded and measured before this returns: what no entry can hold is FAIL at once.
+        """
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         """One ReadIndex round shared by all who ask in a turn. True: applied state now answers linearizably."""

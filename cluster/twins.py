@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from cluster.contained import contain
+
 if TYPE_CHECKING:
     from cluster.message_batch import Built, Send
     from cluster.modes.early import EarlyAnswers
@@ -47,13 +49,14 @@ class Twins:
     def tell(
         self, sends: list[Send], tell: Callable[[Send, str], None], remark: str, muted: Collection[int] = ()
     ) -> None:
-        """Tells `remark` to the sends, but for those at the `muted` positions, and to all their twins."""
+        """Tells `remark` to the sends, but for those at the `muted` positions, and to all their twins. One that cannot
+        be told does not keep it from the others."""
         for at, send in enumerate(sends):
             if at not in muted:
-                tell(send, remark)
+                contain("answering a send", tell, send, remark)
         for _, twin in self.take(sends):
             self._give_back(twin.size)
-            tell(twin, remark)
+            contain("answering a send", tell, twin, remark)
 
     def of(self, path: ReplyPath) -> list[Send]:
         """Those that came through `path`."""

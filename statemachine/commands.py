@@ -17,6 +17,7 @@ result, and only commands that a client sent may be answered with an error; none
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -111,9 +112,28 @@ def checked_fields(config: Any, known: frozenset[str]) -> dict[str, Any]:
 
 
 def pack(commands: list[Command]) -> bytes:
-    """The payload of a COMMAND entry, or the effects section of a MESSAGES entry."""
+    """The payload of a COMMAND entry, or the effects section of a MESSAGES entry.
+
+    Raises ValueError, OverflowError or TypeError for what msgpack has no form for: whole numbers beyond 64 bits, text
+    that is no Unicode, too many levels.
+    """
     packed: bytes = msgpack.packb(commands, use_bin_type=True)
     return packed
+
+
+def pack_bare(commands: list[Command]) -> bytes:
+    """The commands one after the other, without what says how many: a part for `join`. Raises as `pack` does."""
+    return pack(commands)[len(_array_header(len(commands))) :]
+
+
+def join(count: int, parts: Iterable[bytes]) -> bytes:
+    """What `pack` makes of all commands of the parts together, `count` of them, without packing any again."""
+    return b"".join((_array_header(count), *parts))
+
+
+def _array_header(count: int) -> bytes:
+    header: bytes = msgpack.Packer().pack_array_header(count)
+    return header
 
 
 def unpack(data: bytes) -> list[Command]:

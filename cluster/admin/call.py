@@ -68,6 +68,8 @@ async def propose(port: AdminPort, command: Command) -> tuple[EntryId, CommandRe
     result = await decided  # the node answers at the latest after [send] deadline_ms
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
+    if result.unacceptable:
+        raise ApiError("bad_command", f"nothing was changed: {result.remark}", "correct the request")
     if result.outcome is Outcome.FAIL or result.entry_id is None:
         raise ApiError("failed", f"nothing was changed: {result.remark}", "try again")
     answer: CommandResult = result.results[0]

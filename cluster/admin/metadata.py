@@ -80,6 +80,8 @@ async def _propose_all(port: AdminPort, run: list[Command]) -> tuple[int, int]:
     result = await decided
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
+    if result.unacceptable:
+        raise ApiError("bad_command", f"nothing was changed: {result.remark}", "correct it and import again")
     if result.outcome is Outcome.FAIL or result.entry_id is None:
         raise ApiError("failed", f"nothing was changed: {result.remark}", "try again")
     for answer in result.results:

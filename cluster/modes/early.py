@@ -256,7 +256,10 @@ class EarlyAnswers:
         if done:
             self.waiting = [wait for wait in self.waiting if wait.index > lowest]
             for wait in done:
-                wait.stored()
+                try:
+                    wait.stored()
+                except Exception:
+                    logger.exception("answering sends of entry %d failed; their clients will time out", wait.index)
 
     @staticmethod
     def _matches(raw: RawNode) -> dict[NodeId, int]:

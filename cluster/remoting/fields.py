@@ -94,9 +94,12 @@ def no_topic(topic: str) -> Refusal:
 
 
 def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] | None = None) -> None:
-    """Answers a write: ok 0, fail 14 (nothing was proposed), unknown 1 with the remark that says so."""
+    """Answers a write: ok 0, fail 14 (nothing was proposed) or 29 (no entry can hold it), unknown 1 with the remark
+    that says so."""
     if result.outcome is Outcome.OK:
         request.reply(ResponseCode.SUCCESS, None, ext)
+    elif result.unacceptable:
+        request.reply(ResponseCode.INVALID_PARAMETER, result.remark)
     elif result.outcome is Outcome.FAIL:
         request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, result.remark or "not written: no leader took it")
     else:

@@ -2,7 +2,8 @@
 
 The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands a send
 to the next leader when this one goes, and gives every send an identity, so that one handed on twice is stored once.
-Writes without an identity are handed on once, in the order of their connection (`order_line`). A forwarded request is
+Writes without an identity are handed on once, in the order of their connection (`order_line`). Whatever else is handed
+on goes to LEADERS_MAX leaders: one that two of them did not survive may be what ended them. A forwarded request is
 never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that never left is refused
 (14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
 """
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 WRITES = SENDS | ONE_TRY | {RequestCode.CONSUMER_SEND_MSG_BACK}  # a second copy does less harm than none
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
+LEADERS_MAX = 2
+"""How many leaders may have a request in hand, one after the other, and go without a word."""
 
 LocalRoute = Callable[[ReplyPath, int, Header, bytes, bytes, Identity | None], None]
 
@@ -51,7 +54,7 @@ class Held:
 
     __slots__ = (
         "body", "deadline_ms", "header", "header_bytes", "identity", "line", "path", "sent_to", "serialize_type",
-        "size", "was_sent",
+        "size", "tries", "was_sent",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +71,8 @@ class Held:
         self.size = len(header_bytes) + len(body)
         self.sent_to: NodeId = NOBODY
         self.was_sent = False
+        self.tries = 0
+        """Leaders that it was handed to and that have not handed it back: each may have done it."""
         self.line: OrderLine | None = None
         """Set if the order of its connection is to be kept."""
 
@@ -75,6 +80,11 @@ class Held:
     def one_try(self) -> bool:
         """In a leader's hands it stays there: nobody could tell that it came again."""
         return self.header.code in ONE_TRY
+
+    @property
+    def spent(self) -> bool:
+        """Nobody else may be asked to do it, this node included."""
+        return self.tries >= (1 if self.one_try else LEADERS_MAX)
 
 
 class ForwardedPath(ReplyPath):
@@ -194,11 +204,14 @@ class Forwarder:
         for forward_id, held in list(self._held.items()):
             if held.sent_to != peer:
                 continue
-            if held.one_try:
-                self._drop(forward_id)
+            if not held.spent:
+                self._wait_again(forward_id, held)
+                continue
+            self._drop(forward_id)
+            if held.header.code in WRITES:
                 self._answer_unknown(held, f"the connection to the leader (node {peer}) was lost")
             else:
-                self._wait_again(forward_id, held)
+                self._answer_expired(held)
         self.pump()
 
     def expire(self) -> None:
@@ -216,8 +229,8 @@ class Forwarder:
     def _pass_on(self, forward_id: int, held: Held) -> None:
         if held.line is not None and not held.line.may_go(forward_id):
             return
-        if held.one_try and held.sent_to != NOBODY:
-            return
+        if held.spent:
+            return  # whoever has it answers, or the deadline does
         if self._leads():
             self._drop(forward_id)
             self._local(held.path, held.serialize_type, held.header, held.header_bytes, held.body, held.identity)
@@ -232,6 +245,7 @@ class Forwarder:
         if self._transport.send_frame(leader, Kind.FORWARD, header, frame):
             held.sent_to = leader
             held.was_sent = True
+            held.tries += 1
             if held.line is not None:
                 held.line.sent(forward_id, held.header.code)
             if held.header.flag & FLAG_ONEWAY:
@@ -259,6 +273,7 @@ class Forwarder:
             remark = "nothing was done: the leader changed, and a later request of this connection went on; try again"
             self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             return
+        held.tries -= 1
         if held.one_try:
             held.was_sent = False
         self._wait_again(forward_id, held)
@@ -267,7 +282,7 @@ class Forwarder:
         code = held.header.code
         if code in SILENT:
             return
-        if held.was_sent and code in WRITES:
+        if held.tries and code in WRITES:
             self._answer_unknown(held, f"the leader did not answer within {self._deadline_ms} ms")
             return
         self._settle(held, stored=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.message_batch import Send
-from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
+from cluster.remoting.codec import CodecError, Header, decode_header
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.identity import Identity
@@ -38,6 +38,9 @@ LEADER_ONLY = WRITES | {
 ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
 """Answered anywhere, but "no such topic" only by the leader."""
 
+
+REMARK_MAX = 1000
+"""Characters of a remark that repeats what a client sent."""
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """Answered by any node that has the messages."""
@@ -114,7 +117,7 @@ class Router(Dispatch):
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
         identity: Identity | None = None,
     ) -> None:  # fmt: skip
-        """Handles one request from its first byte on. Raises CodecError if it is malformed."""
+        """Handles one request from its first byte on. Whatever is wrong with it is answered to it alone."""
         if path.line is not None and path.line.waits and header.code in IN_LINE and self._proposals.open:
             self._forwarder.pump()  # this node leads since a moment ago: what was held until then goes first
         self._enter(path, serialize_type, header, header_bytes, body, identity)
@@ -125,18 +128,12 @@ class Router(Dispatch):
     ) -> None:  # fmt: skip
         try:
             self._dispatch(path, serialize_type, header, header_bytes, body, identity)
-        except CodecError:
-            raise
+        except CodecError as error:
+            self._replies.refuse(path, serialize_type, header, ResponseCode.INVALID_PARAMETER, str(error)[:REMARK_MAX])
         except Exception as error:
             logger.exception("request code %d failed", header.code)
-            if not header.flag & FLAG_ONEWAY:
-                remark = f"{type(error).__name__}: {error}"
-                path.write(
-                    encode_frame(
-                        ResponseCode.SYSTEM_ERROR, header.opaque, FLAG_RESPONSE, remark=remark,
-                        serialize_type=serialize_type, language="JAVA",
-                    )
-                )  # fmt: skip
+            remark = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+            self._replies.refuse(path, serialize_type, header, ResponseCode.SYSTEM_ERROR, remark)
 
     def _dispatch(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
@@ -180,23 +177,29 @@ class Router(Dispatch):
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
         identity: Identity | None,
     ) -> None:  # fmt: skip
-        """Handles a request that was forwarded or held, now that this node leads. Raises CodecError."""
+        """Handles a request that was forwarded or held, now that this node leads."""
         self._enter(path, serialize_type, header, header_bytes, body, identity)
 
     def reroute(self, sends: list[Send]) -> None:
         """Sends that were queued when leadership was lost: nothing of them was proposed, they go to the new leader."""
         for send in sends:
-            path = send.connection
-            assert isinstance(path, ReplyPath)
-            path.inflight_bytes -= send.size
-            if isinstance(path, ForwardedPath) and not send.oneway:
-                path.hand_back()
-                continue
-            header = decode_header(send.serialize_type, send.header)
-            identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
-            # A copy of what was sent back (36) is made anew there; the request itself has no body.
-            body = b"" if send.code == RequestCode.CONSUMER_SEND_MSG_BACK else send.body
-            self._forwarder.forward(path, send.serialize_type, header, send.header, body, identity)
+            send.connection.inflight_bytes -= send.size
+            try:
+                self._reroute(send)
+            except Exception:
+                logger.exception("a send could not be passed on; its client will time out, the others are passed on")
+
+    def _reroute(self, send: Send) -> None:
+        path = send.connection
+        assert isinstance(path, ReplyPath)
+        if isinstance(path, ForwardedPath) and not send.oneway:
+            path.hand_back()
+            return
+        header = decode_header(send.serialize_type, send.header)
+        identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
+        # A copy of what was sent back (36) is made anew there; the request itself has no body.
+        body = b"" if send.code == RequestCode.CONSUMER_SEND_MSG_BACK else send.body
+        self._forwarder.forward(path, send.serialize_type, header, send.header, body, identity)
 
     def _handle(self, request: RemotingRequest) -> None:
         handler = self._handlers.get(request.code)

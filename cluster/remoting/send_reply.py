@@ -76,12 +76,19 @@ class SendReplyWriter:
 
     def refused(self, send: Send, remark: str) -> None:
         """Never proposed, or proved lost: 14, safe to send again anywhere."""
+        self._fail(send, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def unbuildable(self, send: Send, remark: str) -> None:
+        """No entry could be made of it: 1, an error of this node. The same again ends the same way."""
+        self._fail(send, ResponseCode.SYSTEM_ERROR, remark)
+
+    def _fail(self, send: Send, code: int, remark: str) -> None:
         send.connection.inflight_bytes -= send.size
         if not self._settle_identity(send) and not send.connection.closed:
             self._remember(send)  # a refused retry says nothing about the first attempt
         if self._metrics is not None:
-            self._metrics.refused(_REASONS[ResponseCode.SERVICE_NOT_AVAILABLE])
-        self._error(send, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            self._metrics.refused(_REASONS.get(code, "other"))
+        self._error(send, code, remark)
 
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed and undecided: 1 with the UNKNOWN remark."""

@@ -59,15 +59,21 @@ class RemotingRequest:
     def reply(
         self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
     ) -> None:
-        """Answers once; a oneway request is never answered."""
+        """Answers once; a oneway request is never answered. What cannot be encoded is answered as an error."""
         if self._answered or self.flag & FLAG_ONEWAY:
             return
         self._answered = True
-        self.connection.write(
-            encode_frame(
-                code, self.opaque, FLAG_RESPONSE, ext=ext, remark=remark, body=body,
-                serialize_type=self._serialize_type, language="JAVA",
-            )
+        try:
+            frame = self._encode(code, remark, ext, body)
+        except Exception as error:
+            logger.exception("an answer to request code %d cannot be encoded", self.code)
+            frame = self._encode(ResponseCode.SYSTEM_ERROR, f"the answer cannot be encoded: {error!r}", None, b"")
+        self.connection.write(frame)
+
+    def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body: bytes) -> bytes:
+        return encode_frame(
+            code, self.opaque, FLAG_RESPONSE, ext=ext, remark=remark, body=body, serialize_type=self._serialize_type,
+            language="JAVA",
         )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ class Three:
         proposals = leader.proposals
 
         def open_sends() -> int:
-            return sum(len(entry.sends) for entry in proposals._pending.values()) + len(proposals._sends)
+            return sum(len(entry.sends) for entry in proposals._pending.values()) + len(list(proposals._sends))
 
         await self.until(lambda: open_sends() == count, f"{count} sends under way")
 

@@ -13,7 +13,7 @@ from cluster.config import load
 from cluster.local_init import create_data_dirs
 from cluster.local_process import free_base_port
 from cluster.node import Node
-from cluster.remoting.codec import BINARY, JSON, decode_header, encode_frame
+from cluster.remoting.codec import BINARY, JSON, Header, decode_header, encode_frame
 
 PATIENCE_S = 20.0
 FRAME_MAX = 1 << 17
@@ -46,10 +46,21 @@ BAD = {
     "no binary header": with_header(b"\x00", BINARY),
     "binary lengths that lie": with_header(encode_frame(310, 1, 0, ext={"b": "T"}, serialize_type=1)[8:-3], BINARY),
     "unknown header form": with_header(b"{}", 7),
-    "send without a topic": encode_frame(310, 1, 0, ext={"a": "g"}),
-    "send with a queue that is no number": send(1, e="x"),
-    "other request with a bad field": with_header(b'{"code":34,"extFields":[]}'),
 }
+"""Nothing in these says which request to answer."""
+
+ANSWERED = {
+    "send without fields, long names": (encode_frame(10, 1, 0), "`topic`"),
+    "send without fields": (encode_frame(310, 1, 0), "`b`"),
+    "batch without fields": (with_header(b'{"code":320,"opaque":1}'), "`b`"),
+    "batch whose fields are null": (with_header(b'{"code":320,"opaque":1,"extFields":null}'), "object"),
+    "send without a topic": (encode_frame(310, 1, 0, ext={"a": "g"}), "`b`"),
+    "send without a topic, binary": (encode_frame(310, 1, 0, ext={"a": "g"}, serialize_type=BINARY), "`b`"),
+    "send with a queue that is no number": (send(1, e="x"), "int"),
+    "send of a time beyond 64 bits": (send(1, g="9" * 30), "int"),
+    "other request with a bad field": (with_header(b'{"code":34,"opaque":1,"extFields":[]}'), "object"),
+}
+"""What is asked can be told, what it says is wrong: (frame, what the remark names)."""
 
 
 @pytest.fixture
@@ -77,11 +88,14 @@ async def connect(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     return await asyncio.open_connection("127.0.0.1", node.config.listeners[0].port)
 
 
-async def read_code(reader: asyncio.StreamReader) -> int:
+async def read_header(reader: asyncio.StreamReader) -> Header:
     async with asyncio.timeout(PATIENCE_S):
-        length = int.from_bytes(await reader.readexactly(4), "big")
-        frame = await reader.readexactly(length)
-    return decode_header(frame[0], frame[4 : 4 + int.from_bytes(frame[1:4], "big")]).code
+        frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+    return decode_header(frame[0], frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+
+
+async def read_code(reader: asyncio.StreamReader) -> int:
+    return (await read_header(reader)).code
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
@@ -110,6 +124,19 @@ async def test_each_bad_frame_closes_its_own_connection(node: Node, caplog: pyte
     assert len(node.router.connections) == 1
     assert node.failure is None
     good_writer.close()
+
+
+async def test_a_request_that_can_be_told_is_answered_and_its_connection_goes_on(node: Node) -> None:
+    reader, writer = await connect(node)
+    for name, (data, named) in ANSWERED.items():
+        writer.write(data)
+        header = await read_header(reader)
+        assert (header.code, header.opaque) == (29, 1), name
+        assert named in (header.remark or ""), name
+        writer.write(send(2))
+        assert await read_code(reader) == 0, f"after {name}"
+    assert node.failure is None
+    writer.close()
 
 
 async def test_a_truncated_frame_is_only_forgotten(node: Node, caplog: pytest.LogCaptureFixture) -> None:

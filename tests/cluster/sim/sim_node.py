@@ -155,6 +155,9 @@ class SimNode:
             on_unproposed=self._on_unproposed,
             ledger=Ledger(self.fs, DATA, self.config.limits.batches_inflight_max),
         )  # fmt: skip
+        self.proposals.on_contained = lambda what, error: self.loop.call_exception_handler(
+            {"message": what, "exception": error}
+        )
         self.early = self.proposals.early
         self.relay = WrittenRelay(
             self.node_id, self.raw, self.early, self.directory.log, self.transport, self.loop, self.driver.wake

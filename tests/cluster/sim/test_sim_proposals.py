@@ -316,11 +316,11 @@ def test_reads_wait_for_apply(sim_of: Any) -> None:
 
 
 def test_gathered_commands_fit_into_entries(sim_of: Any) -> None:
-    """40 MiB of commands asked for at once: more than a frame holds, so more than one entry."""
+    """40 MB of commands asked for at once: more than a frame holds, so more than one entry."""
     sim = sim_of()
     leader = sim.leader()
     before = leader.raw.last_index
-    many = [sim.propose(leader, [PUT_GROUP, {"name": f"g{at}", "note": "x" * (4 << 20)}, False]) for at in range(10)]
+    many = [sim.propose(leader, [PUT_GROUP, {"name": f"g{at}", "note": "x" * 4_000_000}, False]) for at in range(10)]
     sim.loop.run_until(lambda: all(many), 20)
     assert {results[0].outcome for results in many} == {Outcome.OK}
     assert leader.raw.last_index - before == 10

@@ -1,0 +1,42 @@
+"""What metrics are told of proposals: how many, how large, how long until they were decided, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.clock import Clock
+from cluster.pending import PendingEntry
+from cluster.services import Outcome
+from statemachine.broker_state import BrokerState
+
+if TYPE_CHECKING:
+    from cluster.metrics import NodeMetrics
+
+
+class ProposalMetrics:
+    """Does nothing without metrics. One clock call per entry."""
+
+    def __init__(self, metrics: NodeMetrics | None, clock: Clock, state: BrokerState) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._state = state
+
+    def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
+        """The entry has its place in the leader's log."""
+        if self._metrics is not None:
+            pending.proposed_s = self._clock.monotonic_s()
+            self._metrics.proposed(messages, size_bytes)
+
+    def settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
+        """It is decided, or its waiters are told that it is not."""
+        metrics = self._metrics
+        if metrics is None:
+            return
+        waiting = len(waiter.sends) + len(waiter.calls)
+        metrics.settled(outcome, waiting, self._clock.monotonic_s() - waiter.proposed_s)
+        if outcome is Outcome.OK and waiter.built is not None:
+            names = self._state.topics_by_id
+            for cursor, _, count, size in waiter.built.touched:
+                topic = names.get(cursor.topic_id)
+                if topic is not None:
+                    metrics.messages_in(topic.name, count, size)
