@@ -21,6 +21,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from cluster.group_lag import LagMetrics
 from cluster.install.metrics import InstallMetrics
 from cluster.members.metrics import MembersMetrics
 from cluster.modes.metrics import ModeMetrics
@@ -59,6 +60,7 @@ class NodeMetrics:
         self.install: Final = InstallMetrics(self.registry)
         self.modes: Final = ModeMetrics(self.registry)
         self.links: Final = LinkMetrics(self.registry)
+        self.group_lag: Final = LagMetrics(self.registry)
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
 

@@ -8,6 +8,7 @@ from cluster.admin.call import Call, Consistency
 from cluster.admin.errors import ApiError
 from cluster.admin.port import MemberView
 from cluster.config_source import nearest
+from cluster.group_lag import queue_lags
 from statemachine.broker_state import BrokerState
 from statemachine.groups import GroupConfig
 
@@ -22,15 +23,15 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group is in one queue; nulls where it never committed."""
+    """How far a group is in one queue; `committed_offset` is null where it never committed."""
 
     topic: str
     queue_id: int
     committed_offset: int | None
     min_offset: int
     max_offset: int
-    lag: int | None
-    """Messages from the committed offset to the end; 0 if the offset was set beyond it."""
+    lag: int
+    """Messages from the committed offset to the end, or all that are kept where there is none; 0 beyond the end."""
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     members: int
     """Connected consumers, as this node knows them from heartbeats."""
     lag: int
-    """Over all queues the group has committed."""
+    """Over all queues the group has committed or subscribes to."""
 
 
 class GroupsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,31 +115,18 @@ async def describe_group(call: Call) -> GroupDetail:
 
 
 def _lag(offsets: list[OffsetView]) -> int:
-    return sum(each.lag or 0 for each in offsets)
+    return sum(each.lag for each in offsets)
 
 
 def _offsets(state: BrokerState, group: GroupConfig) -> list[OffsetView]:
-    """Every queue the group committed or subscribes to, by topic and queue. Topics deleted meanwhile are left out."""
-    committed = {(topic_id, queue): offset for topic_id, queue, offset in state.offsets_of_group(group.name)}
-    queues = dict.fromkeys(committed)
-    for name in group.subscriptions:
-        if config := state.topics.get(name):
-            queues.update(dict.fromkeys((config.id, queue) for queue in range(config.read_queues)))
-    views = []
-    for topic_id, queue in queues:
-        topic = state.topics_by_id.get(topic_id)
-        if topic is None:  # deleted by the apply lane since `committed` was read
-            continue
-        offset, end = committed.get((topic_id, queue)), state.max_offset(topic_id, queue)
-        first = state.min_offset(topic_id, queue)
-        views.append(
-            OffsetView(
-                topic=topic.name,
-                queue_id=queue,
-                committed_offset=offset,
-                min_offset=first,
-                max_offset=end,
-                lag=None if offset is None else max(0, end - max(offset, first)),
-            )
+    return [
+        OffsetView(
+            topic=each.topic,
+            queue_id=each.queue_id,
+            committed_offset=each.committed,
+            min_offset=each.min_offset,
+            max_offset=each.max_offset,
+            lag=each.lag,
         )
-    return sorted(views, key=lambda view: (view.topic, view.queue_id))
+        for each in queue_lags(state, group)
+    ]

@@ -82,6 +82,7 @@ async def get_metrics(call: Call) -> Raw:
         inflight_bytes=status.load.inflight_bytes,
     )
     metrics.catalog(topics=len(state.topics), groups=len(state.groups))
+    metrics.group_lag.update(state, leads=status.writes_open)
     metrics.recovery.update(status.recovery)
     metrics.alarms(alarm.key for alarm in status.alarms)
     metrics.backup_age(call.port.backups.age_s)

@@ -247,6 +247,11 @@ class Consumer:
         """Offsets that retention removed before they were read."""
         return self._consumer.trimmed
 
+    @property
+    def at_end(self) -> bool:
+        """True if nothing is left to hand out; never while it follows."""
+        return self._consumer.at_end
+
     def open(self) -> Consumer:
         """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
         self._thread.run(self._consumer.open())

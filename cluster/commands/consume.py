@@ -7,18 +7,21 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.commands.common import connect, json_option, servers_option
+from cluster.commands.stopping import Stop
 
 if TYPE_CHECKING:
-    from cluster.client import Client, Message, QueueInfo
+    from cluster.client import Client, Consumer, Message, QueueInfo
 
 _IDLE_S = 0.1
-_COMMIT_S = 5.0
+_COMMIT_S = 1.0
+_TICK_S = 0.2
+"""How soon a signal is looked at while no message comes."""
 _PULL_MESSAGES = 32
 
 
@@ -42,7 +45,7 @@ class StartType(click.ParamType[str | int]):
     "--from", "start", type=StartType(), default="earliest", show_default=True, metavar="earliest|latest|OFFSET",
     help="Where to begin, in each queue; a group goes on where it committed.",
 )  # fmt: skip
-@click.option("--follow", "-f", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more at the end, until Ctrl-C or SIGTERM.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @servers_option
 @json_option
@@ -55,10 +58,12 @@ def consume(
     """
     with connect(servers) as mq:
         if group:
-            with mq.consumer(group, topic, start=start, follow=follow) as member:
-                count = _print_all(member, most, as_json=as_json, commit=member.commit, follow=follow)
+            with Stop() as stop, mq.consumer(group, topic, start=start, follow=follow) as member:
+                count = _print_and_commit(member, most, stop, as_json=as_json)
+            if stop.asked and not follow:
+                raise KeyboardInterrupt
         else:
-            count = _print_all(_alone(mq, topic, start, follow), most, as_json=as_json, commit=None, follow=follow)
+            count = _print_all(_alone(mq, topic, start, follow), most, as_json=as_json, follow=follow)
     stopped = most is not None and count == most
     what = f"{count} message{'' if count == 1 else 's'}"
     if stopped:
@@ -69,25 +74,37 @@ def consume(
         click.echo(f"end of {topic} after {what}; --follow waits for more", err=True)
 
 
-def _print_all(
-    messages: Iterator[Message], most: int | None, *, as_json: bool, commit: Callable[[], None] | None, follow: bool
-) -> int:
-    """Prints until the end, `most` or (with --follow) Ctrl-C; returns how many.
+def _print_and_commit(member: Consumer, most: int | None, stop: Stop, *, as_json: bool) -> int:
+    """Prints until the end, `most` or a signal; returns how many. What is printed is committed after a second at most,
+    whether or not more messages come.
 
     Whatever else ends it passes through, so that the consumer does not commit a message that was not printed.
     """
-    count, printed, committed_at = 0, True, time.monotonic()
+    count = committed = 0
+    committed_at = time.monotonic()
+    while count != most and not stop.asked:
+        message = member.poll(_TICK_S)
+        if message is not None:
+            with stop.at_once():
+                _print(message, as_json=as_json)
+            count += 1
+        elif member.at_end:
+            break
+        if count > committed and time.monotonic() - committed_at >= _COMMIT_S:
+            member.commit()
+            committed, committed_at = count, time.monotonic()
+    return count
+
+
+def _print_all(messages: Iterator[Message], most: int | None, *, as_json: bool, follow: bool) -> int:
+    """Prints until the end, `most` or (with --follow) Ctrl-C; returns how many."""
+    count = 0
     try:
         for message in itertools.islice(messages, most):
-            printed = False
             _print(message, as_json=as_json)
-            printed = True
             count += 1
-            if commit is not None and time.monotonic() - committed_at > _COMMIT_S:
-                commit()
-                committed_at = time.monotonic()
     except KeyboardInterrupt:
-        if not follow or not printed:
+        if not follow:
             raise
     return count
 

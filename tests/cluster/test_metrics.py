@@ -159,6 +159,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
         clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={"log": 1.0}, reasons=[]
     )
     metrics.recovery.update(started)
+    metrics.group_lag.show({("g", "t"): 1})
     metrics.refused("r")
     metrics.code_refused("41", "CPP")
     metrics.pulled("p")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cluster.admin.port import MemberView
+from cluster.metrics import NodeMetrics
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC
 
 
@@ -39,8 +42,54 @@ async def test_describe(client: Any, node: Any) -> None:
     assert [
         (row["topic"], row["queue_id"], row["committed_offset"], row["max_offset"], row["lag"])
         for row in group["offsets"]
-    ] == [("a", 0, 4, 10, 6), ("a", 1, None, 0, None), ("b", 1, 9, 3, 0)]
+    ] == [("a", 0, 4, 10, 6), ("a", 1, None, 0, 0), ("b", 1, 9, 3, 0)]
     assert group["lag"] == 6
+
+
+async def test_a_group_that_never_committed_lags_from_the_first_message_that_is_kept(client: Any, node: Any) -> None:
+    fill(node)
+    node.add_group("new", "a")
+    group = await (await client.get("/v1/groups/new")).json()
+    assert [(row["committed_offset"], row["lag"]) for row in group["offsets"]] == [(None, 10), (None, 0)]
+    node.state.min_offset = lambda topic_id, queue: 7 if queue == 0 else 0
+    group = await (await client.get("/v1/groups/new")).json()
+    assert (group["offsets"][0]["lag"], group["lag"]) == (3, 3)
+    listed = await (await client.get("/v1/groups")).json()
+    assert {row["name"]: row["lag"] for row in listed["groups"]}["new"] == 3
+
+
+async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(node)
+    node.add_group("new", "a")
+
+    def figures(*, leads: bool) -> dict[tuple[str, ...], float]:
+        metrics = NodeMetrics()
+        metrics.group_lag.update(node.state, leads=leads)
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in metrics.registry.collect()
+            for sample in family.samples
+            if "_lag_messages" in sample.name or "left_out" in sample.name
+        }
+
+    assert figures(leads=True) == {
+        ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
+        ("rocketmq_consumer_lag_messages", "billing", "b"): 0,
+        ("rocketmq_consumer_lag_messages", "new", "a"): 10,
+        ("raftmq_group_lag_messages", "billing"): 6,
+        ("raftmq_group_lag_messages", "new"): 10,
+        ("raftmq_group_lag_left_out",): 0,
+    }
+    assert figures(leads=False) == {("raftmq_group_lag_left_out",): 0}
+    monkeypatch.setattr("cluster.group_lag.SERIES_MAX", 2)
+    assert figures(leads=True) == {
+        ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
+        ("rocketmq_consumer_lag_messages", "billing", "b"): 0,
+        ("raftmq_group_lag_messages", "billing"): 6,
+        ("raftmq_group_lag_left_out",): 1,
+    }
+    text = await (await client.get("/metrics")).text()
+    assert "raftmq_group_lag_left_out" in text
 
 
 async def test_offsets_of_deleted_topics_are_not_shown(client: Any, node: Any) -> None:
