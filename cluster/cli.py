@@ -51,6 +51,7 @@ COMMANDS = {
     "kill": _here("nodes", "kill -9 one node, to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
     "node": _here("node", "Add, promote, replace and remove nodes; hand leadership over."),
+    "secret": _here("secret", "Make, change and look at the secret that nodes prove to each other."),
     "logs": _here("logs", "Show what the nodes printed."),
     "topic": _here("topic", "Create, list, describe and delete topics."),
     "group": _here("group", "List and describe consumer groups."),

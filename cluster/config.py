@@ -88,6 +88,8 @@ class PeerSection(_Section, frozen=True, kw_only=True):
     port: Port = 10912
     heartbeat_bind: str = ""
     heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    secret_file: str = ""
+    """The file with the secret of the cluster; "" for SECRET in the data directory."""
 
     @property
     def heartbeat(self) -> tuple[str, int] | None:

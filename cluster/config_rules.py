@@ -21,6 +21,9 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
     data_dir = Path(config.node.data_dir).expanduser()
     if folder is not None and source.is_from_file(("node", "data_dir")):
         data_dir = folder / data_dir
+    secret = Path(config.peer.secret_file).expanduser() if config.peer.secret_file else None
+    if secret is not None and folder is not None and source.is_from_file(("peer", "secret_file")):
+        secret = folder / secret
     own = next((p for p in config.peers if p.id == config.node.id), None)
     told = own.listeners if own else {}
     listeners = tuple(
@@ -31,6 +34,7 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
         config,
         node=replace(config.node, data_dir=str(data_dir.absolute())),
         listeners=listeners,
+        peer=replace(config.peer, secret_file=str(secret.absolute()) if secret is not None else ""),
         peers=_with_own_listeners(config, listeners),
         limits=with_profile(config.limits, source.tree.get("limits", {})),
     )

@@ -1,4 +1,4 @@
-"""Makes the data directories of a new cluster: one cluster uuid, a uuid for each node, the same GENESIS in each.
+"""Makes the data directories of a new cluster: one cluster uuid and secret, a uuid for each node, the same GENESIS.
 
 All or none. An empty directory beside filled ones is a lost disk, not a new member: a node that starts empty under a
 known id would vote again without remembering its votes.
@@ -17,6 +17,7 @@ from uuid import UUID
 from cluster.config import Config, load
 from cluster.local_errors import ExitCode, LocalError, directory_error
 from cluster.local_layout import NodeRecord
+from cluster.secret_files import complete, give_new_cluster
 from raftlog.errors import StorageError
 from raftlog.storage import identity as identities
 from raftlog.storage import layout
@@ -50,7 +51,9 @@ def create_data_dirs(config_paths: Sequence[Path], env: Mapping[str, str] | None
         if len(empty) < len(configs):
             raise _partly(empty[0], next(config for config in configs if config not in empty))
         return Created(True, _create(configs))
-    return Created(False, _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in configs]))
+    known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in configs])
+    complete(configs, str(known))
+    return Created(False, known)
 
 
 def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
@@ -79,9 +82,12 @@ def _create(configs: Sequence[Config]) -> UUID:
             made.append(directory)
             identity = Identity(cluster_uuid, GROUP_ID, config.node_id, uuids[config.node_id], created_ms)
             create_node_dir(OsFileSystem(), directory, identity, genesis)
-    except (OSError, StorageError) as error:
+        give_new_cluster(configs, str(cluster_uuid))
+    except (OSError, StorageError, LocalError) as error:
         for directory in made:  # empty when this call began: nothing is in them that anybody was promised
             shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, LocalError):
+            raise
         raise directory_error(error, made[-1] if made else Path(configs[0].node.data_dir)) from error
     return cluster_uuid
 

@@ -23,6 +23,7 @@ from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import ClusterFile, NodeRecord, locked, read_cluster, write_cluster
 from cluster.local_process import check_ports, is_free, is_running, stop_nodes
 from cluster.members.joining import add_request, clear_half_made, make_directory
+from cluster.secret_files import copy
 from raftlog.storage.fs import OsFileSystem
 
 POLL_S = 0.1
@@ -151,6 +152,7 @@ class LocalMembers:
         if record.id not in join["taken_ids"]:
             clear_half_made(OsFileSystem(), directory)
         make_directory(OsFileSystem(), directory, record.id, join, time.time_ns() // 1_000_000)
+        copy(load(nodes[0].config_path), load(record.config_path), join["cluster_id"])
         return record
 
     def _join(self, record: NodeRecord, learner: bool) -> None:

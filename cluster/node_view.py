@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import MemberView, NodeStatus, PeerStatus
+from cluster.admin.port import MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.admin.versions import versions
 from cluster.metrics import NodeMetrics
 from cluster.remoting.members import Members
@@ -41,7 +41,7 @@ def status(node: Node) -> NodeStatus:
         ],
         load=load, recovery=node.parts.recovery.status(node.parts.keeper.run), install=node.installs.view(),
         limits=_numbers(node.config.limits), links=node.links.view(), modes=node.modes.view(), disk=node.disk.view(),
-        versions=versions(),
+        versions=versions(), secret=_secret(node),
         uptime_ms=node.monotonic_ms() - node.started_ms,
     )  # fmt: skip
 
@@ -65,6 +65,11 @@ def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
         )
         for client_id, member in sorted(found.members.items() if found else ())
     ]  # fmt: skip
+
+
+def _secret(node: Node) -> SecretView:
+    secret = node.secret
+    return SecretView(state=secret.state, key=secret.keyring.newest.hex(), waiting_for=[int(n) for n in secret.missing])
 
 
 def _numbers(section: object) -> dict[str, int]:

@@ -29,6 +29,8 @@ RELOADABLE: Final = (
     "log_output.level",
 )
 """Keys that take effect without a restart (docs/configuration.md lists them)."""
+SECRET_KEY: Final = "the secret"
+"""What is said of a secret file that holds other keys now; never the keys."""
 
 
 class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +94,10 @@ def reload(node: Node) -> ReloadView:
             "this node has no configuration to read again", "it was started by a program, not from a file",
             "start it with raftmq serve --config FILE",
         )  # fmt: skip
+    was = node.secret.state
     try:
         new = read()
+        renewed = node.secret.reload()
     except ConfigError as error:
         logger.error("the configuration cannot be used and stays as it was: %s", error)
         raise
@@ -102,9 +106,10 @@ def reload(node: Node) -> ReloadView:
     _apply(node, node.config)
     view = ReloadView(
         node=node.node_id,
-        applied=[change for change in changes if change.key in RELOADABLE],
+        applied=[*([KeyChange(key=SECRET_KEY, before=was, after=node.secret.state)] if renewed else []),
+                 *(change for change in changes if change.key in RELOADABLE)],
         needs_restart=[change for change in changes if change.key not in RELOADABLE],
-    )
+    )  # fmt: skip
     for change in view.applied:
         logger.info("configuration: %s is %s now, it was %s", change.key, change.after, change.before)
     for change in view.needs_restart:

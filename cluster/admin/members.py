@@ -82,6 +82,7 @@ async def describe_joining(call: Call) -> JoinView:
         next_id=service.next_id, taken_ids=service.taken_ids,
         peers=[PeerNode(id=node, host=place.host, port=place.port, admin=place.admin, listeners=dict(place.listeners))
                for node, place in service.places.items()],
+        secret_key=port.status().secret.key,
     )  # fmt: skip
 
 

@@ -111,6 +111,17 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
     inflight_bytes: int
 
 
+class SecretView(msgspec.Struct, frozen=True, kw_only=True):
+    """What this node asks of those that connect to its peer port. No key is in it."""
+
+    state: Literal["none", "admitting", "changing", "required"] = "none"
+    """admitting: peers without a secret are let in too; changing: those with the older one; required: neither."""
+    key: str = ""
+    """What the newest key is called, so that two files can be compared; "" without one."""
+    waiting_for: list[int] = []
+    """Members that have not proven it to this node."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /v1/status`: one node in its own words."""
 
@@ -142,6 +153,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The other members; empty unless this node leads."""
     links: list[LinkView] = []
     """What this node's links to the others are doing."""
+    secret: SecretView = SecretView()
+    """How far this node is with the secret that nodes prove to each other."""
     load: LoadStatus
     recovery: RecoveryStatus
     install: InstallView = InstallView()

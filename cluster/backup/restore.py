@@ -23,6 +23,7 @@ from cluster.config import dump, load
 from cluster.local_config import plan_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
+from cluster.secret_files import give_new_cluster
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
@@ -82,6 +83,7 @@ def restore(
         for node in nodes:
             on_stage(f"making node {node.id}")
             made.write_node(node)
+        made.write_secret()
         files.sync_tree(partial)
         partial.rename(into)
         files.sync_file(into.parent)
@@ -153,6 +155,10 @@ class _Cluster:
             if names != config.cluster:
                 named = replace(config, cluster=names, node=replace(config.node, data_dir="data"))
                 node.config_path.write_text(dump(named), encoding="utf-8")
+
+    def write_secret(self) -> None:
+        """One of its own: who knows that of the old cluster is nobody here."""
+        give_new_cluster([load(node.config_path) for node in self._nodes], str(self.cluster_uuid))
 
     def write_node(self, node: NodeRecord) -> None:
         """IDENTITY comes last: without it the directory counts as never made."""

@@ -101,15 +101,20 @@ def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
     help="The new node's raftmq.toml, on its own machine; with --via.",
 )  # fmt: skip
 @click.option("--via", metavar="URL", help="HTTP API of a member, as http://10.0.0.1:9644; with --config.")
+@click.option(
+    "--secret", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="A copy of a member's SECRET file; with --config.",
+)  # fmt: skip
 @data_option
 @json_option
 def add(
-    node_id: int | None, learner: bool, config: Path | None, via: str | None, data: str | None, as_json: bool
-) -> None:
+    node_id: int | None, learner: bool, config: Path | None, via: str | None, secret: Path | None, data: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Add a node with an empty disk. It is sent the log, and votes when it has caught up.
 
     In a local cluster this makes its configuration and directory, starts it, and waits. On another machine, give
-    --config and --via: the directory is made and the node added; then start it there with raftmq serve.
+    --config, --via and --secret: the directory is made and the node added; then start it there with raftmq serve.
     """
     if (config is None) != (via is None):
         raise LocalError(
@@ -117,7 +122,7 @@ def add(
             "raftmq node add --config n4.toml --via http://10.0.0.1:9644", ExitCode.USAGE,
         )  # fmt: skip
     if config is not None and via is not None:
-        _add_elsewhere(config, via, node_id, learner=learner, as_json=as_json)
+        _add_elsewhere(config, via, node_id, secret, learner=learner, as_json=as_json)
         return
     with _working(data) as members:
         joined = members.add(node_id=node_id, learner=learner)
@@ -127,7 +132,9 @@ def add(
         console().print(_joined_text(joined))
 
 
-def _add_elsewhere(config: Path, via: str, node_id: int | None, *, learner: bool, as_json: bool) -> None:
+def _add_elsewhere(
+    config: Path, via: str, node_id: int | None, secret: Path | None, *, learner: bool, as_json: bool
+) -> None:
     from cluster.members.elsewhere import prepare
 
     api = AdminApi(admin_addresses(via), LOOK)
@@ -138,7 +145,7 @@ def _add_elsewhere(config: Path, via: str, node_id: int | None, *, learner: bool
             raise
         fix = f"raftmq node add --config {config} --via http://HOST:PORT    (the [admin] address of a node that runs)"
         raise LocalError(error.what, error.why, fix, ExitCode.UNREACHABLE) from None
-    prepared = prepare(config, join, node_id)
+    prepared = prepare(config, join, node_id, secret)
     body = {**prepared.request, "auto_promote": not learner}
     added = api.post("/v1/members", body)
     if as_json:

@@ -16,6 +16,8 @@ from cluster.config import Config, PeerNode, load
 from cluster.config_rules import ANY_ADDRESS
 from cluster.local_errors import ExitCode, LocalError
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
+from cluster.peer.secret import path_of
+from cluster.secret_files import has, take
 from raftlog.storage.fs import OsFileSystem
 
 
@@ -29,12 +31,16 @@ class Prepared(NamedTuple):
     """What was done, for people."""
 
 
-def prepare(file: Path, join: dict[str, Any], node_id: int | None) -> Prepared:
-    """Completes the file and makes the directory. Raises ConfigError, LocalError; both leave what was there."""
+def prepare(file: Path, join: dict[str, Any], node_id: int | None, secret: Path | None = None) -> Prepared:
+    """Completes the file and makes the directory. `secret`: the cluster's, brought from another node.
+
+    Raises ConfigError, LocalError; both leave what was there.
+    """
     config = load(file)
     _check(file, config, join, node_id)
     own, directory, fs = config.peer_of(config.node.id), Path(config.node.data_dir), OsFileSystem()
     check_directory(fs, directory, own.id, join)
+    _check_secret(file, config, join, secret)
     _check_reachable(file, own, join)
     notes = []
     if _complete(file, config, own, join):
@@ -45,6 +51,8 @@ def prepare(file: Path, join: dict[str, Any], node_id: int | None) -> Prepared:
     notes.append(
         f"{directory} is {'made' if fresh else 'there'}: node {config.node.id} of cluster {join['cluster_id']}"
     )
+    if secret is not None and take(secret, config, join["secret_key"], join["cluster_id"]):
+        notes.append(f"{path_of(config)} holds the secret; {secret} may be removed")
     return Prepared(directory, add_request(config, identity, auto_promote=True), notes)
 
 
@@ -66,6 +74,18 @@ def _check(file: Path, config: Config, join: dict[str, Any], node_id: int | None
                 f'write {key.removeprefix("cluster.")} = "{theirs}" under [cluster] in {file}, or use another --via',
                 ExitCode.REFUSED,
             )
+
+
+def _check_secret(file: Path, config: Config, join: dict[str, Any], secret: Path | None) -> None:
+    wanted = join.get("secret_key", "")
+    if not wanted or secret is not None or has(config, wanted):
+        return
+    raise LocalError(
+        "the new node needs the secret of the cluster",
+        "the nodes let in nobody who does not prove it, and it is not told over HTTP",
+        f"scp NODE:DATA/SECRET ./SECRET && raftmq node add --config {file} --via URL --secret ./SECRET",
+        ExitCode.USAGE,
+    )
 
 
 def _check_reachable(file: Path, own: PeerNode, join: dict[str, Any]) -> None:

@@ -99,6 +99,8 @@ class JoinView(msgspec.Struct, frozen=True, kw_only=True):
     """Ids that a member has, or had."""
     peers: list[PeerNode]
     """The members with their addresses, as [[peers]] tables."""
+    secret_key: str = ""
+    """What the secret is called that a new node has to prove, "" if none; the secret itself is brought as a file."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True):

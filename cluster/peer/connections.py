@@ -1,4 +1,8 @@
-"""One TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives; first comes a HELLO."""
+"""One TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives.
+
+First comes the handshake (`handshake`), short and within HANDSHAKE_S; until it is over nothing that a stranger says is
+looked at, kept or answered. A node without a secret introduces itself and goes on at once.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ import socket as socket_module
 from typing import TYPE_CHECKING, Any, cast
 
 from cluster.framing import FrameBuffer, FrameTooLargeError
-from cluster.peer.roster import Refusal
-from cluster.peer.wire import FRAME_MAX, Kind, WireError, pack, unpack
+from cluster.peer import handshake
+from cluster.peer.keyring import key_id
+from cluster.peer.roster import SECRET, Refusal
+from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -19,22 +25,37 @@ logger = logging.getLogger(__name__)
 
 CONTROL, BULK = "control", "bulk"
 HANDSHAKE_S = 5.0
+UNANSWERED_S = 0.5
+"""A peer that takes so long to ask for a proof has no secret yet, or is of a release that knows none."""
 UNACKNOWLEDGED_MS = 5000
 """A connection whose bytes nobody acknowledges for so long is closed: the system's own patience outlives partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
-HELLO_MAX = 4096
-"""Longest frame from a stranger, bytes."""
+HELLO_MAX = 1024
+"""Longest frame of a handshake, bytes."""
+_UNPROVEN = "this cluster lets in only nodes that prove its secret: give this node the secret file (peer.secret_file)"
+_WRONG_PROOF = "the proof is wrong: this node has another secret, or something between the nodes changes what they say"
 
 
 class Link(asyncio.Protocol):
-    """One dialled connection: sends only; hears at most a refusal."""
+    """One dialled connection: sends only; hears of the handshake and, at most, a refusal."""
 
-    def __init__(self, owner: PeerTransport, peer: NodeId, channel: str) -> None:
+    def __init__(self, owner: PeerTransport, peer: NodeId, channel: str, *, renews: bool = False) -> None:
+        """`renews`: it is to take the place of one that stands, and only if the peer proves who it is."""
         self.peer = peer
         self.channel = channel
-        self.lost = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.lost = loop.create_future()
+        self.opened = loop.create_future()
+        self.key_id = b""
+        """Of the key that both sides have proven."""
+        self.is_open = False
+        """What is sent on it is read."""
         self._owner = owner
+        self._renews = renews
         self._buffer = FrameBuffer(HELLO_MAX)
+        self._hello = self._challenge = b""
+        self._key: bytes | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -43,20 +64,78 @@ class Link(asyncio.Protocol):
         socket = transport.get_extra_info("socket")
         if socket is not None and _USER_TIMEOUT is not None:
             socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
-        transport.write(pack(Kind.HELLO, self._owner.hello(self.peer, self.channel)))
-        self._owner.links[self.peer, self.channel] = self
+        owner = self._owner
+        owner.dialled[self] = None
+        frame = pack(Kind.HELLO, owner.introduction(self.peer, self.channel))
+        self._hello = frame[4:]
+        transport.write(frame)
+        if not owner.keyring.keys:
+            self._open()
+            return
+        waits_s = HANDSHAKE_S if owner.demands_proof_of(self.peer) else UNANSWERED_S
+        self._timer = asyncio.get_running_loop().call_later(waits_s, self._unanswered)
+
+    def _unanswered(self) -> None:
+        if self._owner.demands_proof_of(self.peer) or self._renews:
+            self._owner.dial_errors[self.peer] = "it does not prove that it has the secret"
+            self.abort()
+        elif not self.is_open:
+            self._open()
+
+    def _open(self) -> None:
+        self.is_open = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.opened.done():
+            self.opened.set_result(None)
+        self._owner.on_link_open(self)
 
     def data_received(self, data: bytes) -> None:
-        """The only thing a peer says here is why it refuses this node."""
+        """What a peer says here belongs to the handshake, or is why it refuses this node."""
         try:
             buffer, frames = self._buffer.feed(data)
             for start, stop in frames:
                 kind, header, _ = unpack(buffer, start, stop)
-                if kind == Kind.REFUSED:
-                    self._owner.on_refused(self.peer, header)
+                if kind == Kind.CHALLENGE:
+                    self._on_challenge(header, buffer[start:stop])
+                elif kind == Kind.WELCOME:
+                    self._on_welcome(header)
+                elif kind == Kind.REFUSED:
+                    self._owner.on_refused(self.peer, header, proven=bool(self.key_id))
         except (WireError, FrameTooLargeError) as error:
             logger.warning("node %d answered with a bad frame: %s", self.peer, error)
             self.abort()
+
+    def _on_challenge(self, header: list[Any], frame: bytes) -> None:
+        if self._challenge or len(header) < 2 or type(header[0]) is not bytes:
+            raise WireError("a challenge out of turn")
+        self._owner.challengers.add(self.peer)
+        self._key = self._owner.keyring.key(header[1])
+        if self.is_open or self._key is None:
+            raise WireError("a challenge that comes too late" if self.is_open else "a challenge for another key")
+        self._challenge = frame
+        assert self.transport is not None
+        proof = handshake.dialler_proof(self._key, self._hello, frame)
+        self.transport.write(pack(Kind.PROOF, [proof]))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
+
+    def _on_welcome(self, header: list[Any]) -> None:
+        if self._key is None or self.key_id or len(header) < 4:
+            raise WireError("a welcome out of turn")
+        who = header[:3]
+        expected = handshake.acceptor_proof(self._key, self._hello, self._challenge, who)
+        if not handshake.fits(header[3], expected):
+            raise WireError("its proof is wrong: it has another secret")
+        self.key_id = key_id(self._key)
+        wrong = self._owner.roster.is_not(self.peer, who)
+        if wrong:
+            self._owner.dial_errors[self.peer] = wrong
+            logger.warning("node %d: %s", self.peer, wrong)
+            self.abort()
+            return
+        self._open()
 
     def abort(self) -> None:
         """Ends the connection; the dialler tries again."""
@@ -64,12 +143,16 @@ class Link(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The dialler tries again; the driver hears of it."""
-        if self._owner.links.get((self.peer, self.channel)) is self:
+        """The dialler tries again; the driver hears of it, unless another one has taken its place."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._owner.dialled.pop(self, None)
+        was_used = self._owner.links.get((self.peer, self.channel)) is self
+        if was_used:
             del self._owner.links[self.peer, self.channel]
         if not self.lost.done():
             self.lost.set_result(None)
-        if self.channel == CONTROL:
+        if self.channel == CONTROL and was_used:
             self._owner.on_closed(self.peer)
 
 
@@ -81,8 +164,15 @@ class Inlet(asyncio.Protocol):
         self._buffer = FrameBuffer(FRAME_MAX)
         self._early = b""
         """What arrived of the handshake."""
+        self._header: list[Any] = []
+        self._hello = self._challenge = b""
+        self._key: bytes | None = None
+        """Once it has named one: the proof is due."""
         self.peer: NodeId | None = None
         """Who it is, once its handshake was accepted."""
+        self.key_id = b""
+        """Of the key that it has proven; b"" if none."""
+        self.incarnation: object = 0
         self._refused = False
         self.channel = ""
         self.reads = 0
@@ -93,13 +183,24 @@ class Inlet(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Waits for the handshake, not for ever."""
+        """Waits for the handshake, not for ever, and not with any number of others."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._owner.inlets[self] = None
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
+        self._owner.on_inlet(self)
+
+    @property
+    def remote(self) -> str:
+        """The address that it comes from."""
+        name = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return str(name[0]) if name else ""
 
     def _no_hello(self) -> None:
-        if self.peer is None and self.transport is not None:
+        if self.peer is None:
+            self.abort()
+
+    def abort(self) -> None:
+        """Ends the connection."""
+        if self.transport is not None:
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -108,7 +209,7 @@ class Inlet(asyncio.Protocol):
         try:
             peer = self.peer
             if peer is None:
-                data = self._take_hello(data)
+                data = self._take_handshake(data)
                 peer = self.peer
             if peer is None or self._refused:
                 return
@@ -117,42 +218,78 @@ class Inlet(asyncio.Protocol):
                 kind, header, payload = unpack(buffer, start, stop)
                 self._owner.on_frame(peer, kind, header, payload)
         except (WireError, FrameTooLargeError) as error:
-            name = self.transport.get_extra_info("peername") if self.transport else None
-            logger.warning("a bad frame on the peer port from %s, connection closed: %s", name, error)
-            if self.transport is not None:
-                self.transport.abort()
+            logger.warning("a bad frame on the peer port from %s, connection closed: %s", self.remote, error)
+            self.abort()
 
-    def _take_hello(self, data: bytes) -> bytes:
-        """Handles the handshake once it is complete; returns what follows it, which may be frames of any length."""
-        early = self._early = self._early + data
-        if self._refused:
-            self._early = b""
-            return b""
-        if len(early) < 4:
-            return b""
-        length = int.from_bytes(early[:4], "big", signed=True)
-        if not 0 <= length <= HELLO_MAX:
-            raise FrameTooLargeError(f"handshake of {length} bytes; the limit is {HELLO_MAX}")
-        stop = 4 + length
-        if len(early) < stop:
-            return b""
-        self._early = b""
-        kind, header, _ = unpack(early, 4, stop)
-        self._on_hello(kind, header)
-        return early[stop:]
+    def _take_handshake(self, data: bytes) -> bytes:
+        """Handles the handshake's frames as they are complete; returns what follows it, which may be frames of any
+        length."""
+        early = self._early + data
+        while self.peer is None and not self._refused and len(early) >= 4:
+            length = int.from_bytes(early[:4], "big", signed=True)
+            if not 0 <= length <= HELLO_MAX:
+                raise FrameTooLargeError(f"handshake of {length} bytes; the limit is {HELLO_MAX}")
+            stop = 4 + length
+            if len(early) < stop:
+                break
+            kind, header, _ = unpack(early, 4, stop)
+            self._on_handshake(kind, header, early[4:stop])
+            early = early[stop:]
+        done = self.peer is not None or self._refused
+        self._early = b"" if done else early
+        return early if done else b""
 
-    def _on_hello(self, kind: int, header: list[Any]) -> None:
-        assert self.transport is not None
+    def _on_handshake(self, kind: int, header: list[Any], frame: bytes) -> None:
+        if self._key is not None:
+            if kind != Kind.PROOF or not header:
+                raise WireError("the second frame is no proof")
+            self._on_proof(header[0])
+            return
         if kind != Kind.HELLO or len(header) < 6:
             raise WireError("the first frame is no handshake")
+        keyring = self._owner.keyring
+        self._key = keyring.pick(handshake.offered(header))
+        if self._key is not None:
+            self._header, self._hello = header, frame
+            self._say(Kind.CHALLENGE, self._owner.challenge(self._key))
+        elif keyring.demanded:
+            self._owner.note_refused(self.remote, _UNPROVEN)
+            self.refuse(Refusal(_UNPROVEN, SECRET))
+        else:
+            self._admit(header)
+
+    def _on_proof(self, proof: object) -> None:
+        assert self._key is not None
+        if not handshake.fits(proof, handshake.dialler_proof(self._key, self._hello, self._challenge)):
+            self._owner.note_refused(self.remote, _WRONG_PROOF)
+            self.refuse(Refusal(_WRONG_PROOF, SECRET))
+            return
+        who = self._owner.who()
+        self._say(Kind.WELCOME, [*who, handshake.acceptor_proof(self._key, self._hello, self._challenge, who)])
+        self.key_id = key_id(self._key)
+        self._admit(self._header)
+
+    def _say(self, kind: Kind, header: list[Any]) -> None:
+        assert self.transport is not None
+        frame = pack(kind, header)
+        if kind == Kind.CHALLENGE:
+            self._challenge = frame[4:]
+        self.transport.write(frame)
+
+    def _admit(self, header: list[Any]) -> None:
+        """Lets the node in, if it is one that is let in."""
         refusal = self._owner.roster.judge(header, (CONTROL, BULK))
         if refusal is not None:
-            logger.warning("a node is refused: %s", refusal.reason[:500])
+            self._owner.note_refused(self.remote, refusal.reason)
             self.refuse(refusal)
             return
         self.peer = NodeId(header[2])
         self.channel = header[5]
+        self.incarnation = header[6] if len(header) > 6 else 0
+        if self.channel == CONTROL:
+            self._buffer = FrameBuffer(CONTROL_FRAME_MAX)
         self._owner.on_hello(self.peer, self.channel, header)
+        self._owner.on_inlet_open(self)
 
     def refuse(self, refusal: Refusal) -> None:
         """Tells the peer why, and hears no more of it."""
@@ -167,4 +304,4 @@ class Inlet(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self.peer is not None:
-            self._owner.on_inlet_closed(self.peer, self.channel)
+            self._owner.on_inlet_closed(self)

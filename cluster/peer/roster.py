@@ -20,6 +20,7 @@ Addresses = Mapping[NodeId, tuple[Address, ...]]
 GUESTS_MAX = 16
 """More unknown nodes at once are no change of members but a mistake."""
 REMOVED = "removed"
+SECRET = "secret"
 
 
 class Removed(NamedTuple):
@@ -49,7 +50,7 @@ class Refusal(NamedTuple):
     reason: str
     """For the operator of the node that is refused."""
     kind: str = ""
-    """REMOVED if it left the cluster, else ""."""
+    """REMOVED if it left the cluster, SECRET if it does not prove the cluster's secret, else ""."""
     since: int = -1
     """Index of the entry since which it is out, -1 otherwise."""
 
@@ -90,6 +91,22 @@ class Roster:
     def leave(self, peer: NodeId) -> None:
         """A guest went away; nothing for a member."""
         self._guests.pop(peer, None)
+
+    def is_not(self, peer: NodeId, who: list[Any]) -> str:
+        """Why the node that was dialled as `peer` is another one; "" if it is not. `who`: [cluster uuid, id, uuid]."""
+        cluster, node_id, node_uuid = who
+        me = self.membership
+        if cluster != me.cluster_uuid:
+            return f"at its address is cluster {cluster}, this is cluster {me.cluster_uuid}"
+        if node_id != peer:
+            return f"at its address is node {node_id}: check [[peers]]"
+        if peer not in me.members and peer in self._guests:
+            known: str | None = self._guests[peer][0]
+        else:
+            known = me.members.get(peer)
+        if known not in (None, node_uuid):
+            return f"it comes with another disk (node uuid {node_uuid}, the cluster knows {known})"
+        return ""
 
     def judge(self, header: list[Any], channels: tuple[str, ...]) -> Refusal | None:
         """Why the handshake is refused, None if it is not."""

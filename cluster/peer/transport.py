@@ -4,6 +4,9 @@ A node dials every peer and sends only on connections that it dialled; it receiv
 votes and acks travel on `control`, appends and forwarded requests on `bulk`, so bulk data cannot starve a heartbeat.
 Raft tolerates loss: what cannot be sent now is dropped, never queued without bound. A closed connection is news: the
 driver hears of it at once and need not wait for a timeout.
+
+Both sides prove that they have the cluster's secret before anything else is said (`handshake`, `connections`). Keys
+change while the node runs: connections are then made anew one by one, each old one ends when the new one stands.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import random
 import socket as socket_module
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from cluster.peer import handshake
+from cluster.peer.admission import Admission
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
+from cluster.peer.keyring import OPEN, Keyring, key_id
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Roster
 from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
 from raftlog.messages import AppendEntries, Message
@@ -62,17 +69,28 @@ class PeerTransport:
     def __init__(
         self, membership: Membership, addresses: Addresses, bind: Address, incarnation: int = 0,
         advertised: Address | None = None, heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
+        keyring: Keyring = OPEN, entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:  # fmt: skip
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
-        node, for those that do not know it yet.
+        node, for those that do not know it yet. `keyring`: what is proven and asked for; `entropy`: for nonces.
         """
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
+        """What is sent travels on these."""
+        self.dialled: dict[Link, None] = {}
+        """These, and those whose handshake is not over."""
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
+        self.keyring = keyring
+        self.challengers: set[NodeId] = set()
+        """Peers that have asked for a proof: they have a secret, and are waited for."""
+        self.admission = Admission()
+        self._entropy = entropy
+        self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}
+        self._renew_again: set[tuple[NodeId, str]] = set()
         self._advertised = advertised
         self._bind = bind
         self._handlers: Handlers | None = None
@@ -99,10 +117,11 @@ class PeerTransport:
         """Closes every connection."""
         self._closing = True
         tasks = [*(task for tasks in self._diallers.values() for task in tasks), *self._lookups]
+        tasks += self._renewals.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for transport in [link.transport for link in self.links.values()] + [i.transport for i in self.inlets]:
+        for transport in [link.transport for link in self.dialled] + [inlet.transport for inlet in self.inlets]:
             if transport is not None:
                 transport.abort()
         for server in self._servers:
@@ -135,7 +154,7 @@ class PeerTransport:
     def _stop_dialling(self, peer: NodeId) -> None:
         for task in self._diallers.pop(peer, ()):
             task.cancel()
-        for link in [link for (to, _), link in self.links.items() if to == peer]:
+        for link in [link for link in self.dialled if link.peer == peer]:
             link.abort()
 
     def send(self, messages: Iterable[Message]) -> None:
@@ -190,12 +209,49 @@ class PeerTransport:
                 started = loop.time()
                 if peer in self._heartbeats.addresses:
                     attempt = 0  # theirs first, whatever served meanwhile
-                self.dial_errors.pop(peer, None)
-                await link.lost
+                await self._last_of(link)
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S
             await asyncio.sleep(REDIAL_REMOVED_S if self._is_removed else delay * self._jitter.uniform(0.75, 1.25))
             delay = min(REDIAL_MAX_S, delay * 2)
+
+    async def _last_of(self, link: Link | None) -> None:
+        """Until a link, and those that took its place one after the other, are lost."""
+        while link is not None:
+            await link.lost
+            link = self.links.get((link.peer, link.channel))
+
+    async def _renew(self, peer: NodeId, channel: str) -> None:
+        """Makes another connection in the place of one that stands; without a proof from the peer that one stays."""
+        try:
+            done = await self._renew_once(peer, channel)
+            while not done and (peer, channel) in self._renew_again:  # the peer has proven the key meanwhile
+                self._renew_again.discard((peer, channel))
+                done = await self._renew_once(peer, channel)
+        finally:
+            self._renewals.pop((peer, channel), None)
+            self._renew_again.discard((peer, channel))
+        if done and channel == BULK:
+            self._renew_links(peer, (CONTROL,))
+
+    async def _renew_once(self, peer: NodeId, channel: str) -> bool:
+        link: Link | None = None
+        make = lambda: Link(self, peer, channel, renews=True)  # noqa: E731
+        try:
+            for host, port in self._addresses(peer, channel):
+                try:
+                    async with asyncio.timeout(DIAL_S):
+                        _, link = await asyncio.get_running_loop().create_connection(make, host, port)
+                except OSError as error:
+                    logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
+                    continue
+                await asyncio.wait([link.lost, link.opened], return_when=asyncio.FIRST_COMPLETED)
+                if link.is_open:
+                    return True
+        finally:
+            if link is not None and not link.is_open:
+                link.abort()
+        return False
 
     def _addresses(self, peer: NodeId, channel: str) -> tuple[Address, ...]:
         """Where to dial, in this order. Heartbeats go over the peer port when their own address cannot be reached."""
@@ -226,6 +282,91 @@ class PeerTransport:
         me = self.roster.membership
         who = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, peer, channel, self.incarnation]
         return [*who, *self._advertised] if self._advertised is not None else who
+
+    def introduction(self, peer: NodeId, channel: str) -> list[Any]:
+        """The same, with what is needed to prove it."""
+        hello, keyring = self.hello(peer, channel), self.keyring
+        nonce = self._entropy(handshake.NONCE_BYTES) if keyring.keys else b""
+        return handshake.with_keys(hello, nonce, keyring.ids) if keyring.keys else hello
+
+    def challenge(self, key: bytes) -> list[Any]:
+        """What a peer that has this key is asked (wire.Kind.CHALLENGE)."""
+        return [self._entropy(handshake.NONCE_BYTES), key_id(key)]
+
+    def who(self) -> list[Any]:
+        """Who this node is, for those that have proven who they are."""
+        me = self.roster.membership
+        return [me.cluster_uuid, me.node_id, me.node_uuid]
+
+    def demands_proof_of(self, peer: NodeId) -> bool:
+        """Whether nothing is said to the peer before it has proven that it has the secret."""
+        return self.keyring.demanded or peer in self.challengers
+
+    def note_refused(self, remote: str, reason: str) -> None:
+        """A connection from there is refused."""
+        self.admission.note_refused(remote, reason, asyncio.get_running_loop().time())
+
+    def on_link_open(self, link: Link) -> None:
+        """A handshake that this node began is over: the link carries what is sent from now on."""
+        before = self.links.get((link.peer, link.channel))
+        self.links[link.peer, link.channel] = link
+        self.dial_errors.pop(link.peer, None)
+        if before is not None and before.transport is not None:
+            before.transport.close()
+
+    def on_inlet(self, inlet: Inlet) -> None:
+        """Somebody connected."""
+        self.inlets[inlet] = None
+        surplus = self.admission.surplus_stranger(self.inlets)
+        if surplus is not None:
+            self.note_refused(surplus.remote, "too many connections have not said who they are")
+            surplus.abort()
+
+    def on_inlet_open(self, inlet: Inlet) -> None:
+        """A peer was let in. One that proves the newest key is dialled anew if it did not do so before."""
+        surplus = self.admission.surplus_of_peer(self.inlets, inlet)
+        if surplus is not None:
+            surplus.abort()
+        if inlet.peer is not None and inlet.key_id and inlet.key_id == self.keyring.newest:
+            self._renew_links(inlet.peer, (BULK, CONTROL))
+
+    def proven_by(self) -> set[NodeId]:
+        """Peers whose every connection to this node, of both channels, has proven the newest key."""
+        newest, seen = self.keyring.newest, dict[NodeId, dict[str, bool]]()
+        for inlet in self.inlets:
+            if inlet.peer is not None:
+                channels = seen.setdefault(inlet.peer, {})
+                channels[inlet.channel] = channels.get(inlet.channel, True) and inlet.key_id == newest
+        return {peer for peer, channels in seen.items() if len(channels) == 2 and all(channels.values()) and newest}
+
+    def set_keyring(self, keyring: Keyring) -> None:
+        """Other keys, or another demand, from now on. Connections that prove nothing of it end if it is demanded; the
+        others are made anew without a gap."""
+        self.keyring = keyring
+        if keyring.demanded:
+            stand: list[Link | Inlet] = [*self.links.values(), *self.inlets]
+            for one in stand:
+                if one.peer is not None and one.key_id not in keyring.ids:
+                    one.abort()
+        self.renew()
+
+    def renew(self) -> None:
+        """Tries to prove the newest key where that has not been done. Begins with the bulk connections: to a peer that
+        knows no secret yet, the end of one more of these is nothing, and that of a control connection news."""
+        for peer in self.roster.peers():
+            self._renew_links(peer, (BULK,))
+
+    def _renew_links(self, peer: NodeId, channels: tuple[str, ...]) -> None:
+        newest = self.keyring.newest
+        for channel in channels:
+            link = self.links.get((peer, channel))
+            if link is None or not newest or link.key_id == newest or self._closing:
+                continue
+            if (peer, channel) in self._renewals:
+                self._renew_again.add((peer, channel))
+                continue
+            task = asyncio.get_running_loop().create_task(self._renew(peer, channel), name=f"renew-{peer}-{channel}")
+            self._renewals[peer, channel] = task
 
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
         """A peer introduced itself. One that lost power, or came back under another address, has left links behind that
@@ -258,11 +399,15 @@ class PeerTransport:
             if inlet.transport is not None:
                 inlet.transport.abort()
 
-    def on_refused(self, peer: NodeId, header: list[Any]) -> None:
-        """A peer does not let this node in: [reason, kind, index]."""
+    def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
+        """A peer does not let this node in: [reason, kind, index]. That this node was removed is believed only from who
+        has proven to be one of the cluster, once that is demanded: it stops the service."""
         reason, kind, index = [*header, *("", "", -1)[len(header) :]][:3]
         if not self._is_removed:
-            logger.error("node %d refuses this node: %s", peer, reason or "no reason")
+            self.dial_errors[peer] = f"it refuses this node: {str(reason)[:500] or 'no reason'}"
+            self.admission.note_refusal_by(peer, str(reason)[:500], asyncio.get_running_loop().time())
+        if kind == REMOVED and not proven and self.keyring.demanded:
+            return
         self._is_removed = self._is_removed or kind == REMOVED
         if self._handlers is not None and not self._closing:
             self._handlers.refused(peer, Refusal(str(reason), str(kind), index if type(index) is int else -1))
@@ -278,12 +423,17 @@ class PeerTransport:
             raise WireError(f"a message from {message.from_id} to {message.to_id} on node {peer}'s connection")
         self._handlers.message(message)
 
-    def on_inlet_closed(self, peer: NodeId, channel: str) -> None:
-        """A connection from the peer closed. A guest that is gone is not dialled any more."""
-        if self.roster.is_guest(peer) and not any(inlet.peer == peer for inlet in self.inlets):
+    def on_inlet_closed(self, closed: Inlet) -> None:
+        """A connection from a peer closed; it is no news if the same life of the peer has another one in its place. A
+        guest that is gone is not dialled any more."""
+        peer = closed.peer
+        assert peer is not None
+        others = [inlet for inlet in self.inlets if inlet.peer == peer]
+        if self.roster.is_guest(peer) and not others:
             self.roster.leave(peer)
             self._stop_dialling(peer)
-        if channel == CONTROL:
+        stands = any(inlet.channel == CONTROL and inlet.incarnation == closed.incarnation for inlet in others)
+        if closed.channel == CONTROL and not stands:
             self.on_closed(peer)
 
     def on_closed(self, peer: NodeId) -> None:

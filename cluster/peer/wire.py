@@ -30,6 +30,8 @@ from raftlog.types import Entry, EntryId, NodeId
 VERSION = 1
 FRAME_MAX = 64 << 20
 """Longest acceptable frame, bytes: a batch of appends, or a forwarded request."""
+CONTROL_FRAME_MAX = 64 << 10
+"""The same of the control channel: votes, heartbeats, acknowledgements."""
 
 _HEAD = struct.Struct(">iBBH")
 _BODY = struct.Struct(">BBH")
@@ -39,7 +41,8 @@ class Kind(IntEnum):
     """What a frame carries. Values are on the wire: never renumber."""
 
     HELLO = 0
-    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port]"""
+    """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port],
+    and of a node with a secret: nonce, [key ids] (`cluster.peer.handshake`)"""
     REFUSED = 1
     """[reason, "removed" or "", index of the entry that removed it or -1]"""
     FORWARD = 2
@@ -55,6 +58,12 @@ class Kind(IntEnum):
     does not lead]: answered on the same channel (`cluster.peer.links`)"""
     PONG = 9
     """[channel, number of the PING]"""
+    CHALLENGE = 10
+    """[nonce, key id]"""
+    PROOF = 11
+    """[the dialler's proof]"""
+    WELCOME = 12
+    """[cluster uuid, node id, node uuid, the acceptor's proof]"""
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
     APPEND_ENTRIES = 18

@@ -25,6 +25,7 @@ from cluster.install.progress import Progress
 from cluster.install.snapshot import Snapshot, SnapshotTake, Where
 from cluster.members.places import addresses
 from cluster.peer.fetch import STATE, FetchClient, FetchError, early_client
+from cluster.peer.secret import load as load_keys
 from cluster.peer.transport import Membership, PeerTransport
 from cluster.recovery import aside
 from cluster.recovery.checkpoints import FETCHED, Checkpoint, Checkpoints
@@ -162,7 +163,10 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     try:
         membership = newest_above(directory.log, -1) or memberships.of_genesis(directory.log.genesis)
         known = {node: tried for node, tried in addresses([membership], config).items() if tried}
-        transport = PeerTransport(_handshake(directory, membership), known, (config.peer.bind, config.peer.port))
+        transport = PeerTransport(
+            _handshake(directory, membership), known, (config.peer.bind, config.peer.port),
+            keyring=load_keys(fs, config), entropy=environment.entropy,
+        )  # fmt: skip
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in membership.voter_ids if node != config.node_id and node in known]
         fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.open_rows)

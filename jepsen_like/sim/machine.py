@@ -31,6 +31,8 @@ from cluster.environment import Environment
 from cluster.lanes import Lane
 from cluster.node import Node
 from cluster.node_life import NodeLife
+from cluster.peer.keyring import encode
+from cluster.peer.secret import MARK, SECRET, mark_of
 from cluster.recovery.opening import StateLostError
 from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
 from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
@@ -53,6 +55,7 @@ LIVE_ROWS = b"live"
 START_WALL_MS = 1_700_000_000_000
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
+CLUSTER_KEY = b"the secret of simulated clusters"
 PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 
@@ -168,6 +171,8 @@ class Machine:
         identity = Identity(CLUSTER, GROUP_ID, node_id, uuid_of(node_id), START_WALL_MS)
         create = create_node_dir if node_id <= options.nodes else create_joining_dir
         create(self.fs, DATA, identity, genesis)
+        write_file(self.fs, DATA / SECRET, encode((CLUSTER_KEY,), str(CLUSTER)))
+        write_file(self.fs, DATA / MARK, mark_of(CLUSTER_KEY))
 
     @property
     def up(self) -> bool:

@@ -39,6 +39,7 @@ def node_of(path: Path) -> Any:
         node_id=1, config=config, environment=SimpleNamespace(read_config=lambda: load(path)),
         links=Service(config.ha), retention=Service(config.retention), disk=Service(config.retention),
         repairs=SimpleNamespace(server=Service(config.repair.bytes_per_second)),
+        secret=SimpleNamespace(state="none", reload=lambda: False),
     )  # fmt: skip
 
 

@@ -47,8 +47,8 @@ def test_a_hand_over_to_a_follower_that_lags_is_found(monkeypatch: pytest.Monkey
             raft.send(TimeoutNow(raft.id, raft.transferee, raft.term))
 
     script = (
-        "nodes 3 election_ticks=24\nlead 1\nsend 2\ncut 1->2\ncut 1->3\nask 1 3 later\nwait 0.02\nstop 1\nwait 0.05\n"
-        "heal\nwait 3\nsettle\n"
+        "nodes 3 election_ticks=24\nlead 1\nsend 2\nhalf-open 1->2 bulk\nhalf-open 1->3 bulk\nask 1 3 later\n"
+        "wait 0.02\nstop 1\nwait 3\nsettle\n"
     )
     assert not play(script).violations
     monkeypatch.setattr(transfer, "hand_over_if_caught_up", at_once)

@@ -1,0 +1,69 @@
+"""How many connections a peer port holds, and what is logged of those that are refused.
+
+Whoever reaches the port may connect; only a few hundred bytes are kept of a connection that has not said who it is, so
+their number bounds what strangers cost. When there are too many, the address with the most of them loses its oldest:
+one that floods the port does not keep out the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.peer.connections import Inlet
+
+logger = logging.getLogger(__name__)
+
+STRANGERS_MAX = 64
+"""Connections whose handshake is not over."""
+CHANNEL_INLETS_MAX = 4
+"""Connections of one peer on one channel. An honest one has one, and perhaps some that were lost unnoticed."""
+TELL_EVERY_S = 60.0
+TOLD_MAX = 256
+"""Different refusals that are remembered for the log."""
+
+
+class Admission:
+    """Event loop only."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        """Connections that were refused or cut for what they said."""
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        """(who, why) -> when the log said so, and how often it happened since."""
+
+    def surplus_stranger(self, inlets: Iterable[Inlet]) -> Inlet | None:
+        """Which connection without a finished handshake has to go; None while there is room."""
+        strangers = [inlet for inlet in inlets if inlet.peer is None]
+        if len(strangers) <= STRANGERS_MAX:
+            return None
+        most, _ = Counter(inlet.remote for inlet in strangers).most_common(1)[0]
+        return next(inlet for inlet in strangers if inlet.remote == most)
+
+    def surplus_of_peer(self, inlets: Iterable[Inlet], newest: Inlet) -> Inlet | None:
+        """The oldest connection of the same peer and channel, if there are more than a peer can need."""
+        same = [inlet for inlet in inlets if (inlet.peer, inlet.channel) == (newest.peer, newest.channel)]
+        return same[0] if len(same) > CHANNEL_INLETS_MAX else None
+
+    def note_refused(self, remote: str, why: str, now_s: float) -> None:
+        """A connection from that address is refused."""
+        self.refused += 1
+        self._tell(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
+
+    def note_refusal_by(self, peer: int, why: str, now_s: float) -> None:
+        """That peer refuses this node."""
+        self._tell(f"node {peer} refuses this node", why or "no reason", now_s)
+
+    def _tell(self, what: str, why: str, now_s: float) -> None:
+        """Once a minute for each: who repeats itself does not fill the log."""
+        told_s, times = self._told.get((what, why), (-TELL_EVERY_S, 0))
+        if now_s - told_s < TELL_EVERY_S:
+            self._told[what, why] = told_s, times + 1
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.pop(next(iter(self._told)))
+        self._told[what, why] = now_s, 0
+        logger.warning("%s: %s%s", what, why, f" ({times} more times since it was said last)" if times else "")

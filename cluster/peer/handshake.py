@@ -1,0 +1,67 @@
+"""What two nodes say before anything else, as bytes and proofs; the connections are in `connections`.
+
+    dialler   HELLO      who it is, whom it looks for, a nonce, the ids of its keys
+    acceptor  CHALLENGE  a nonce, the id of the key that both have
+    dialler   PROOF      HMAC-SHA256(key, dialler, HELLO, CHALLENGE)
+    acceptor  WELCOME    who it is, HMAC-SHA256(key, acceptor, HELLO, CHALLENGE, who it is)
+
+The proofs are over the bytes of the frames as they travelled, each with its length in front, so nothing in them can be
+another's or of another connection: both nonces, both nodes' ids and uuids, the cluster's, the channel and the address
+named in HELLO are in each. The word for the side keeps a proof from being sent back to whoever made it. Before PROOF
+the acceptor tells nothing but its nonce.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from cluster.peer.keyring import KEY_ID_BYTES, KEYS_MAX
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+DIALLER, ACCEPTOR = b"raftmq peer 1 dialler", b"raftmq peer 1 acceptor"
+NONCE, KEYS = 9, 10
+"""Places in HELLO."""
+
+
+def with_keys(hello: Sequence[Any], nonce: bytes, ids: list[bytes]) -> list[Any]:
+    """HELLO of a node that has keys. Its address is empty if it told none: the places behind it are fixed."""
+    address = [] if len(hello) == NONCE else ["", 0]
+    return [*hello, *address, nonce, ids]
+
+
+def offered(hello: Sequence[Any]) -> list[bytes]:
+    """Ids of the keys that a HELLO names; none if it is that of a node without a secret, or malformed."""
+    if len(hello) <= KEYS or type(hello[NONCE]) is not bytes or len(hello[NONCE]) != NONCE_BYTES:
+        return []
+    ids = hello[KEYS]
+    if type(ids) is not list or not 1 <= len(ids) <= KEYS_MAX:
+        return []
+    return [each for each in ids if type(each) is bytes and len(each) == KEY_ID_BYTES]
+
+
+def dialler_proof(key: bytes, hello: bytes, challenge: bytes) -> bytes:
+    """Of the node that dialled. `hello`, `challenge`: the frames without their length prefix."""
+    return _prove(key, DIALLER, hello, challenge)
+
+
+def acceptor_proof(key: bytes, hello: bytes, challenge: bytes, who: Sequence[Any]) -> bytes:
+    """Of the node that was dialled; `who`: [cluster uuid, node id, node uuid], its own."""
+    return _prove(key, ACCEPTOR, hello, challenge, msgpack.packb(list(who), use_bin_type=True))
+
+
+def fits(proof: object, expected: bytes) -> bool:
+    """Compares in constant time what came with what should have."""
+    return isinstance(proof, bytes) and hmac.compare_digest(proof, expected)
+
+
+def _prove(key: bytes, *parts: bytes) -> bytes:
+    mac = hmac.new(key, digestmod="sha256")
+    for part in parts:
+        mac.update(len(part).to_bytes(4, "big"))
+        mac.update(part)
+    return mac.digest()

@@ -1,0 +1,216 @@
+"""This node's secret: where it lies, when it is demanded of others, and what the operator is told meanwhile.
+
+    no file             whoever knows the cluster's uuid is let in; an alarm says so
+    a file, no mark     nodes prove it to each other; those that cannot are let in too, since they may not have it yet
+    a mark              every member has proven the key that it names: from then on nobody is let in without one
+
+Each node goes on by itself, by what it has seen: that all members have proven the newest key, on every connection.
+Nobody is shut out by that who has the file. With a mark, keys older than the one it names are not accepted any more; so
+a key is changed by the same steps, from "old" to "old and new" to "new". A node whose mark is there and whose file is
+gone does not start: it would ask for nothing again.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal, Protocol
+
+from cluster.alarms import Alarms
+from cluster.config import Config
+from cluster.config_source import ConfigError
+from cluster.peer.keyring import KeyFileError, Keyring, key_id, parse
+from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+SECRET = "SECRET"
+"""In the data directory, unless peer.secret_file says otherwise."""
+MARK = "SECRET_REQUIRED"
+"""In the data directory: text, "raftmq secret required 1", a blank, the id of the key in hex."""
+MARK_HEAD = b"raftmq secret required 1 "
+ALARM = "peer_secret"
+LOOK_EVERY_MS = 500
+RENEW_EVERY_MS = 5000
+
+
+class Transport(Protocol):
+    """The part of PeerTransport that proves."""
+
+    keyring: Keyring
+
+    def set_keyring(self, keyring: Keyring) -> None:
+        """See PeerTransport."""
+
+    def proven_by(self) -> set[NodeId]:
+        """See PeerTransport."""
+
+    def renew(self) -> None:
+        """See PeerTransport."""
+
+
+def path_of(config: Config) -> Path:
+    """Where the node's secret lies."""
+    return Path(config.peer.secret_file) if config.peer.secret_file else Path(config.node.data_dir) / SECRET
+
+
+def mark_path(config: Config) -> Path:
+    """Where the mark lies."""
+    return Path(config.node.data_dir) / MARK
+
+
+def mark_of(key: bytes) -> bytes:
+    """The bytes of the mark that names this key."""
+    return MARK_HEAD + key_id(key).hex().encode() + b"\n"
+
+
+def load(fs: FileSystem, config: Config) -> Keyring:
+    """What this node proves, and asks for. Raises ConfigError."""
+    keys, mark = _keys(fs, config), _mark(fs, config)
+    if mark is None:
+        return Keyring(keys)
+    if not keys:
+        raise ConfigError(
+            f"{path_of(config)}: the secret of this node is gone",
+            "the cluster demands it: without it this node reaches no other, and would let anybody in",
+            f"copy the file from another node, with mode 0600: scp NODE:.../{SECRET} {path_of(config)}",
+        )
+    ids = [key_id(key) for key in keys]
+    return Keyring(keys[: ids.index(mark) + 1] if mark in ids else keys, demanded=True)
+
+
+def _keys(fs: FileSystem, config: Config) -> tuple[bytes, ...]:
+    path = path_of(config)
+    try:
+        if fs.exists(path):
+            return parse(read_file(fs, path))
+    except (OSError, KeyFileError) as error:
+        why = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
+        raise ConfigError(
+            f"{path}: cannot be read as the secret of this node", why,
+            f"copy the file from another node, or: ls -l {path}    (owner, mode)",
+        ) from None  # fmt: skip
+    if config.peer.secret_file:
+        raise ConfigError(
+            f"peer.secret_file: there is no file {path}",
+            "it holds the secret by which the nodes of a cluster know each other",
+            f"copy it from another node, with mode 0600, or leave peer.secret_file out and use {SECRET} in data_dir",
+        )
+    return ()
+
+
+def _mark(fs: FileSystem, config: Config) -> bytes | None:
+    """Id of the key that is demanded; b"" if the mark cannot be read, which demands one all the same."""
+    path = mark_path(config)
+    if not fs.exists(path):
+        return None
+    try:
+        data = read_file(fs, path)
+        return bytes.fromhex(data.removeprefix(MARK_HEAD).decode().strip()) if data.startswith(MARK_HEAD) else b""
+    except (OSError, ValueError):
+        return b""
+
+
+def readable_by_others(path: Path) -> bool:
+    """Whether any account of the machine may read it."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+class SecretKeeper:
+    """See the module. Event loop only."""
+
+    def __init__(self, config: Config, fs: FileSystem, alarms: Alarms, members: Callable[[], Iterable[NodeId]]) -> None:
+        """`members`: ids of all that are in force, this node's too. Raises ConfigError."""
+        self._config = config
+        self._fs = fs
+        self._alarms = alarms
+        self._members = members
+        self._due_ms = 0
+        self._renew_due_ms = 0
+        self._transport: Transport | None = None
+        self.keyring = load(fs, config)
+
+    def attach(self, transport: Transport) -> None:
+        """Who proves it from now on."""
+        self._transport = transport
+
+    @property
+    def state(self) -> Literal["none", "admitting", "changing", "required"]:
+        """"none", "admitting" (peers without it are let in), "changing" (an older key still counts), or "required"."""
+        keyring = self.keyring
+        if not keyring.keys:
+            return "none"
+        return "admitting" if not keyring.demanded else "changing" if len(keyring.keys) > 1 else "required"
+
+    @property
+    def missing(self) -> list[NodeId]:
+        """Members that have not proven the newest key to this node, ascending."""
+        if not self.keyring.keys:
+            return []
+        proven = self._transport.proven_by() if self._transport is not None else set()
+        return sorted(set(self._members()) - proven - {NodeId(self._config.node.id)})
+
+    def reload(self) -> bool:
+        """Reads the file again; whether anything is different. Raises ConfigError, having changed nothing."""
+        keyring = load(self._fs, self._config)
+        if keyring == self.keyring:
+            return False
+        self._use(keyring)
+        return True
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: demands the newest key once every member has proven it."""
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + LOOK_EVERY_MS
+        if self.state in ("admitting", "changing") and not self.missing:
+            self._demand()
+        elif self._transport is not None and self.missing and now_ms >= self._renew_due_ms:
+            self._renew_due_ms = now_ms + RENEW_EVERY_MS
+            self._transport.renew()
+        self._tell()
+
+    def _demand(self) -> None:
+        newest, path = self.keyring.keys[0], mark_path(self._config)
+        try:
+            write_file(self._fs, path, mark_of(newest))
+        except OSError as error:  # it is tried again; a disk that fails shows elsewhere
+            logger.warning("%s", storage_error(self._fs, "writing", path, error))
+            return
+        logger.warning("every member has proven the secret %s: it is demanded from now on", key_id(newest).hex())
+        self._use(Keyring((newest,), demanded=True))
+
+    def _use(self, keyring: Keyring) -> None:
+        self.keyring = keyring
+        if self._transport is not None:
+            self._transport.set_keyring(keyring)
+        self._due_ms = 0
+
+    def _tell(self) -> None:
+        text = self._text()
+        if text:
+            self._alarms.raise_alarm(ALARM, text)
+        elif self._alarms.raised(ALARM):
+            self._alarms.clear(ALARM)
+
+    def _text(self) -> str:
+        waiting = ", ".join(map(str, self.missing))
+        path = path_of(self._config)
+        if self.state == "none":
+            return (
+                "this node has no secret: whoever reaches a peer port can vote and change the log. Make one, while the "
+                "nodes run: raftmq secret create"
+            )
+        if self.state == "admitting":
+            return f"peers without the secret are still let in, because node {waiting} has not proven that it has it"
+        if self.state == "changing":
+            return f"the older secret still counts, because node {waiting} has not proven that it has the new one"
+        if readable_by_others(path):
+            return f"every account of this machine can read the secret: chmod 600 {path}"
+        return ""
