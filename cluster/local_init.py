@@ -17,7 +17,7 @@ from uuid import UUID
 from cluster.config import Config, load
 from cluster.local_errors import ExitCode, LocalError, directory_error
 from cluster.local_layout import NodeRecord
-from cluster.secret_files import complete, give_new_cluster
+from cluster.secret_files import complete, give, keys_of_new
 from raftlog.errors import StorageError
 from raftlog.storage import identity as identities
 from raftlog.storage import layout
@@ -74,6 +74,7 @@ def _create(configs: Sequence[Config]) -> UUID:
     segment_size = configs[0].log.segment_size_bytes
     genesis = Genesis(cluster_uuid, GROUP_ID, segment_size, created_ms, voters)
     uuids = dict(voters)
+    keys = keys_of_new(configs)
     made: list[Path] = []
     try:
         for config in configs:
@@ -82,7 +83,7 @@ def _create(configs: Sequence[Config]) -> UUID:
             made.append(directory)
             identity = Identity(cluster_uuid, GROUP_ID, config.node_id, uuids[config.node_id], created_ms)
             create_node_dir(OsFileSystem(), directory, identity, genesis)
-        give_new_cluster(configs, str(cluster_uuid))
+            give(config, keys, str(cluster_uuid))
     except (OSError, StorageError, LocalError) as error:
         for directory in made:  # empty when this call began: nothing is in them that anybody was promised
             shutil.rmtree(directory, ignore_errors=True)

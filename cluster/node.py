@@ -40,14 +40,11 @@ from cluster.modes.ledger import Ledger
 from cluster.modes.wiring import disk_of, modes_of
 from cluster.node_parts import Parts
 from cluster.peer import links
-<<<<<<< HEAD
-from cluster.peer.links import heartbeat_net, links_of
-=======
-from cluster.peer.links import Links, heartbeat_net
+from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
->>>>>>> dca95eb (Nodes prove a secret of their cluster to each other before anything else is said)
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind
+from cluster.peer.wiring import transport_of
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
 from cluster.reload import ReloadView, reload
@@ -134,18 +131,8 @@ class Node:
         )
         self.secret = SecretKeeper(config, self.environment.fs, self.alarms, lambda: members.in_force.node_uuids)
         self.changes = MemberChanges(raw, members, config.raft, wake=self.driver.wake, transfer=self.transfer)
-        incarnation = int.from_bytes(self.environment.entropy(8))
-        self.transport = PeerTransport(
-            members.handshake(), members.addresses(), (config.peer.bind, config.peer.port), incarnation,
-            members.own_address, heartbeat_net(config), self.secret.keyring, self.environment.entropy,
-        )  # fmt: skip
-<<<<<<< HEAD
+        self.transport = transport_of(config, self.environment, members, self.secret)
         self.links = links_of(config, self.transport, raw, self._clock, self.metrics.links, self.driver.wake)
-=======
-        self.secret.attach(self.transport)
-        self.links = Links(self.transport, raw, self._clock, config.ha, self.metrics.links, self.driver.wake)
->>>>>>> dca95eb (Nodes prove a secret of their cluster to each other before anything else is said)
-        members.attach(self.transport)
         members.on_removed = lambda: self.router.drop_clients()  # it is made below
         self.repairs = Repairs(
             raw, parts.directory, self.environment.fs, self.transport, loop,

@@ -63,9 +63,9 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
         ) from error  # fmt: skip
 
 
-def give_new_cluster(configs: Sequence[Config], cluster: str) -> None:
-    """Gives every node of a cluster that is being made the same secret, demanded from the beginning. One that lies
-    where a configuration says is taken. Raises LocalError if there are several."""
+def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
+    """The secret for a cluster that is being made: what lies where its configurations say, else a new one. Raises
+    LocalError if there are several."""
     found = {keys for config in configs if (keys := read_keys(path_of(config)))}
     if len(found) > 1:
         raise LocalError(
@@ -74,11 +74,14 @@ def give_new_cluster(configs: Sequence[Config], cluster: str) -> None:
             "copy one of them over the others, or remove them all: a new one is made then",
             ExitCode.USAGE,
         )
-    keys = found.pop() if found else (new_key(),)
-    for config in configs:
-        if not read_keys(path_of(config)):
-            write_keys(path_of(config), keys, cluster)
-        _replace(mark_path(config), mark_of(keys[0]), 0o644)
+    return found.pop() if found else (new_key(),)
+
+
+def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
+    """Gives a node of a new cluster the secret, demanded from the beginning. Raises LocalError."""
+    if not read_keys(path_of(config)):
+        write_keys(path_of(config), keys, cluster)
+    _replace(mark_path(config), mark_of(keys[0]), 0o644)
 
 
 def complete(configs: Sequence[Config], cluster: str) -> None:

@@ -23,7 +23,7 @@ from cluster.config import dump, load
 from cluster.local_config import plan_nodes, write_configs
 from cluster.local_errors import ExitCode, LocalError
 from cluster.local_layout import NodeRecord
-from cluster.secret_files import give_new_cluster
+from cluster.secret_files import give, keys_of_new
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
@@ -158,7 +158,10 @@ class _Cluster:
 
     def write_secret(self) -> None:
         """One of its own: who knows that of the old cluster is nobody here."""
-        give_new_cluster([load(node.config_path) for node in self._nodes], str(self.cluster_uuid))
+        configs = [load(node.config_path) for node in self._nodes]
+        keys = keys_of_new(configs)
+        for config in configs:
+            give(config, keys, str(self.cluster_uuid))
 
     def write_node(self, node: NodeRecord) -> None:
         """IDENTITY comes last: without it the directory counts as never made."""

@@ -11,8 +11,14 @@ from cluster.config import Config, NodeSection, PeerSection
 from cluster.local_errors import LocalError
 from cluster.peer.keyring import key_id
 from cluster.peer.secret import MARK, SECRET, load, path_of
-from cluster.secret_files import add_key, complete, copy, give_new_cluster, has, read_keys, take, write_keys
+from cluster.secret_files import add_key, complete, copy, give, has, keys_of_new, read_keys, take, write_keys
 from raftlog.storage.fs import OsFileSystem
+
+
+def give_new_cluster(configs: list[Config], cluster: str) -> None:
+    keys = keys_of_new(configs)
+    for config in configs:
+        give(config, keys, cluster)
 
 
 @pytest.fixture

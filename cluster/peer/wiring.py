@@ -1,0 +1,24 @@
+"""The peer transport of a node, with its secret."""
+
+from __future__ import annotations
+
+from cluster.config import Config
+from cluster.environment import Environment
+from cluster.members.service import MembersService
+from cluster.peer.links import heartbeat_net
+from cluster.peer.secret import SecretKeeper
+from cluster.peer.transport import PeerTransport
+
+
+def transport_of(
+    config: Config, environment: Environment, members: MembersService, secret: SecretKeeper
+) -> PeerTransport:  # fmt: skip
+    """Not started; `members` and `secret` are attached to it."""
+    transport = PeerTransport(
+        members.handshake(), members.addresses(), (config.peer.bind, config.peer.port),
+        int.from_bytes(environment.entropy(8)), members.own_address, heartbeat_net(config), secret.keyring,
+        environment.entropy,
+    )  # fmt: skip
+    members.attach(transport)
+    secret.attach(transport)
+    return transport
