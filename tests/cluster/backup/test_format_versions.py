@@ -20,6 +20,7 @@ from cluster.local_errors import LocalError
 from cluster.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
 from cluster.modes import ledger
 from cluster.peer import wire
+from cluster.peer.secret import MARK_HEAD
 from cluster.peer.wire import Kind, WireError
 from cluster.recovery import manifest as checkpoint_manifest
 from cluster.recovery import tables
@@ -207,7 +208,10 @@ KINDS = {
     "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, newer_cluster_file, "made by a newer release"),
     "peer frame": Kept(wire.VERSION, newer_peer, "this node speaks 1"),
 }
-OTHERS = {"COMMAND": "", "running sums": str(sums.VERSION), "EARLY": str(ledger.FORMAT)}
+OTHERS = {
+    "COMMAND": "", "running sums": str(sums.VERSION), "EARLY": str(ledger.FORMAT), "SECRET": "",
+    "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
+}  # fmt: skip
 """Told in the table, tested apart."""
 ELSEWHERE = {"cluster/local_status.py": "what a node answers"}
 """Modules with a version of something that is not kept."""
