@@ -20,6 +20,8 @@ class NodeView(NamedTuple):
     record: NodeRecord
     running: bool
     status: dict[str, Any] | None
+    elsewhere: str = ""
+    """The "host:port" of its HTTP API, if it is no node of a local cluster."""
 
     @property
     def ready(self) -> bool:
@@ -92,6 +94,7 @@ class ClusterView(NamedTuple):
                     "namesrv_port": view.record.namesrv_port,
                     "peer_port": view.record.peer_port,
                     "admin_port": view.record.admin_port,
+                    "admin": view.elsewhere or f"127.0.0.1:{view.record.admin_port}",
                     "log": view.record.log,
                     "status": view.status,
                 }
@@ -102,16 +105,58 @@ class ClusterView(NamedTuple):
 
 def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1") -> dict[str, Any] | None:
     """`GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or something else, answers."""
-    connection = http.client.HTTPConnection(host, admin_port, timeout=timeout_s)
+    body = _get(host, admin_port, "/v1/status", timeout_s)
+    return body if body is not None and "term" in body else None
+
+
+def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
-        connection.request("GET", "/v1/status")
+        connection.request("GET", path)
         response = connection.getresponse()
         body = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:
         connection.close()
-    return body if response.status == 200 and isinstance(body, dict) and "term" in body else None
+    return body if response.status == 200 and isinstance(body, dict) else None
+
+
+def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:
+    """The same through HTTP APIs anywhere ("host:port"): each is asked, and whoever else the first to answer names.
+
+    Of such a node only the id and the address are known: its other ports are 0, and it has no process here.
+    """
+    asked = dict(zip(addresses, _statuses(addresses, timeout_s), strict=True))
+    first = next((address for address, status in asked.items() if status), None)
+    members = _members(first, timeout_s) if first is not None else {}
+    known = {int(status["node"]) for status in asked.values() if status}
+    others = [address for node, address in members.items() if node not in known and address not in asked]
+    asked |= dict(zip(others, _statuses(others, timeout_s), strict=True))
+    by_address = {address: node for node, address in members.items()}
+    views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]
+    return ClusterView(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
+
+
+def _elsewhere(address: str, status: dict[str, Any] | None, node_id: int) -> NodeView:
+    number = int(status["node"]) if status else node_id
+    return NodeView(NodeRecord(number, None, 0, 0, 0, 0, ""), status is not None, status, address)
+
+
+def _statuses(addresses: Sequence[str], timeout_s: float) -> list[dict[str, Any] | None]:
+    def ask(address: str) -> dict[str, Any] | None:
+        host, _, port = address.rpartition(":")
+        return fetch_status(int(port), timeout_s, host.strip("[]"))
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
+        return list(pool.map(ask, addresses))
+
+
+def _members(address: str, timeout_s: float) -> dict[int, str]:
+    """Node -> where it says that its HTTP API is; {} if that is not to be had."""
+    host, _, port = address.rpartition(":")
+    body = _get(host.strip("[]"), int(port), "/v1/members", timeout_s) or {}
+    return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
 
 
 def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:

@@ -30,8 +30,8 @@ def status(node: Node) -> NodeStatus:
         broker=node.config.cluster.broker_name, role=_ROLES[raft.role], member=node.membership.own_role,
         term=raft.term, leader=raft.leader_id or None,
         writes_open=node.writes_open(), commit_index=raft.commit_index, applied_index=raft.applied_index,
-        last_index=raft.last_index, stopping=node.stopping, failure=str(node.failure) if node.failure else None,
-        alarms=node.alarms.all(),
+        last_index=raft.last_index, stopping=node.stopping, drained=node.changes.drained,
+        failure=str(node.failure) if node.failure else None, alarms=node.alarms.all(),
         peers=[
             PeerStatus(
                 node=peer.node_id, match_index=peer.match_index, lag_entries=peer.lag,

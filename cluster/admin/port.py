@@ -145,6 +145,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """When a write is acknowledged."""
     stopping: bool = False
     """It is told to stop, and sends its clients away."""
+    drained: bool = False
+    """It does not lead until its next start, or until it is told otherwise."""
     failure: str | None = None
     """Why the node has stopped taking part; None while it does."""
     alarms: list[Alarm] = []

@@ -13,13 +13,18 @@ DEFAULT_SERVERS = ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
 def find_servers(
     servers: str | Iterable[str] | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> tuple[str, ...]:
-    """The "host:port" of each server to ask, in order. Raises ValueError for an address that is none."""
+    """The "host:port" of each server to ask, in order.
+
+    Raises ValueError for an address that is none, and if RAFTMQ_DATA names a directory without a cluster.
+    """
     environ = os.environ if environ is None else environ
     if servers is not None:
         return parse_servers(servers)
     if environ.get("RAFTMQ_SERVERS"):
         return parse_servers(environ["RAFTMQ_SERVERS"])
     path = cluster_file(environ, cwd or Path.cwd())
+    if path is None and environ.get("RAFTMQ_DATA"):
+        raise ValueError(f"there is no cluster in {environ['RAFTMQ_DATA']} (RAFTMQ_DATA): it holds no cluster.json")
     return _servers_of(path) if path is not None else DEFAULT_SERVERS
 
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -71,6 +72,18 @@ class Backoff:
         await asyncio.sleep(self.next_s())
 
 
+_REFUSED = "refuses connections"
+
+
+def _why_not(error: OSError) -> str:
+    """Why a connection could not be made, as it follows the server's address in a sentence."""
+    if isinstance(error, ConnectionRefusedError):
+        return _REFUSED
+    if isinstance(error, socket.gaierror):
+        return "is a name that is not known"
+    return f"cannot be connected to ({error.strerror or error})"
+
+
 class ClusterView:
     """Shared by everything of one client. Invariant: `leader` answered when it was set, on a connection of `links` that
     has not ended since: what comes back on the same port may be a follower that lags.
@@ -96,6 +109,8 @@ class ClusterView:
         self._searching = 0
         self._refusing: dict[str, float] = {}
         """Servers that could not be connected to when last tried -> since when, within the present search."""
+        self._refusals: dict[str, str] = {}
+        """And why, in words."""
 
     def close(self) -> None:
         """Ends connections and the search."""
@@ -222,8 +237,9 @@ class ClusterView:
         except TimeoutError:
             self._refusing.pop(server, None)  # silence says nothing: a stopped node is silent, and comes back
             raise
-        except OSError:
+        except OSError as error:
             self._refusing.setdefault(server, asyncio.get_running_loop().time())
+            self._refusals[server] = _why_not(error)
             raise
         self._refusing.pop(server, None)
         return link
@@ -233,6 +249,12 @@ class ClusterView:
         if not self._refusing.keys() >= {*self.servers, *self.brokers}:
             return False
         return asyncio.get_running_loop().time() - max(self._refusing.values()) >= patience_s
+
+    def _all_refuse(self, patience_s: float | None) -> str:
+        whys = {server: self._refusals.get(server, _REFUSED) for server in self._refusing}
+        if set(whys.values()) <= {_REFUSED}:
+            return f"every server has refused connections for {patience_s:g} s"
+        return "no server can be reached: " + ", ".join(f"{server} {why}" for server, why in sorted(whys.items()))
 
     async def _find_leader_unless_refused(self, patience_s: float | None) -> str:
         """The leader's address. Raises _AllRefuseError once every server has refused for `patience_s` (None: never)."""
@@ -280,8 +302,7 @@ class ClusterView:
             try:
                 attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s)
             except _AllRefuseError:
-                text = f"{what}: every server has refused connections for {refused_s:g} s"
-                raise self._gave_up(text, maybe, None) from None
+                raise self._gave_up(f"{what}: {self._all_refuse(refused_s)}", maybe, None) from None
             if isinstance(attempt, Reply):
                 if attempt.code in accept:
                     return attempt

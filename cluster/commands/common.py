@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cluster.local_errors import ExitCode, LocalError
-from cluster.local_layout import find_data_dir
+from cluster.local_layout import find_data_dir, read_cluster
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a command that has started processes."""
+
+_DATA = "raftmq.data"
+_DATA_HELP = "Data directory (RAFTMQ_DATA; else the nearest .raftmq from here upwards, else ./.raftmq)."
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,17 +40,23 @@ def data_option(command: F) -> F:
     return click.option(
         "--data",
         metavar="DIR",
-        help="Data directory (RAFTMQ_DATA; else the nearest .raftmq from here upwards, else ./.raftmq).",
+        help=_DATA_HELP,
     )(command)
 
 
 def servers_option(command: F) -> F:
-    """--servers: a cluster that is not this machine's own."""
-    return click.option(
+    """--servers: a cluster that is not this machine's own; --data: one that is, for `connect` to find."""
+
+    def remember(context: click.Context, param: click.Parameter, value: str | None) -> None:
+        context.meta[_DATA] = value
+
+    servers = click.option(
         "--servers",
         metavar="HOST:PORT;…",
         help="Name servers of the cluster (RAFTMQ_SERVERS; else the local cluster's).",
-    )(command)
+    )
+    data = click.option("--data", metavar="DIR", help=_DATA_HELP, expose_value=False, callback=remember)
+    return servers(data(command))
 
 
 def data_dir(given: str | None) -> Path:
@@ -124,11 +133,19 @@ class NodeDirectory(click.ParamType[Path]):
 
 
 def connect(servers: str | None) -> Client:
-    """A connected client. Raises LocalError for addresses that are none."""
-    from cluster.client import connect as open_client
+    """A connected client of the cluster that --servers, --data or the environment names, in this order.
 
+    Raises LocalError for addresses that are none, and for a directory without a cluster.
+    """
+    from cluster.client import connect as open_client
+    from cluster.client.discovery import find_servers
+
+    data = click.get_current_context().meta.get(_DATA)
     try:
-        return open_client(servers)
+        if data is None or servers is not None:
+            return open_client(servers)
+        read_cluster(data_dir(data))
+        return open_client(find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))}))
     except ValueError as error:
         raise LocalError(
             str(error),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
+from cluster.commands.admin_http import ADMIN_VARIABLE, admin_addresses, admin_option
 from cluster.commands.common import console, data_dir, data_option, json_option, print_json, show_table
 from cluster.local_errors import ExitCode, LocalError
 
@@ -18,16 +20,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @data_option
+@admin_option
 @json_option
-def status(data: str | None, as_json: bool) -> int:
+def status(data: str | None, admin: str | None, as_json: bool) -> int:
     """Show who leads and how each node is.
 
     Ends with 4 if no node answers, with 0 otherwise, also when there is no leader: the answer is then in the output.
     """
-    from cluster.local import LocalCluster
-
-    cluster = LocalCluster(data_dir(data))
-    view = cluster.view()
+    view, where = _look(data, admin)
     if as_json:
         print_json(view.to_json())
     elif view.term is not None:
@@ -45,12 +45,24 @@ def status(data: str | None, as_json: bool) -> int:
             return ExitCode.UNREACHABLE
         running = [str(node.record.id) for node in view.nodes if node.running]
         raise LocalError(
-            f"no node of {cluster.data} answers",
+            f"no node {where} answers",
             f"node {', '.join(running)} runs but does not answer" if running else "none of them is running",
             "raftmq logs" if running else "raftmq up",
             ExitCode.UNREACHABLE,
         )
     return ExitCode.OK
+
+
+def _look(data: str | None, admin: str | None) -> tuple[ClusterView, str]:
+    """The cluster and, in words, where its nodes were looked for."""
+    from cluster.local import LocalCluster
+    from cluster.local_status import view_addresses
+
+    if admin or (not data and os.environ.get(ADMIN_VARIABLE)):
+        addresses = admin_addresses(admin, data)
+        return view_addresses(addresses), f"at {', '.join(addresses)}"
+    cluster = LocalCluster(data_dir(data))
+    return cluster.view(), f"of {cluster.data}"
 
 
 def _headline(view: ClusterView) -> str:
@@ -113,8 +125,11 @@ def _row(view: ClusterView, node: NodeView) -> list[str]:
     said = [str(own[key]) for key in ("role", "term", "commit_index", "applied_index")] if own else ["-"] * 4
     if own and own.get("member", "voter") != "voter":
         said[0] = str(own["member"])
+    if own and own.get("drained"):
+        said[0] = "drained"  # it never leads
     lag = view.lag_of(record.id)
+    pid = str(record.pid or "-") if node.running else "-"
     return [
-        str(record.id), state, *said, "-" if lag is None else str(lag), str(record.pid) if node.running else "-",
-        str(record.broker_port), str(record.namesrv_port), str(record.admin_port),
+        str(record.id or "?"), state, *said, "-" if lag is None else str(lag), pid,
+        str(record.broker_port or "-"), str(record.namesrv_port or "-"), node.elsewhere or str(record.admin_port),
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 from rich.table import Table
 
+from cluster import local_status
 from cluster.cli import COMMANDS, cli
 from cluster.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from cluster.commands.common import show_table
@@ -254,3 +255,39 @@ def test_a_terminal_too_narrow_for_a_table_gets_a_block_per_row() -> None:
         "name            users",
         "what it is for  -",
     ]
+
+
+def test_commands_that_send_and_read_take_the_data_directory_too(nowhere: Path) -> None:
+    for command in (["produce", "t"], ["consume", "t"], ["message", "--position", "0"]):
+        result = run(*command, "--data", str(nowhere / "none"))
+        assert result.exit_code == 4
+        assert result.stderr.splitlines()[-3] == f"there is no cluster in {nowhere / 'none'}"
+
+
+def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"term": 3, "role": "follower", "commit_index": 9, "applied_index": 9, "leader": 2, "writes_open": False,
+           "peers": [], "alarms": [], "links": []}  # fmt: skip
+    statuses = {
+        "n1.example:9644": own | {"node": 1, "drained": True},
+        "n2.example:1234": own | {"node": 2, "role": "leader", "writes_open": True,
+                                  "peers": [{"node": 1, "lag_entries": 4}, {"node": 3, "lag_entries": 99}]},
+    }  # fmt: skip
+    admins = {1: "n1.example:9644", 2: "n2.example:1234", 3: "n3.example:9644"}
+
+    def get(host: str, port: int, path: str, timeout_s: float) -> dict[str, object] | None:
+        if path == "/v1/members":
+            return {"members": [{"id": node, "admin": admin} for node, admin in admins.items()]}
+        return statuses.get(f"{host}:{port}")
+
+    monkeypatch.setattr(local_status, "_get", get)
+    monkeypatch.setenv("COLUMNS", "160")
+    result = run("status", "--admin", "n1.example:9644")
+    assert result.exit_code == 0
+    assert "node 2 leads (term 3), writes open" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["1", "up", "drained"], ["2", "up", "leader"], ["3", "down", "-"]]
+    assert [row[-1] for row in rows] == list(admins.values())
+    told = json.loads(run("status", "--admin", "n1.example:9644", "--json").stdout)
+    assert [node["admin"] for node in told["nodes"]] == list(admins.values())
+    nobody = run("status", "--admin", "n9.example:9644")
+    assert (nobody.exit_code, three_lines(nobody)[0]) == (4, "no node at n9.example:9644 answers")

@@ -26,7 +26,12 @@ def test_order_of_sources(tmp_path: Path) -> None:
     assert find_servers(environ=data, cwd=below) == ("127.0.0.1:2001",)
     assert find_servers(environ={**data, "RAFTMQ_SERVERS": "h:1;h:2"}, cwd=below) == ("h:1", "h:2")
     assert find_servers("x:5", environ={"RAFTMQ_SERVERS": "h:1"}, cwd=below) == ("x:5",)
-    assert find_servers(environ={"RAFTMQ_DATA": str(tmp_path / "none")}, cwd=below) == DEFAULT_SERVERS
+    assert find_servers(environ={}, cwd=tmp_path.parent) == DEFAULT_SERVERS
+
+
+def test_a_directory_without_a_cluster_is_not_taken_for_the_default_ports(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no cluster in .*none \(RAFTMQ_DATA\)"):
+        find_servers(environ={"RAFTMQ_DATA": str(tmp_path / "none")}, cwd=tmp_path)
 
 
 def test_lists_in_several_forms() -> None:

@@ -58,6 +58,16 @@ async def test_servers_that_all_refuse_are_told_early(fake: Any) -> None:
     view.close()
 
 
+async def test_a_name_that_is_not_known_is_not_called_refused(fake: Any) -> None:
+    fake.stop()
+    view = ClusterView(REAL, ["raftmq.invalid:9876", fake.nodes[0].address])
+    with pytest.raises(Unreachable) as caught:
+        await AsyncAdmin(view, timeout_s=3600, refused_s=0.3).topics()
+    assert "raftmq.invalid:9876 is a name that is not known" in str(caught.value)
+    assert f"{fake.nodes[0].address} refuses connections" in str(caught.value)
+    view.close()
+
+
 async def test_a_server_that_is_silent_may_come_back(fake: Any, wait_until: Any) -> None:
     fake.nodes[0].kill()
     fake.nodes[1].kill()
