@@ -15,9 +15,9 @@ import pytest
 
 import raftmq
 
-GROUPS = int(os.environ.get("RAFTMQ_COMPAT_GROUPS", "4"))
+GROUPS = int(os.environ.get("RAFTMQ_COMPAT_GROUPS", "16"))
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(60 * GROUPS)]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(40 * GROUPS)]
 
 LATE_S = 20.0
 """So long waits who needs the next heartbeat."""

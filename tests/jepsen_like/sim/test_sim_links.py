@@ -76,3 +76,45 @@ def test_links_cut_without_a_word_are_given_up_and_come_back() -> None:
     assert not set(before) & set(during)
     assert len(after) == 2
     assert len(before) == 2
+
+
+# --- whose names in routes lead elsewhere: the leader's word, on every node ---
+
+NOBODY_AWAY: dict[str, list[int]] = {"1": [], "2": [], "3": []}
+
+
+def unreached(stage: Stage) -> dict[str, list[int]]:
+    """What each running node answers routes by."""
+    return {
+        str(number): sorted(machine.node.links.unreached())
+        for number, machine in sorted(stage.machines.items())
+        if machine.node is not None
+    }
+
+
+def test_the_name_of_a_dead_follower_moves_within_two_seconds_and_comes_back() -> None:
+    script = "nodes 3\nlead 1\nsend 2\nwait 4\nlook\nkill 3\nwait 0.7\nlook\nwait 1.3\nlook\n"
+    before, early, moved, back = looked(script + "start 3\nwait 5\nlook\nsettle\n", unreached)
+    assert before == NOBODY_AWAY
+    assert early == {"1": [], "2": []}
+    assert moved == {"1": [3], "2": [3]}
+    assert back == NOBODY_AWAY
+
+
+def test_the_name_of_a_dead_leader_moves_by_the_word_of_the_next_one() -> None:
+    script = "nodes 3\nlead 1\nsend 2\nwait 4\nkill 1\nwait 4\nlook\nstart 1\nwait 6\nlook\nsettle\n"
+    assert looked(script, unreached) == [{"2": [1], "3": [1]}, NOBODY_AWAY]
+
+
+def test_a_node_that_is_cut_off_answers_by_the_last_word_it_heard() -> None:
+    """It cannot know: the others know that it is not reached, and its own view of them counts for nobody."""
+    script = "nodes 3\nlead 1\nsend 2\nwait 4\ncut 3\nwait 4\nlook\nheal\nwait 8\nlook\nsettle\n"
+    assert looked(script, unreached) == [{"1": [3], "2": [3], "3": []}, NOBODY_AWAY]
+
+
+def test_without_a_leader_the_last_word_stays() -> None:
+    script = "nodes 3\nlead 1\nsend 2\nwait 4\nkill 3\nwait 3\nlook\nkill 1\nwait 4\nlook\n"
+    before, alone, after = looked(script + "start 1 3\nwait 8\nlook\nsettle\n", unreached)
+    assert before == {"1": [3], "2": [3]}
+    assert alone == {"2": [3]}
+    assert after == NOBODY_AWAY
