@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from jepsen_like.sim.steps import may_stop
 from raftlog.storage.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
 from statemachine.digest import counts, digest, row_hash
 from statemachine.kv import Batch, KVCorruptError, ignore_corruption
@@ -47,6 +48,7 @@ class FaultyFileSystem(MemoryFileSystem):
             self.off = True
             self.cut_power_in = ""
             raise PowerCut(f"{call} {path}")
+        may_stop()
         error = super().step(call, path, half)
         if error is None and self.fail_next and call in self.fail_next:
             code = self.fail_next.pop(call)
@@ -114,6 +116,7 @@ class DigestKV:
 
     def write(self, batch: Batch) -> None:
         """See KV."""
+        may_stop()
         rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
         for family, key, value, end in batch.ops:
             if end is None:
@@ -131,6 +134,7 @@ class DigestKV:
                 row_hash(family, key, before) if before is not None else 0
             )
             self._sums[family] = (self._sums[family] + change) & _MASK
+        may_stop()
 
     def _change(
         self, rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]], family: str, key: bytes,
@@ -149,7 +153,9 @@ class DigestKV:
 
     def flush_wal(self) -> None:
         """See KV."""
+        may_stop()
         self._store.flush_wal()
+        may_stop()
 
     def flush_tables(self) -> None:
         """See KV."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from cluster.lanes import Lane
 from jepsen_like.sim.loop import SimLoop
+from jepsen_like.sim.steps import Steps
 from raftlog.storage.memory_fs import PowerCut
 
 
@@ -50,6 +51,10 @@ class SimLane:
         self._busy = False
         self._dead = False
         self._worked = 0
+        self.stepped = 0.0
+        """How often a drain is taken apart (see `sim/steps.py`)."""
+        self.holds_lock: Callable[[], bool] = lambda: False
+        self._steps: Steps | None = None
 
     def submit(self, job: Any) -> None:
         """See LaneRunner."""
@@ -59,6 +64,9 @@ class SimLane:
 
     def close(self) -> None:
         """Does what is queued, and takes no more."""
+        if self._steps is not None and not self._dead:
+            self._steps.finish()
+            self._ended(self._steps)
         jobs, self._jobs = self._jobs, []
         if jobs and not self._dead:
             self._drain_all(jobs)
@@ -73,7 +81,43 @@ class SimLane:
             return
         jobs, self._jobs = self._jobs, []
         self._worked += 1
-        done = self._drain_all(jobs)
+        if self.stepped and self._rng.random() < self.stepped:
+            self._watcher.on_draining(self._name, jobs)
+            self._steps = Steps(lambda: self._lane.drain(jobs), self.holds_lock)
+            self._advance(self._steps, jobs)
+        else:
+            self._drained(jobs, self._drain_all(jobs))
+
+    def _advance(self, steps: Steps, jobs: list[Any]) -> None:
+        """One step of a drain; others happen before the next."""
+        if self._dead or steps is not self._steps:
+            return
+        if steps.advance():
+            self._drained(jobs, self._ended(steps))
+        else:
+            self._loop.call_later(
+                self._rng.uniform(0.0, self._speed.drain_s[1]) * self._slow(), self._advance, steps, jobs
+            )
+
+    def _ended(self, steps: Steps) -> Any:
+        """What the drain gave; its failure is noted as that of any other."""
+        self._steps = None
+        if isinstance(steps.error, PowerCut):
+            self._dead = True
+            self._watcher.on_power_cut()
+        elif steps.error is not None:
+            self._dead = True
+            self._on_failure(steps.error)
+        return steps.result
+
+    def abandon(self) -> None:
+        """The process is gone in the middle of a drain."""
+        steps, self._steps = self._steps, None
+        self._dead = True
+        if steps is not None:
+            steps.abandon()
+
+    def _drained(self, jobs: list[Any], done: Any) -> None:
         if not self._dead:
             self._watcher.on_drained(self._name, jobs, done)
             delay = self._rng.uniform(*self._speed.report_s) * self._slow()

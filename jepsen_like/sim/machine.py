@@ -155,6 +155,8 @@ class Machine:
         """Since the last start, a snapshot was to take the place of the log."""
         self.backfilling = False
         """It lacked older segments when it started."""
+        self._lanes: list[SimLane] = []
+        """Of the present process."""
         self.boots = 0
         self.spoiled = False
         self.held = 0
@@ -265,6 +267,7 @@ class Machine:
         self.watcher.ended(self, how)
         self.node = None
         process.alive = process.paused = False
+        self.abandon()
         self.network.process_ended(process, politely=not power)
         if power:
             self.boots += 1
@@ -279,6 +282,12 @@ class Machine:
         else:
             self.fs.restart()
             self.kv = self.kv.crash(self.kv.unsynced)
+
+    def abandon(self) -> None:
+        """What lanes are in the middle of never goes on."""
+        for lane in self._lanes:
+            lane.abandon()
+        self._lanes.clear()
 
     def _open_kv(self, path: str) -> DigestKV:
         """The rows outlive the process in `kv`; CURRENT says whether those are the ones of this directory."""
@@ -340,11 +349,21 @@ class Machine:
         watcher = LaneEvents(self, self.process)
         rng = random.Random(self.rng.random())
         kind = SimApplyLane if name == "apply" else SimLane
-        made = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
+        made: SimLane = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
         if isinstance(made, SimApplyLane):
             made.inline = options.apply_inline
             made.held = lambda: self.apply_factor > 1
+        made.stepped, made.holds_lock = options.stepped, self._holds_lock
+        self._lanes.append(made)
         return made
+
+    def _holds_lock(self) -> bool:
+        """Whether somebody holds a lock of the log: then nobody may stop."""
+        if self.node is None:
+            return True
+        log = self.node.parts.directory.log
+        locks = (log._cutting, log._publishing, log._filing, log._preparing, log.damage._lock)
+        return any(lock.locked() for lock in locks)
 
     def _factor(self, lane: str) -> float:
         return self.disk_factor * (self.apply_factor if lane == "apply" else 1.0)

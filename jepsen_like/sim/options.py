@@ -86,6 +86,8 @@ class Options(NamedTuple):
     """How many clients commit one offset again and again, oneway and not, on one connection (`sim/tides.py`)."""
     remakes: int
     """1: topics are deleted, made again and changed while messages flow (`sim/remakes.py`)."""
+    stepped: float
+    """How often a lane's drain is taken apart (`sim/steps.py`)."""
     later: tuple[int, ...]
     """How many faults of each of LATER_KINDS the plan has beside the others."""
     socket_bytes: int
@@ -153,7 +155,7 @@ def draw(seed: int) -> Options:
         retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
         added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0, catch_up_bytes_per_second=32 << 20,
-        hostile=0, tides=0, remakes=0, later=(0, 0), socket_bytes=256 << 10,
+        hostile=0, tides=0, remakes=0, stepped=0.0, later=(0, 0), socket_bytes=256 << 10,
     )  # fmt: skip
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     return _with_clients(more, stream(seed, "clients"))
@@ -194,5 +196,6 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
     socket_bytes = rng.choice((2 << 10, 16 << 10)) if hostile else 256 << 10
     return drawn._replace(
         hostile=hostile, tides=tides, remakes=remakes, socket_bytes=socket_bytes, later=later,
+        stepped=rng.choice((0.0, 0.0, 0.2, 0.7)),
         node_inflight_bytes_max=small or drawn.node_inflight_bytes_max,
     )  # fmt: skip

@@ -151,6 +151,8 @@ class World:
             verdict_events, verdict_now, digest = self.loop.events, self.loop.now, self._hash()
             for client in self._clients():
                 client.stopped = True
+            for machine in self.machines.values():
+                machine.abandon()
             self.loop.bury(self._processes())
             self._untie()
             logging.disable(logging.NOTSET)
