@@ -148,6 +148,9 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256)] = 127
     connection_inflight_bytes_max: Positive = 64 << 20
     node_inflight_bytes_max: Positive = 128 << 20
+    connection_unsent_bytes_max: Positive = 16 << 20
+    node_unsent_bytes_max: Positive = 128 << 20
+    stalled_ms: Milliseconds = 10_000
     batch_bytes_max: Positive = 1 << 20
     batch_messages_max: Positive = 4096
     batches_inflight_max: Positive = 4

@@ -244,6 +244,11 @@ def _check_limits(config: Config, source: Source) -> None:
             "one connection may not have more under way than the whole node",
         ),
         (
+            "limits.connection_unsent_bytes_max", limits.connection_unsent_bytes_max,
+            "limits.node_unsent_bytes_max", limits.node_unsent_bytes_max,
+            "one connection may not have more waiting for it than the whole node",
+        ),
+        (
             "limits.batch_bytes_max plus limits.message_bytes_max", entry,
             "log.segment_size_bytes", config.log.segment_size_bytes,
             "an entry never spans two segment files",

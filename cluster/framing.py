@@ -17,25 +17,26 @@ class FrameTooLargeError(ValueError):
 class FrameBuffer:
     """Feed it what arrives; it answers where the complete frames are (without their length prefix)."""
 
-    __slots__ = ("_needed", "_pieces", "buffered", "limit")
+    __slots__ = ("_pieces", "buffered", "limit", "needed")
 
     def __init__(self, limit: int) -> None:
         """`limit`: the longest acceptable L, bytes."""
         self.limit = limit
         self._pieces: list[bytes] = []
         self.buffered = 0
-        """Bytes kept of an incomplete frame (Invariant: buffered < _needed, or both 0)."""
-        self._needed = 0
+        """Bytes kept of an incomplete frame (Invariant: buffered < needed, or both 0)."""
+        self.needed = 0
+        """Bytes of that frame with its length prefix; 4 until the prefix is there."""
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """A buffer, and (start, end) in it of each complete frame, in order: no frame is copied here.
 
-        Raises FrameTooLargeError; the FrameBuffer is then unusable.
+        Raises FrameTooLargeError; the FrameBuffer is then unusable, and keeps nothing.
         """
         if self._pieces:
             self._pieces.append(data)
             self.buffered += len(data)
-            if self.buffered < self._needed:
+            if self.buffered < self.needed:
                 return b"", []
             data = b"".join(self._pieces)
             self._pieces.clear()
@@ -45,6 +46,7 @@ class FrameBuffer:
         while end - at >= 4:
             (length,) = _LENGTH.unpack_from(data, at)
             if not 0 <= length <= self.limit:
+                self.buffered = self.needed = 0
                 raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self.limit}")
             stop = at + 4 + length
             if stop > end:
@@ -53,7 +55,7 @@ class FrameBuffer:
             frames.append((at + 4, stop))
             at = stop
         self.buffered = end - at
-        self._needed = needed if self.buffered else 0
+        self.needed = needed if self.buffered else 0
         if self.buffered:
             self._pieces.append(data[at:] if at else data)
         return data, frames

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cluster import node_view
-from cluster.admin.port import LoadStatus, MemberView, NodeStatus
+from cluster.admin.port import MemberView, NodeStatus
 from cluster.alarms import Alarms
 from cluster.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.apply_lane import Applied, ApplyLane
@@ -211,13 +211,14 @@ class Node:
             on_unproposed=self._on_unproposed, metrics=self.metrics,
             ledger=Ledger(self.environment.fs, self.parts.directory.path, config.limits.batches_inflight_max),
         )  # fmt: skip
-        self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic)
+        soon = self._loop.call_soon
+        self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic, soon=soon)
         sends = SendHandler(
             config, self.state, self._clock, self.proposals, replies, retries, incarnation, self.router.on_request
         )
         self.forwarder = Forwarder(
             config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
-            term=lambda: self.raw.term, local=self.router.as_leader, names=sends,
+            term=lambda: self.raw.term, local=self.router.as_leader, names=sends, room=self.router.rooms.unsent,
         )  # fmt: skip
         self.proposals.before_open = self.consistency.before_open
         self.router.fenced = self.fenced
@@ -339,6 +340,7 @@ class Node:
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
             self._retries.expire,
+            self.router.patience.tick,
             lambda _: watch_event(self.state, self.alarms),
             self.repairs.tick,
             self.consistency.tick,
@@ -478,13 +480,6 @@ class Node:
     def status(self) -> NodeStatus:
         """See AdminPort."""
         return node_view.status(self)
-
-    def load(self) -> LoadStatus:
-        """What this node is busy with."""
-        return LoadStatus(
-            connections=len(self.router.connections), long_polls=self.pulls.long_polls.count,
-            inflight_bytes=self.proposals.bytes_inflight + self.forwarder.bytes_held,
-        )  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import MemberView, NodeStatus, PeerStatus, SecretView
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.admin.versions import versions
 from cluster.metrics import NodeMetrics
 from cluster.remoting.members import Members
@@ -20,7 +20,7 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 def status(node: Node) -> NodeStatus:
     """The node now; its gauges follow."""
-    raft, load, state = node.raw.status(), node.load(), node.state
+    raft, load, state = node.raw.status(), _load(node), node.state
     note_raft(node.metrics, raft)
     node.metrics.writes_open(node.writes_open())
     node.metrics.load(connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes)
@@ -75,3 +75,11 @@ def _secret(node: Node) -> SecretView:
 def _numbers(section: object) -> dict[str, int]:
     names: Iterable[str] = section.__struct_fields__  # type: ignore[attr-defined]
     return {name: value for name in names if isinstance(value := getattr(section, name), int)}
+
+
+def _load(node: Node) -> LoadStatus:
+    """What the node is busy with."""
+    return LoadStatus(
+        connections=len(node.router.connections), long_polls=node.pulls.long_polls.count,
+        inflight_bytes=node.proposals.bytes_inflight + node.forwarder.bytes_held,
+    )  # fmt: skip

@@ -80,6 +80,13 @@ class Request(Protocol):
     ) -> None:
         """Answers in the request's own header form."""
 
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """Whether an answer of about `size` bytes may be made now. If not, `again` is called once when it may, unless
+        the client is gone by then; until then no more is taken from its connection."""
+
+    def promise(self, size: int) -> None:
+        """Holds room for an answer that is made later, until it is given; 0 gives the room back."""
+
 
 Handler = Callable[[Request], None]
 

@@ -20,6 +20,7 @@ from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.remoting.identity import Identity
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
+from cluster.remoting.room import Room, Share
 from cluster.remoting.server import ReplyPath, raw_frame
 from raftlog.types import NOBODY, NodeId
 
@@ -53,8 +54,8 @@ class Held:
     """A client's request that this node keeps until somebody has answered it."""
 
     __slots__ = (
-        "body", "deadline_ms", "header", "header_bytes", "identity", "line", "path", "sent_to", "serialize_type",
-        "size", "tries", "was_sent",
+        "body", "deadline_ms", "header", "header_bytes", "identity", "line", "path", "promised", "sent_to",
+        "serialize_type", "size", "tries", "was_sent",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +70,8 @@ class Held:
         self.identity = identity
         self.deadline_ms = deadline_ms
         self.size = len(header_bytes) + len(body)
+        self.promised: Share | None = None
+        """The room for its answer, if that may be a large one."""
         self.sent_to: NodeId = NOBODY
         self.was_sent = False
         self.tries = 0
@@ -95,9 +98,10 @@ class ForwardedPath(ReplyPath):
     forwarded = True
 
     def __init__(
-        self, transport: PeerTransport, peer: NodeId, forward_id: int, client: tuple[str, int], listener: str
-    ) -> None:
-        super().__init__(client, listener)
+        self, transport: PeerTransport, peer: NodeId, forward_id: int, client: tuple[str, int], listener: str,
+        room: Room,
+    ) -> None:  # fmt: skip
+        super().__init__(client, listener, room)
         self._transport = transport
         self._peer = peer
         self._id = forward_id
@@ -125,9 +129,11 @@ class Forwarder:
         term: Callable[[], int],
         local: LocalRoute,
         names: NamesSends,
+        room: Room,
     ) -> None:
         """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
-        as the leader."""
+        as the leader; `room`: for answers on their way to clients."""
+        self._room = room
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
         self._leader_wait_ms = config.send.leader_wait_ms
@@ -151,18 +157,24 @@ class Forwarder:
 
     def forward(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
-        identity: Identity | None = None,
+        identity: Identity | None = None, promised: Share | None = None,
     ) -> None:  # fmt: skip
-        """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed."""
+        """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed.
+
+        `promised`: the room for its answer, given back when it is answered or given up.
+        """
         size = len(header_bytes) + len(body)
         over = over_limit(self._limits, path, size, self.bytes_held)
         if over:
+            if promised is not None:
+                promised.hold(0)
             self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
             return
         if identity is None and header.code in SENDS:
             identity = self._names.name_held(path, header, body)
         deadline = self._clock.monotonic_ms() + self._deadline_ms
         held = Held(path, serialize_type, header, header_bytes, body, identity, deadline)
+        held.promised = promised
         forward_id, self._next_id = self._next_id, self._next_id + 1
         self._held[forward_id] = held
         if header.code in IN_LINE:
@@ -258,6 +270,8 @@ class Forwarder:
             self.bytes_held -= held.size
             if held.line is not None:
                 held.line.leave(forward_id)
+            if held.promised is not None:
+                held.promised.hold(0)
         return held
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
@@ -330,7 +344,7 @@ class Forwarder:
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
-        path = ForwardedPath(self._transport, peer, forward_id, (ip, port), listener)
+        path = ForwardedPath(self._transport, peer, forward_id, (ip, port), listener, self._room)
         self._local(path, frame[0], request, header_bytes, frame[end:], Identity(*identity) if identity else None)
 
     def _opens_soon(self, size: int) -> bool:

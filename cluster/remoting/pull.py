@@ -230,6 +230,8 @@ class Pulls:
             return self._ask_beyond(pull)
         if pull.offset >= high:
             return False
+        if not pull.request.room_for(pull.bytes_max, lambda: self._settle(pull)):
+            return True
         items, next_offset = self._scan(pull, high)
         if items and self.elsewhere(pull.request, items[0].position):
             return True

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 from cluster.message_batch import Send
 from cluster.remoting.codec import CodecError, Header, decode_header
 from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.dispatch import Dispatch
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.identity import Identity
+from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
+from cluster.remoting.patience import Patience
+from cluster.remoting.room import Soon
+from cluster.remoting.rooms import Rooms
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, ReplyPath, unsupported
+from cluster.remoting.server import RemotingConnection, RemotingRequest, ReplyPath, unsupported
 from cluster.services import Handler, Request
 
 if TYPE_CHECKING:
@@ -59,15 +64,18 @@ class Router(Dispatch):
         proposals: Proposals,
         *,
         known_topic: Callable[[str], bool],
+        soon: Soon,
     ) -> None:
-        """`known_topic`: virtual topics (TBW102) count as known."""
+        """`known_topic`: virtual topics (TBW102) count as known. `soon` calls in a later turn of the loop."""
+        self.rooms = Rooms(config.limits, soon)
+        self.patience = Patience(self.rooms)
+        self.watch = self.patience.watch  # type: ignore[method-assign]
         self._connections_max = config.limits.connections_max
         self._state = state
         self._proposals = proposals
         self._known_topic = known_topic
         self._handlers: dict[int, Handler] = {}
-        self._buffered_max = config.limits.node_inflight_bytes_max
-        self._buffered = 0
+        self._large_answers = sizes(state, config.limits)
         self.fenced: Callable[[], bool] = lambda: False
         """Whether this node's rows are known to be wrong."""
         self.log_begins: Callable[[], int] = lambda: 0
@@ -84,7 +92,7 @@ class Router(Dispatch):
         self._sends = sends
         self._replies = replies
         self._forwarder = forwarder
-        self._handlers = handlers
+        self._handlers = with_room(handlers, self._large_answers)
 
     def on_open(self, connection: RemotingConnection) -> bool:
         """Counts the connection; refuses it above limits.connections_max."""
@@ -102,16 +110,12 @@ class Router(Dispatch):
     def on_close(self, connection: RemotingConnection) -> None:
         """Forgets the connection, and lets the log forget its session unless a send of it is unanswered."""
         self.connections.pop(connection, None)
+        self.patience.forget(connection)
         self._replies.connection_closed(self._proposals.unanswered_of(connection))
         self._forwarder.client_closed(connection)
         session = connection.session
         if session is not None and not session.pending:
             self._proposals.end_session(session.producer_id)
-
-    def on_buffered(self, delta: int) -> bool:
-        """Bounds what unfinished frames of all connections may hold, by limits.node_inflight_bytes_max."""
-        self._buffered += delta
-        return self._buffered <= self._buffered_max
 
     def on_request(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
@@ -147,14 +151,14 @@ class Router(Dispatch):
                 self._forwarder.forward(path, serialize_type, header, header_bytes, body, identity)
             return
         if code in LEADER_ONLY and not self._proposals.open:
-            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+            self._forward(path, serialize_type, header, header_bytes, body)
             return
         request = RemotingRequest(path, header, serialize_type, body)
         if code in FROM_ROWS and self.fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return
         if code in FROM_ROWS and self.log_begins() and not self._proposals.open:
-            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+            self._forward(path, serialize_type, header, header_bytes, body)
             return
         if code == RequestCode.CONSUMER_SEND_MSG_BACK or (code in PULLS and self.log_begins()):
             request.received = serialize_type, header, header_bytes
@@ -162,6 +166,15 @@ class Router(Dispatch):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
             return
         self._handle(request)
+
+    def _forward(self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes) -> None:
+        """Passes a request on, with room for its answer if that may be a large one."""
+        size = self._large_answers.get(header.code)
+        if size is None:
+            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+        elif path.room_for(size(), lambda: self._forward(path, serialize_type, header, header_bytes, body)):
+            promised = path.room.share(size())
+            self._forwarder.forward(path, serialize_type, header, header_bytes, body, promised=promised)
 
     def elsewhere(self, request: Request, position: int) -> bool:
         """Passes a pull on to the leader, which has all of the log, if this node lacks it at `position`."""

@@ -2,6 +2,10 @@
 
 All frames of one read are parsed in one loop; replies gather per connection and leave in one write per loop iteration.
 A malformed or oversized frame closes its connection, is logged once, and harms nobody else.
+
+What a connection may hold is bounded before the work (`cluster.remoting.rooms`). While its client takes no answers,
+while an answer waits for room, or while there is none for the frame that is coming, nothing more is read from it: what
+has come waits in order. Who stays so for long without moving is closed (`cluster.remoting.patience`).
 """
 
 from __future__ import annotations
@@ -23,22 +27,32 @@ from cluster.remoting.codec import (
     ext_of,
 )
 from cluster.remoting.codes import ResponseCode
+from cluster.remoting.dispatch import Dispatch, Leaving
 from cluster.remoting.identity import ConnectionSession
 from cluster.remoting.order_line import OrderLine
+from cluster.remoting.room import Room, Share, Waiter
+from cluster.remoting.rooms import (
+    CLOGGED_BYTES,
+    COUNTED_BYTES,
+    EARLY_BYTES,
+    FIRST_ANSWER_BYTES,
+    SMALL_FRAME_BYTES,
+)
 from cluster.services import Request
 
 logger = logging.getLogger(__name__)
 
 WRITE_BUFFER_MAX = 64 << 20
-"""A client that reads so slowly that this many bytes wait for it (bytes) is cut off: memory is bounded."""
+"""A client for which so many bytes wait although nothing more is read from it is cut off: what it asked for before, and
+what it is told unasked."""
 
 
 class RemotingRequest:
     """One request, with its reply path. See `services.Request`."""
 
     __slots__ = (
-        "_answered", "_serialize_type", "body", "code", "connection", "ext", "flag", "language", "opaque", "received",
-        "version",
+        "_answered", "_promised", "_serialize_type", "body", "code", "connection", "ext", "flag", "language", "opaque",
+        "received", "version",
     )  # fmt: skip
 
     def __init__(self, connection: ReplyPath, header: Header, serialize_type: int, body: bytes) -> None:
@@ -55,11 +69,24 @@ class RemotingRequest:
         """(serialize type, header, header as it came), where another node may have to answer."""
         self._serialize_type = serialize_type
         self._answered = False
+        self._promised: Share | None = None
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """See `services.Request`."""
+        return self.connection.room_for(size, again)
+
+    def promise(self, size: int) -> None:
+        """See `services.Request`."""
+        if self._promised is None:
+            self._promised = self.connection.room.share()
+        self._promised.hold(size)
 
     def reply(
         self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
     ) -> None:
         """Answers once; a oneway request is never answered. What cannot be encoded is answered as an error."""
+        if self._promised is not None:
+            self._promised.hold(0)
         if self._answered or self.flag & FLAG_ONEWAY:
             return
         self._answered = True
@@ -80,13 +107,16 @@ class RemotingRequest:
 class ReplyPath:
     """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
 
-    __slots__ = ("born_host", "closed", "inflight_bytes", "line", "listener", "on_close", "peer_address", "session")
+    __slots__ = (
+        "born_host", "closed", "inflight_bytes", "line", "listener", "on_close", "peer_address", "room", "session",
+    )  # fmt: skip
 
     forwarded: ClassVar[bool] = False
     """Whether another node holds the client's connection."""
 
-    def __init__(self, peer_address: tuple[str, int], listener: str) -> None:
-        """`peer_address`: the client's own ip and port."""
+    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room) -> None:
+        """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken."""
+        self.room = room
         self.peer_address = peer_address
         self.listener = listener
         self.closed = False
@@ -101,6 +131,14 @@ class ReplyPath:
     def write(self, data: bytes) -> None:
         """Queues bytes for the client."""
         raise NotImplementedError
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """Whether an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the client
+        is gone by then."""
+        if self.room.fits(size):
+            return True
+        self.room.wait(size, lambda: None if self.closed else again())
+        return False
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Sends a server-to-client request that wants no reply."""
@@ -133,41 +171,44 @@ def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
     return b"".join(((serialize_type << 24 | len(header)).to_bytes(4, "big"), header, body))
 
 
-class Dispatch:
-    """Where the requests of all connections go. Subclassed by the node's router."""
-
-    def on_request(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
-    ) -> None:
-        """Called for every request frame, oneway ones included."""
-        raise NotImplementedError
-
-    def on_open(self, connection: RemotingConnection) -> bool:
-        """False refuses the connection (too many)."""
-        raise NotImplementedError
-
-    def on_close(self, connection: RemotingConnection) -> None:
-        """The connection is gone."""
-        raise NotImplementedError
-
-    def on_buffered(self, delta: int) -> bool:
-        """Bytes of unfinished frames grew by `delta` (or shrank); False if the node holds too many."""
-        raise NotImplementedError
-
-
 class RemotingConnection(ReplyPath, asyncio.Protocol):
     """One client connection."""
 
-    __slots__ = ("_buffer", "_dispatch", "_frame_max", "_loop", "_out", "_said_goodbye", "_transport")
+    __slots__ = (
+        "_backlog", "_buffer", "_clogged", "_dispatch", "_halted", "_loop", "_out", "_pauses", "_rooms",
+        "_said_goodbye", "_transport", "_unfinished", "_unsent", "_waits", "_wanted", "finished", "handed", "received",
+    )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(("127.0.0.1", 0), listener)
+        self._rooms = rooms = dispatch.rooms
+        super().__init__(("127.0.0.1", 0), listener, rooms.unsent.inside(rooms.connection_unsent_max))
         self._dispatch = dispatch
         self._buffer = FrameBuffer(frame_max)
         self._loop = loop
         self._out: list[bytes] = []
         self._said_goodbye = False
         self._transport: asyncio.Transport | None = None
+        self._unsent = self.room.share()
+        """What waits for the client; what one turn of the loop may leave is not counted."""
+        self._unfinished: Share | None = None
+        """The room of the frame that is coming, if it is a large one."""
+        self._wanted: Waiter | None = None
+        """It waits for that room."""
+        self._waits = 0
+        """Answers that wait for room."""
+        self._clogged = False
+        """The transport says that the client is slow."""
+        self._halted = False
+        """No frame is taken; those that have come are in the backlog."""
+        self._pauses = False
+        """The transport reads nothing."""
+        self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
+        self.received = 0
+        """Bytes that have come, for `patience`."""
+        self.handed = 0
+        """Bytes that the transport was given."""
+        self.finished = False
+        """A frame was finished since `patience` last looked."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -176,25 +217,46 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else ("127.0.0.1", 0)
         self.born_host = pack_host(*self.peer_address)
         if not self._dispatch.on_open(self):
-            self.closed = True
+            self.closed = self._halted = True
             transport.abort()
+
+    # --- what comes --------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Parses and dispatches every complete frame."""
+        self.received += len(data)
         try:
-            before = self._buffer.buffered
             buffer, frames = self._buffer.feed(data)
-            if self._buffer.buffered != before and not self._dispatch.on_buffered(self._buffer.buffered - before):
-                logger.warning("%s:%d: too many bytes of unfinished frames on this node, closed", *self.peer_address)
-                self.abort()
-                return
-            for start, stop in frames:
-                self._on_frame(buffer, start, stop)
-                if self.closed:
-                    return
+            if frames:
+                self.finished = True
+                if self._unfinished is not None or self._wanted is not None:
+                    self._free_frame()
+                if self._halted:
+                    self._backlog.append((buffer, frames))
+                else:
+                    self._serve(buffer, frames)
+            if self._buffer.buffered:
+                self._dispatch.watch(self)
+                if self._buffer.needed > SMALL_FRAME_BYTES and self._unfinished is None:
+                    self._claim_frame()
         except (CodecError, FrameTooLargeError) as error:
-            logger.warning("%s:%d sent a bad frame, connection closed: %s", *self.peer_address, error)
-            self.abort()
+            self._bad_frame(error)
+
+    def _bad_frame(self, error: Exception) -> None:
+        logger.warning("%s:%d sent a bad frame, connection closed: %s", *self.peer_address, error)
+        self.abort()
+
+    def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
+        """Dispatches frames until one has to wait; those behind it are kept."""
+        for at, (start, stop) in enumerate(frames, 1):
+            self._on_frame(buffer, start, stop)
+            if self._halted:
+                rest = frames[at:]
+                if rest and not self.closed:
+                    first = rest[0][0]
+                    kept = buffer[first : rest[-1][1]]  # the read alone, not a large frame before it
+                    self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
+                return
 
     def _on_frame(self, buffer: bytes, start: int, stop: int) -> None:
         if stop - start < 4:
@@ -209,6 +271,83 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             return
         self._dispatch.on_request(self, serialize_type, header, header_bytes, buffer[end:stop])
 
+    def _claim_frame(self) -> None:
+        """Takes room for all of the frame that is coming, or reads no more of it until there is some."""
+        needed = self._buffer.needed
+        if self.closed or self._buffer.buffered < EARLY_BYTES:
+            return
+        room = self._rooms.frame_room(needed)
+        if room.fits(needed):
+            self._unfinished, self._wanted = room.share(needed), None
+        else:
+            self._wanted = room.wait(needed, self._claim_frame)
+        self._set_reading()
+
+    def _free_frame(self) -> None:
+        """The large frame is complete, or nobody waits for it any more."""
+        if self._unfinished is not None:
+            self._unfinished.hold(0)
+            self._unfinished = None
+        if self._wanted is not None:
+            self._wanted.leave()
+            self._wanted = None
+            self._set_reading()
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """See `ReplyPath`. While anything waits, no more frames are taken."""
+        room = self.room
+        if room.fits(size) or (size <= FIRST_ANSWER_BYTES and not room.taken and not self._waits):
+            return True
+        self._waits += 1
+        self._halt()
+
+        def granted() -> None:
+            self._waits -= 1
+            if self.closed:
+                return
+            self._loop.call_soon(self.go_on)
+            again()
+
+        self.room.wait(size, granted)
+        return False
+
+    def _halt(self) -> None:
+        if not self._halted:
+            self._halted = True
+            self._set_reading()
+
+    def go_on(self) -> None:
+        """Takes up what waits, if nothing stands in its way any more. Called whenever that may be so."""
+        if self.closed or not self._halted or self._waits or self._is_over():
+            return
+        self._halted = False
+        try:
+            while self._backlog and not self._halted:
+                self._serve(*self._backlog.pop(0))
+        except CodecError as error:
+            self._bad_frame(error)
+        self._set_reading()
+
+    def _is_over(self) -> bool:
+        """Whether more waits for this client than may, here or, if anything does, on the node."""
+        node = self._rooms.unsent
+        return self.room.taken >= self.room.size or (self._unsent.held > 0 and node.taken >= node.size)
+
+    def _set_reading(self) -> None:
+        pause = self._halted or self._wanted is not None
+        transport = self._transport
+        if pause == self._pauses or transport is None or transport.is_closing():
+            return
+        self._pauses = pause
+        if pause:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    # --- what goes ---------------------------------------------------------------------------------------------------
+
     def write(self, data: bytes) -> None:
         """Queues bytes; all that gather in this loop iteration leave in one write."""
         if self.closed:
@@ -216,19 +355,73 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(data)
+        if len(data) > COUNTED_BYTES:
+            self._unsent.hold(self._unsent.held + len(data))
+            if self._is_over():
+                self._halt()
 
     def _flush(self) -> None:
         out, self._out = self._out, []
         if self.closed or self._transport is None or self._said_goodbye or not out:
             return
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self.handed += len(data)
+        self._transport.write(data)
+        if self._clogged or self._unsent.held or len(data) > CLOGGED_BYTES:
+            self.count_unsent()
+
+    def count_unsent(self) -> None:
+        """Looks how much waits for the client by now."""
+        size = self.unsent_bytes
+        if size > WRITE_BUFFER_MAX:
             logger.warning("%s:%d does not read its replies, connection closed", *self.peer_address)
             self.abort()
+            return
+        self._unsent.hold((size if size > CLOGGED_BYTES else 0) + sum(map(len, self._out)))
+        if size > CLOGGED_BYTES:
+            self._dispatch.watch(self)
+        if self._is_over():
+            self._halt()
+        elif self._halted and not self._waits:
+            self._loop.call_soon(self.go_on)
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent as fast as it comes."""
+        self._clogged = True
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        self._clogged = False
+        if self._unsent.held:
+            self.count_unsent()
+
+    # --- what `patience` looks at ------------------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the transport keeps for the client."""
+        return self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether answers wait for the client."""
+        return self._unsent.held > 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether this node waits for the rest of a frame."""
+        return self._buffer.buffered > 0 and not self._pauses
+
+    @property
+    def holds_room(self) -> bool:
+        """Whether its frame takes room that others may want, and it is not this node that keeps it waiting."""
+        return self._unfinished is not None and not self._waits
+
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     def leave(self, remark: str) -> None:
         """From now on every request is answered at once with code 14 and `remark`; those under way go on."""
-        self._dispatch = _Leaving(self._dispatch, remark)
+        self._dispatch = Leaving(self._dispatch, remark)
 
     def say_goodbye(self) -> None:
         """Sends what is queued and closes this side: the client closes its own when it has read everything."""
@@ -242,6 +435,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once."""
+        self._halted = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -249,35 +443,14 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """The client is gone; who registered hears of it."""
         if self.closed:
             return
-        self.closed = True
-        self._dispatch.on_buffered(-self._buffer.buffered)
+        self.closed = self._halted = True
+        self._free_frame()
+        self._backlog.clear()
+        self.room.close()
         self._dispatch.on_close(self)
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
             callback()
-
-
-class _Leaving(Dispatch):
-    """Takes the place of a connection's dispatch when the node is about to close it."""
-
-    def __init__(self, before: Dispatch, remark: str) -> None:
-        self._before = before
-        self._remark = remark
-        self.on_open = before.on_open  # type: ignore[method-assign]
-        self.on_close = before.on_close  # type: ignore[method-assign]
-        self.on_buffered = before.on_buffered  # type: ignore[method-assign]
-
-    def on_request(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
-    ) -> None:
-        """Refuses it: it was not looked at, so it may be sent again anywhere."""
-        if not header.flag & FLAG_ONEWAY:
-            path.write(
-                encode_frame(
-                    ResponseCode.SERVICE_NOT_AVAILABLE, header.opaque, FLAG_RESPONSE, remark=self._remark,
-                    serialize_type=serialize_type, language="JAVA",
-                )
-            )  # fmt: skip
 
 
 def unsupported(request: Request) -> None:

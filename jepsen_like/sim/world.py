@@ -33,6 +33,8 @@ from jepsen_like.sim.vandal import Vandal
 from raftlog.types import NodeId
 
 FIRST_LEADER_S = 30.0
+MALFORMED_S = 5.0
+"""Bytes that are no frame close their connection at once; an unfinished frame does so after `limits.stalled_ms`."""
 PROGRESS_S = 30.0
 """Virtual seconds after the heal within which every node leads or follows and writes are taken."""
 MEMBERS_S = 60.0
@@ -206,7 +208,7 @@ class World:
             client.stopped = True
         if not self._wait(lambda: all(c.done for c in others), FINISH_S, "clients wait for ever"):
             return
-        if not self._wait(self.vandal.is_out, PROGRESS_S, "malformed bytes do not close their connection", "protocol"):
+        if not self._wait(self.vandal.is_out, MALFORMED_S, "malformed bytes do not close their connection", "protocol"):
             return
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return

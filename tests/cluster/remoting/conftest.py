@@ -44,6 +44,9 @@ class FakeConnection:
         self.listener = listener
         self.on_close: list[Callable[[], None]] = []
         self.calls: list[tuple[int, dict[str, str]]] = []
+        self.has_room = True
+        self.waiting: list[Callable[[], None]] = []
+        """Answers that wait for room."""
 
     def write(self, data: bytes) -> None:
         raise AssertionError("handlers answer through the request")
@@ -77,11 +80,23 @@ class FakeRequest:
         self.body = body
         self.raw = b""
         self.replies: list[Reply] = []
+        self.sizes_asked: list[int] = []
+        self.promised = 0
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.replies.append(Reply(int(code), remark, ext or {}, body))
         assert len(self.replies) == 1, "answered twice"
         assert all(type(value) is str for value in self.replies[0].ext.values())
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        self.sizes_asked.append(size)
+        if self.connection.has_room:
+            return True
+        self.connection.waiting.append(again)
+        return False
+
+    def promise(self, size: int) -> None:
+        self.promised = size
 
     @property
     def answer(self) -> Reply:

@@ -52,7 +52,7 @@ class ClientPath(ReplyPath):
     """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
 
     def __init__(self, node: SimNode) -> None:
-        super().__init__(("10.0.0.9", 4000), "broker")
+        super().__init__(("10.0.0.9", 4000), "broker", node.router.rooms.unsent)
         self.node = node
         self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
         self.on_reply: Callable[[int, int, str], None] | None = None
@@ -164,7 +164,10 @@ class SimNode:
         )  # fmt: skip
         self.early.on_start(self.raw.applied_index, self.raw.raft.log.term_at)
         known = self.state
-        self.router = Router(self.config, self.state, self.proposals, known_topic=lambda name: name in known.topics)
+        self.router = Router(
+            self.config, self.state, self.proposals, known_topic=lambda name: name in known.topics,
+            soon=self.loop.call_soon,
+        )  # fmt: skip
         self.sends = SendHandler(
             self.config, self.state, self.clock, self.proposals, self.replies, retries, incarnation,
             self.router.on_request,
@@ -172,7 +175,7 @@ class SimNode:
         self.forwarder = Forwarder(
             self.config, self.clock, self.transport, leader=lambda: self.raw.leader_id,  # type: ignore[arg-type]
             leads=lambda: self.proposals.open, term=lambda: self.raw.term, local=self.router.as_leader,
-            names=self.sends,
+            names=self.sends, room=self.router.rooms.unsent,
         )  # fmt: skip
         self.proposals.on_open = lambda: self.loop.call_soon(self.forwarder.pump)
         self.router.attach(self.sends, self.replies, self.forwarder, offsets.handlers(self))  # type: ignore[arg-type]

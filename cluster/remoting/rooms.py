@@ -1,0 +1,60 @@
+"""What the connections of a node may hold together, and the few numbers that decide when one of them waits.
+
+Two accounts (`cluster.remoting.room`): bytes of answers that clients have not taken yet, and bytes of frames that they
+have not finished yet. Both are bounded before the work. Who finds no room is not refused: nothing more is read from its
+connection until there is some. A connection that holds nothing always has room for a small frame and a small answer,
+whatever others hold; one that holds much and does not move is closed, and its room is there again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.remoting.room import Room, Soon
+
+if TYPE_CHECKING:
+    from cluster.config import LimitsSection
+
+SMALL_FRAME_BYTES = 256 << 10
+"""Frames up to here are read whatever others hold: there is one per connection at most."""
+EARLY_BYTES = 64 << 10
+"""So much of a larger frame has come before its room is asked for: saying a length costs its sender nothing."""
+FIRST_ANSWER_BYTES = 256 << 10
+"""An answer up to here is made whatever others hold, for a client that has taken all others."""
+COUNTED_BYTES = 16 << 10
+"""Answers above are counted when they are made, others once per turn of the loop."""
+CLOGGED_BYTES = 64 << 10
+"""Bytes that a transport keeps for a client before it tells that the client is slow (asyncio's high water)."""
+FRAME_HEAD_BYTES = 64 << 10
+"""Room for a header beside a message."""
+PROGRESS_BYTES = 4 << 10
+"""What a client must send of an unfinished frame in `limits.stalled_ms`, unless it finishes one."""
+PRESSED_MS, PRESSED_BYTES = 1_000, 64 << 10
+"""The same for who holds room while others wait for it."""
+PRESSED_TAKES_MS = 2_000
+"""While others wait for room, a client takes something of its answers in this time (and in `limits.stalled_ms`)."""
+
+
+class Rooms:
+    """The accounts of one node. `tick` is the only clock in it."""
+
+    def __init__(self, limits: LimitsSection, soon: Soon) -> None:
+        self.connection_unsent_max = limits.connection_unsent_bytes_max
+        self.stalled_ms = limits.stalled_ms
+        self.unsent = Room(limits.node_unsent_bytes_max, soon)
+        """Answers that are made, or about to be, and that no client has taken."""
+        self.unfinished = Room(limits.node_inflight_bytes_max, soon)
+        """Frames of which a part has come."""
+        largest = limits.frame_bytes_max + 4
+        self._oversize = self.unfinished.inside(max(largest, limits.node_inflight_bytes_max // 4))
+        """Those that are larger than any message: they never take the place of messages."""
+        self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES
+
+    def frame_room(self, size: int) -> Room:
+        """The room for an unfinished frame of that size."""
+        return self.unfinished if size <= self._message_frame_max else self._oversize
+
+    @property
+    def pressed(self) -> bool:
+        """Whether an unfinished frame waits for room that others hold."""
+        return bool(self.unfinished.waiting or self._oversize.waiting)

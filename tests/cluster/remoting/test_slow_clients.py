@@ -1,0 +1,314 @@
+"""Clients that ask for much and take nothing, or begin frames and do not finish them: what a node holds for them is
+bounded before the work, and everybody else is served meanwhile. Real sockets, sizes reduced by the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from cluster.config import load
+from cluster.local_init import create_data_dirs
+from cluster.local_process import free_base_port
+from cluster.node import Node
+from cluster.remoting.codec import decode_header, encode_frame
+
+KIB, MIB = 1 << 10, 1 << 20
+PATIENCE_S = 30.0
+MESSAGE = 60 * KIB
+PULL_BYTES = 512 * KIB
+LIMITS = {
+    "frame_bytes_max": 2 * MIB, "message_bytes_max": 512 * KIB, "connection_inflight_bytes_max": 2 * MIB,
+    "node_inflight_bytes_max": 4 * MIB, "connection_unsent_bytes_max": MIB, "node_unsent_bytes_max": 2 * MIB,
+    "stalled_ms": 20_000,
+}  # fmt: skip
+SLACK = MIB
+"""One answer, and what transports hold uncounted."""
+
+Start = Callable[..., Awaitable[Node]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    running: list[Node] = []
+
+    async def start(**limits: int) -> Node:
+        base = free_base_port(3)
+        path = tmp_path / "raftmq.toml"
+        rows = "".join(f"{key} = {value}\n" for key, value in {**LIMITS, **limits}.items())
+        path.write_text(
+            f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
+            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n[limits]\n{rows}'
+        )
+        create_data_dirs([path])
+        node = Node(load(path))
+        running.append(node)
+        await node.start()
+        await until(node.writes_open)
+        return node
+
+    yield start
+    for client in Client.opened:
+        client.writer.close()
+    Client.opened.clear()
+    for node in running:
+        await node.close()
+
+
+class Client:
+    """A connection that reads when the test says so."""
+
+    opened: ClassVar[list[Client]] = []
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.opened.append(self)
+        self.writer.transport.set_write_buffer_limits(1 << 30)  # type: ignore[attr-defined]
+
+    @classmethod
+    async def to(cls, node: Node) -> Client:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)  # else the kernel takes megabytes for it
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", node.config.listeners[0].port))
+        return cls(*await asyncio.open_connection(sock=connection, limit=64 * KIB))
+
+    def pull(self, opaque: int, offset: int = 0, suspend_ms: int = 0) -> None:
+        ext = {
+            "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "1024",
+            "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(suspend_ms), "subVersion": "0",
+            "subscription": "*", "expressionType": "TAG", "maxMsgBytes": str(PULL_BYTES),
+        }  # fmt: skip
+        self.writer.write(encode_frame(11, opaque, 0, ext=ext))
+
+    async def answer(self) -> tuple[int, int, int]:
+        """(opaque, code, bytes of the body) of the next one."""
+        async with asyncio.timeout(PATIENCE_S):
+            length = int.from_bytes(await self.reader.readexactly(4), "big")
+            frame = await self.reader.readexactly(length)
+        end = 4 + int.from_bytes(frame[1:4], "big")
+        header = decode_header(frame[0], frame[4:end])
+        return header.opaque, header.code, length - end
+
+    async def ask(self, frame: bytes) -> int:
+        self.writer.write(frame)
+        return (await self.answer())[1]
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while await self.reader.read(MIB):
+                    pass
+            except ConnectionError:
+                pass
+            return True
+
+
+def send(size: int, opaque: int = 1) -> bytes:
+    fields = {"a": "g", "b": "T", "c": "TBW102", "d": "1", "e": "0", "i": "", "m": "false"}
+    return encode_frame(310, opaque, 0, ext=fields, body=bytes(size))
+
+
+HEARTBEAT = encode_frame(34, 7, 0, body=b'{"clientID":"honest","producerDataSet":[{"groupName":"p"}]}')
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
+async def fill(node: Node, messages: int = 30) -> None:
+    client = await Client.to(node)
+    for _ in range(messages):
+        assert await client.ask(send(MESSAGE)) == 0
+    client.writer.close()
+
+
+def kept_for_clients(node: Node) -> int:
+    """Bytes that the node's transports hold, whatever its own account says."""
+    transports = [connection._transport for connection in node.router.connections]
+    return sum(transport.get_write_buffer_size() for transport in transports if transport is not None)
+
+
+def begun_by_clients(node: Node) -> int:
+    """Bytes of unfinished frames that the node holds, whatever its own account says."""
+    return sum(connection._buffer.buffered for connection in node.router.connections)
+
+
+async def highest(measure: Callable[[Node], int], node: Node, seconds: float) -> int:
+    most = 0
+    for _ in range(int(seconds / 0.01)):
+        most = max(most, measure(node))
+        await asyncio.sleep(0.01)
+    return most
+
+
+# --- answers that nobody takes ---------------------------------------------------------------------------------------
+
+
+async def test_pipelined_pulls_hold_no_more_than_the_limit_and_are_all_answered(start: Start) -> None:
+    node = await start()
+    await fill(node)
+    greedy = await Client.to(node)
+    for opaque in range(400):
+        greedy.pull(opaque)
+    honest = await Client.to(node)
+    most = 0
+    for _ in range(20):
+        assert await honest.ask(HEARTBEAT) == 0
+        most = max(most, await highest(kept_for_clients, node, 0.02))
+    assert 0 < most <= LIMITS["connection_unsent_bytes_max"] + SLACK
+    for opaque in range(400):
+        assert (await greedy.answer())[:2] == (opaque, 0), "in order, each once"
+    await until(lambda: node.router.rooms.unsent.taken == 0)
+    assert await greedy.ask(HEARTBEAT) == 0
+
+
+async def test_many_that_take_nothing_hold_no_more_than_the_node_may(start: Start) -> None:
+    node = await start()
+    await fill(node)
+    greedy = [await Client.to(node) for _ in range(10)]
+    for client in greedy:
+        for opaque in range(20):
+            client.pull(opaque)
+    most = await highest(kept_for_clients, node, 0.5)
+    first = 10 * 256 * KIB
+    assert LIMITS["node_unsent_bytes_max"] // 2 < most <= LIMITS["node_unsent_bytes_max"] + SLACK + first
+    honest = await Client.to(node)
+    assert await honest.ask(HEARTBEAT) == 0
+    assert await honest.ask(send(10)) == 0
+    answers = await asyncio.gather(*(_all_answers(client, 20) for client in greedy))  # they read after all
+    assert all(answer == {(opaque, 0) for opaque in range(20)} for answer in answers)
+    assert node.router.rooms.unsent.taken == 0
+
+
+async def test_parked_pulls_that_are_woken_together_draw_on_the_same_room(start: Start) -> None:
+    node = await start()
+    await fill(node, 1)
+    waiting = [await Client.to(node) for _ in range(20)]
+    for client in waiting:
+        for opaque in range(20):
+            client.pull(opaque, offset=1, suspend_ms=15_000)
+    await until(lambda: node.pulls.long_polls.count == 400)
+    honest = await Client.to(node)
+    assert await honest.ask(send(500 * KIB)) == 0
+    most = await highest(kept_for_clients, node, 0.5)
+    assert 0 < most <= LIMITS["node_unsent_bytes_max"] + 2 * SLACK
+    assert await honest.ask(HEARTBEAT) == 0
+    answers = await asyncio.gather(*(_all_answers(client, 20) for client in waiting))
+    assert all(answer == {(opaque, 0) for opaque in range(20)} for answer in answers)
+    assert node.router.rooms.unsent.taken == 0
+
+
+async def _all_answers(client: Client, count: int) -> set[tuple[int, int]]:
+    return {(await client.answer())[:2] for _ in range(count)}
+
+
+async def test_lists_and_lookups_wait_for_room_too(start: Start) -> None:
+    node = await start()
+    await fill(node, 1)
+    message = bytes.fromhex("7f00000100000000")
+    greedy = await Client.to(node)
+    honest = await Client.to(node)
+    for opaque in range(2000):
+        ext = {"offset": str(node.state.fetch(node.state.topics["T"].id, 0, 0, 1)[0].position), "msgId": message.hex()}
+        greedy.writer.write(encode_frame(33, opaque, 0, ext=ext))
+    most = await highest(kept_for_clients, node, 0.5)
+    assert 0 < most <= LIMITS["connection_unsent_bytes_max"] + SLACK
+    assert await honest.ask(HEARTBEAT) == 0
+    for opaque in range(2000):
+        assert (await greedy.answer())[:2] == (opaque, 0)
+
+
+async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> None:
+    node = await start(stalled_ms=700)
+    await fill(node)
+    idle, slow = await Client.to(node), await Client.to(node)
+    for client in (idle, slow):
+        for opaque in range(60):
+            client.pull(opaque)
+    taken = 0
+    while len(node.router.connections) > 1:
+        taken += len(await slow.reader.read(32 * KIB))
+        await asyncio.sleep(0.02)
+    assert await idle.is_closed()
+    assert node.router.rooms.unsent.taken <= LIMITS["connection_unsent_bytes_max"] + SLACK
+    for _ in range(50):
+        taken += len(await slow.reader.read(32 * KIB))
+        await asyncio.sleep(0.02)
+    assert len(node.router.connections) == 1
+    slow.writer.close()
+    await until(lambda: node.router.rooms.unsent.taken == 0)
+
+
+# --- frames that nobody finishes -------------------------------------------------------------------------------------
+
+
+async def test_halves_of_oversized_frames_keep_no_message_out(start: Start) -> None:
+    node = await start()
+    halves = [await Client.to(node) for _ in range(16)]
+    for half in halves:
+        half.writer.write((2 * MIB - 100).to_bytes(4, "big") + bytes(1300 * KIB))
+    honest = await Client.to(node)
+    most = 0
+    for _ in range(5):
+        frame = send(500 * KIB)
+        for at in range(0, len(frame), 100 * KIB):
+            honest.writer.write(frame[at : at + 100 * KIB])
+            most = max(most, await highest(begun_by_clients, node, 0.03))
+        assert (await honest.answer())[1] == 0
+    assert most <= LIMITS["node_inflight_bytes_max"] + 17 * 512 * KIB
+    assert node.router.rooms.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
+    for half in halves:
+        half.writer.close()
+    await until(lambda: len(node.router.connections) == 1)
+    assert node.router.rooms.unfinished.taken == 0
+
+
+async def test_halves_of_messages_make_way_for_messages(start: Start) -> None:
+    node = await start()
+    halves = [await Client.to(node) for _ in range(30)]
+    for half in halves:
+        half.writer.write(send(510 * KIB)[: 300 * KIB])
+    await until(lambda: node.router.rooms.unfinished.taken > 3 * MIB)
+    honest, small = await Client.to(node), await Client.to(node)
+    frame = send(500 * KIB)
+    honest.writer.write(frame[: 300 * KIB])
+    await asyncio.sleep(0.1)
+    honest.writer.write(frame[300 * KIB :])
+    assert await small.ask(send(100 * KIB)) == 0, "small ones never wait"
+    assert (await honest.answer())[1] == 0
+    assert node.router.rooms.unfinished.taken <= LIMITS["node_inflight_bytes_max"]
+
+
+async def test_idle_halves_are_closed_and_slow_links_live(start: Start) -> None:
+    node = await start(stalled_ms=700)
+    idle, slow = await Client.to(node), await Client.to(node)
+    frame = send(300 * KIB)
+    idle.writer.write(frame[:1000])
+    for at in range(0, len(frame), 8 * KIB):
+        slow.writer.write(frame[at : at + 8 * KIB])
+        await asyncio.sleep(0.05)
+    assert (await slow.answer())[1] == 0
+    assert await idle.is_closed()
+    assert len(node.router.connections) == 1
+
+
+async def test_a_frame_that_is_too_large_leaves_nothing_in_the_account(start: Start) -> None:
+    node = await start()
+    for _ in range(3):
+        client = await Client.to(node)
+        begun = send(510 * KIB)
+        client.writer.write(begun[: 300 * KIB])
+        await until(lambda: node.router.rooms.unfinished.taken > 0)
+        client.writer.write(begun[300 * KIB :] + (LIMITS["frame_bytes_max"] + 1).to_bytes(4, "big") + bytes(200 * KIB))
+        assert await client.is_closed()
+        await until(lambda: not node.router.connections)
+        assert node.router.rooms.unfinished.taken == 0
+        assert node.router.rooms.unsent.taken == 0
+        assert len(node.router.patience) == 0
