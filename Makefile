@@ -107,8 +107,9 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
 
 # The foreign clients get environments of their own, .venv/compat/{cpp,js,java}: tests/compat runs them as processes.
 # The Java client is built where Maven is; elsewhere its tests are skipped and say so.
-COMPAT_JAVA := $(wildcard tests/compat/java/pom.xml tests/compat/java/src/main/java/*.java)
+COMPAT_JAVA := $(wildcard tests/compat/*/pom.xml tests/compat/java/src/main/java/*.java)
 COMPAT_JAVA_VERSIONS := 5.3.3 5.5.0
+COMPAT_TOOLS_VERSIONS := 4.9.8 5.5.0
 COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
 $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)/dev
 	@sh .ci/preflight npm
@@ -124,4 +125,9 @@ $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)
 		mvn -q -B -f tests/compat/java/pom.xml -Drocketmq.version=$$version \
 			-Dinto=$(CURDIR)/$(COMPAT)/java-$$version compile dependency:copy-dependencies >&2 \
 		|| echo "setup: Maven did not build the Java client $$version; its tests are skipped" >&2; done; fi
+	@if command -v mvn >/dev/null; then \
+		for version in $(COMPAT_TOOLS_VERSIONS); do \
+		mvn -q -B -f tests/compat/tools/pom.xml -Dtools=$$version \
+			-Dinto=$(CURDIR)/$(COMPAT)/tools-$$version dependency:copy-dependencies >&2 \
+		|| echo "setup: Maven did not fetch mqadmin $$version; its tests are skipped" >&2; done; fi
 	@touch $@

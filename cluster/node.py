@@ -48,16 +48,15 @@ from cluster.peer.wiring import transport_of
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver, Transport
 from cluster.reload import ReloadView, reload
-from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.forward import Forwarder
+from cluster.remoting.handlers import handlers_of
 from cluster.remoting.identity import RetryMemory
 from cluster.remoting.listeners import Listeners
 from cluster.remoting.members import Members
 from cluster.remoting.pull import Pulls
 from cluster.remoting.refused import RefusedCodes
 from cluster.remoting.router import Router
-from cluster.remoting.send import DEFAULT_TOPIC, SendHandler
-from cluster.remoting.send_back import SendBack
+from cluster.remoting.send import DEFAULT_TOPICS, SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import pack_host
 from cluster.repair.service import Repairs
@@ -227,11 +226,7 @@ class Node:
         self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self.pulls = Pulls(self, self._members, self.metrics)
-        handlers = {
-            **route.handlers(self, self.links.unreached), **topics_admin.handlers(self),
-            **heartbeat.handlers(self, self._members), **offsets.handlers(self), **self.pulls.handlers(),
-            **query.handlers(self, self.metrics), **SendBack(self, self.proposals).handlers(),
-        }  # fmt: skip
+        handlers = handlers_of(self, self._members, self.pulls, self.proposals, self.links.unreached, self.metrics)
         self.pulls.elsewhere = self.router.elsewhere
         self.router.attach(sends, replies, self.forwarder, handlers)
 
@@ -446,7 +441,7 @@ class Node:
         self._on_applied.append(callback)
 
     def _known_topic(self, topic: str) -> bool:
-        return topic in self.state.topics or topic == DEFAULT_TOPIC
+        return topic in self.state.topics or topic in DEFAULT_TOPICS
 
     def _own_address(self) -> str:
         """The advertised address that message ids carry: the broker listener's, else the first one's."""

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
 
 AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
+"""What clients call it; the second is the name that RocketMQ 4.3 gave it."""
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
 
 SYSTEM_TOPICS = frozenset(
     {
-        AUTO_CREATE_TOPIC,
+        *AUTO_CREATE_NAMES,
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
         "RMQ_SYS_TRACE_TOPIC",
@@ -184,7 +186,7 @@ class Routes:
         if config is not None:
             return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
         topics = self._services.config.topics
-        if topic == AUTO_CREATE_TOPIC and topics.auto_create:
+        if topic in AUTO_CREATE_NAMES and topics.auto_create:
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
             return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
         return None
@@ -270,7 +272,7 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
         return [queues]
     perm = queues["perm"]
     # Clients take the queue count of a topic yet to be made from the read queues of this one.
-    read_queues = queues["readQueueNums"] if topic == AUTO_CREATE_TOPIC else 0
+    read_queues = queues["readQueueNums"] if topic in AUTO_CREATE_NAMES else 0
     alias = {**queues, "perm": perm & ~PERM_READ, "readQueueNums": read_queues}
     return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
 

@@ -36,6 +36,9 @@ LEADER_ONLY = WRITES | {
     RequestCode.GET_MIN_OFFSET,
     RequestCode.GET_EARLIEST_MSG_STORETIME,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_ASSIGNMENT,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }
 """Answered by the leader alone: writes, and reads that must be linearizable."""

@@ -38,7 +38,7 @@ FORBIDDEN_TOPICS = frozenset(
         "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
     }
 )  # fmt: skip
-DEFAULT_TOPIC = "TBW102"
+DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
 PERM_WRITE = 2
 _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
@@ -322,7 +322,7 @@ class SendHandler:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
-        elif self._auto_create and topic != DEFAULT_TOPIC:
+        elif self._auto_create and topic not in DEFAULT_TOPICS:
             queues = max(1, min(fields.default_queues, self._default_queues))
         else:
             allowed = str(self._auto_create).lower()

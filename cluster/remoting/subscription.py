@@ -26,13 +26,16 @@ class Subscription(NamedTuple):
 
 
 def tag_filter(expression_type: str | None, sub_string: str | None) -> TagFilter:
-    """The filter of a subscription. Raises Refusal (23) for anything but tags."""
-    if expression_type and expression_type != "TAG":
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"filter type {expression_type[:40]} is not supported, only TAG (for example: tagA || tagB)",
-        )
+    """The filter of a subscription. Raises Refusal (1) for anything but tags."""
+    check_expression(expression_type)
     return tag_hashes(sub_string or "*")
+
+
+def check_expression(expression_type: str | None) -> None:
+    """Raises Refusal (1) for anything but tags, in the words of a RocketMQ broker without property filters."""
+    if expression_type and expression_type != "TAG":
+        remark = f"The broker does not support consumer to filter message by {expression_type[:40]}"
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
 
 
 FLAG_CLASS_FILTER = 8

@@ -12,7 +12,9 @@ import pytest
 
 from cluster.config import Config, load
 from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
+from cluster.remoting.assignment import Assignments
 from cluster.remoting.codec import FLAG_ONEWAY, java_hash
+from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.members import Members
 from cluster.remoting.message_format import Message, build_properties, encode_message
 from cluster.services import Outcome, ProposeResult
@@ -139,6 +141,8 @@ class FakeNode:
             **offsets.handlers(self),
             **pull.handlers(self, self.members),
             **query.handlers(self),
+            **Assignments(self, self.members).handlers(),
+            **GroupStats(self, self.members).handlers(),
         }
 
     # --- Services ---

@@ -18,7 +18,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
  * `--batch N`: N messages per request, `--max-times N`: the consumer's own maximum of tries, and `--select`: message n is
- * for the queue at place n of the client's list.
+ * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
+ * consumers do.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -30,6 +31,7 @@ public final class ForeignClient {
   private boolean same = false;
   private int fail = 0;
   private int maxTimes = -1;
+  private boolean brokerAssigns = false;
   private boolean select = false;
 
   public static void main(String[] args) throws Exception {
@@ -52,6 +54,7 @@ public final class ForeignClient {
         case "--pace-ms": paceMs = Double.parseDouble(args[++at]); break;
         case "--same": same = true; break;
         case "--fail": fail = Integer.parseInt(args[++at]); break;
+        case "--broker-assigns": brokerAssigns = true; break;
         case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
         case "--select": select = true; break;
         default: positionals.add(args[at]);
@@ -176,6 +179,7 @@ public final class ForeignClient {
     consumer.setNamesrvAddr(positionals.get(1));
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     consumer.setMaxReconsumeTimes(maxTimes);
+    consumer.setClientRebalance(!brokerAssigns);
     consumer.subscribe(positionals.get(2), "*");
     consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
       boolean again = false;

@@ -1,0 +1,37 @@
+"""The table of all request handlers but the sends' own: what a node answers by itself, or as the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from cluster.remoting import heartbeat, offsets, query, route, topics_admin
+from cluster.remoting.assignment import Assignments
+from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.send_back import SendBack
+
+if TYPE_CHECKING:
+    from cluster.metrics import NodeMetrics
+    from cluster.proposals import Proposals
+    from cluster.remoting.members import Members
+    from cluster.remoting.pull import Pulls
+    from cluster.services import Handler, Services
+    from raftlog.types import NodeId
+
+
+def handlers_of(
+    services: Services, members: Members, pulls: Pulls, proposals: Proposals,
+    unreached: Callable[[], Collection[NodeId]], metrics: NodeMetrics | None = None,
+) -> dict[int, Handler]:  # fmt: skip
+    """Request code -> handler; `unreached`: see `route.Routes`."""
+    return {
+        **route.handlers(services, unreached),
+        **topics_admin.handlers(services),
+        **heartbeat.handlers(services, members),
+        **offsets.handlers(services),
+        **pulls.handlers(),
+        **query.handlers(services, metrics),
+        **Assignments(services, members).handlers(),
+        **GroupStats(services, members).handlers(),
+        **SendBack(services, proposals).handlers(),
+    }

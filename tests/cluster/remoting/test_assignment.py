@@ -1,0 +1,90 @@
+"""Which queues a consumer is told to read (400), and filters that are refused before it starts (46)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.remoting.assignment import averagely, by_circle
+
+
+@pytest.mark.parametrize("strategy", [averagely, by_circle])
+@given(queues=st.integers(0, 40), clients=st.integers(1, 12))
+def test_every_queue_has_one_reader(strategy: Any, queues: int, clients: int) -> None:
+    names = [f"c{number:02}" for number in range(clients)]
+    shares = [strategy(range(queues), names, name) for name in names]
+    assert sorted(queue for share in shares for queue in share) == [*range(queues)]
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert strategy(range(queues), names, "stranger") == []
+
+
+def test_shares_are_those_that_java_clients_choose() -> None:
+    """AllocateMessageQueueAveragely of 8 queues and 3 clients, 2 queues and 3 clients."""
+    names = ["a", "b", "c"]
+    assert [averagely(range(8), names, n) for n in names] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert [averagely(range(2), names, n) for n in names] == [[0], [1], []]
+    assert [by_circle(range(8), names, n) for n in names] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+
+
+def join(node: Any, client: str, group: str = "g") -> None:
+    data = {"groupName": group, "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}]}
+    node.ask(34, json.dumps({"clientID": client, "consumerDataSet": [data]}).encode())
+
+
+def assigned(node: Any, client: str, **more: Any) -> Any:
+    question = {"topic": "T", "consumerGroup": "g", "clientId": client, "strategyName": "AVG",
+                "messageModel": "CLUSTERING", **more}  # fmt: skip
+    return json.loads(node.ask(400, json.dumps(question).encode()).answer.body)["messageQueueAssignments"]
+
+
+def test_the_answer_is_pull_and_the_client_s_share(node: Any) -> None:
+    node.create_topic("T", queues=3)
+    for client in ("b", "a"):
+        join(node, client)
+    name = node.config.cluster.broker_name
+    assert assigned(node, "b") == [
+        {"messageQueue": {"brokerName": name, "queueId": 2, "topic": "T"}, "mode": "PULL"},
+    ]
+    assert [row["messageQueue"]["queueId"] for row in assigned(node, "a", strategyName="AVG_BY_CIRCLE")] == [0, 2]
+    for model in ("BROADCASTING", 0):
+        assert len(assigned(node, "b", messageModel=model)) == 3
+    join(node, "x", "%RETRY%"[1:6])
+    assert [row["mode"] for row in assigned(node, "a", topic="%RETRY%g")] == ["PULL"]
+
+
+def test_what_cannot_be_said_changes_nothing_at_the_client(node: Any) -> None:
+    node.create_topic("T")
+    assert assigned(node, "a") is None, "no member of the group is known"
+    join(node, "a")
+    assert assigned(node, "a", strategyName="MACHINE_ROOM") is None
+    assert assigned(node, "a", topic="U") is None
+    assert assigned(node, "stranger") == []
+    node.confirms = False
+    assert node.ask(400, b'{"topic":"T","consumerGroup":"g"}').answer.code == 14
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"topic":1}', b'{"topic":"T"}', b"\xff", b"[" * 100_000])
+def test_bad_bodies_are_refused(node: Any, body: bytes) -> None:
+    assert node.ask(400, body).answer.code == 29
+    if body:
+        assert node.ask(46, body).answer.code in (0, 29)
+
+
+def test_a_filter_that_is_not_known_is_refused_in_rocketmq_s_words(node: Any) -> None:
+    def check(kind: str | None) -> Any:
+        data = {"topic": "T", "subString": "a > 1", "expressionType": kind}
+        return node.ask(46, json.dumps({"clientId": "c", "group": "g", "subscriptionData": data}).encode()).answer
+
+    assert (check("TAG").code, check(None).code) == (0, 0)
+    told = check("SQL92")
+    assert (told.code, told.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+
+
+def test_the_template_topic_has_two_names(node: Any) -> None:
+    old, new = (json.loads(node.ask(105, topic=name).answer.body) for name in ("AUTO_CREATE_TOPIC_KEY", "TBW102"))
+    assert old == new
+    assert old["queueDatas"][0]["perm"] & 1

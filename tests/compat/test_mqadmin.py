@@ -1,0 +1,83 @@
+"""mqadmin, unmodified: what it prints of consumers is what our own client knows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raftmq
+from cluster.local import LocalCluster
+from tests.compat.conftest import INSTALLED
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
+
+VERSIONS = ("4.9.8", "5.5.0")
+QUEUES, MESSAGES = 4, 40
+Start = Callable[..., Any]
+
+
+@pytest.fixture(params=VERSIONS)
+def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) -> Callable[..., str]:
+    """`mqadmin("topicList", ...)` prints what the command prints."""
+    jars = INSTALLED / f"tools-{request.param}" / "lib"
+    if not jars.is_dir():
+        pytest.skip("mqadmin is not there: make test-compat fetches it where mvn is installed")
+    (tmp_path / "conf").mkdir()
+    for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
+        (tmp_path / "conf" / name).write_text("<configuration><root level='OFF'/></configuration>")
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            ["java", f"-Drocketmq.home.dir={tmp_path}", f"-Duser.home={tmp_path}",
+             f"-Drmq.logback.configurationFile={tmp_path}/conf/rmq.tools.logback.xml", "-cp", f"{jars}/*",
+             "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-n", live.servers],
+            capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(tmp_path)}, check=False,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    return run
+
+
+def rows(printed: str, first: str) -> list[list[str]]:
+    """The words of each line that begins with `first`."""
+    return [line.split() for line in printed.splitlines() if line.split()[:1] == [first]]
+
+
+def test_what_it_prints_of_consumers(
+    mq: raftmq.Client, start: Start, mqadmin: Callable[..., str], request: pytest.FixtureRequest
+) -> None:
+    version = request.node.callspec.params["mqadmin"].replace(".", "-")
+    topic, group = f"mqadmin-{version}", f"mqadmin-{version}-readers"
+    mq.admin.create_topic(topic, QUEUES)
+    reader = start("cpp", "consume", topic, "--group", group)
+    reader.wait("ready")
+    with mq.producer() as producer:
+        for number in range(MESSAGES):
+            producer.send_soon(topic, b"m", key=f"k{number}", tag="t", properties={"shade": "s"})
+    reader.wait("message", MESSAGES)
+    deadline = time.monotonic() + 30
+    while any(row.lag for row in mq.admin.offsets(group, topic)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+    (row,) = rows(mqadmin("consumerProgress"), group)
+    assert (row[1], row[-1]) == ("1", "0"), "one consumer is connected, and behind by nothing"
+    assert "OFFLINE" not in row
+    assert "CLUSTERING" in row
+    each = [line for line in rows(mqadmin("consumerProgress", "-g", group), topic) if line[0] == topic]
+    assert len(each) == QUEUES
+    assert sum(int(line[3]) for line in each) == sum(int(line[4]) for line in each) == MESSAGES
+    assert group in mqadmin("consumerConnection", "-g", group) or "CPP" in mqadmin("consumerConnection", "-g", group)
+
+    reader.finish()
+    mq.send(topic, b"one more", key="k", tag="t")
+    (row,) = rows(mqadmin("consumerProgress"), group)
+    assert ("OFFLINE" in row, row[-1]) == (True, "1")
+
+    listed = [line.split() for line in mqadmin("topicList", "-c").splitlines() if topic in line.split()]
+    assert listed == [["DefaultCluster", topic, group]]
