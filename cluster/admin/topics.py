@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from cluster.admin.call import Answer, Call, Consistency, propose
 from cluster.admin.errors import ApiError
 from cluster.config_source import nearest
+from cluster.request_limits import Attributes, Perm, Queues, TopicName
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import TopicConfig
-
-Queues = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +59,13 @@ class TopicDetail(msgspec.Struct, frozen=True, kw_only=True):
 class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/topics`. `queues` sets both numbers; what is left out keeps its default or, in an update, its value."""
 
-    name: str
+    name: TopicName
     queues: Queues | None = None
     read_queues: Queues | None = None
     write_queues: Queues | None = None
-    perm: Annotated[int, msgspec.Meta(ge=0, le=15)] | None = None
+    perm: Perm | None = None
     order: bool | None = None
-    attributes: dict[str, str] | None = None
+    attributes: Attributes | None = None
     if_exists: Literal["fail", "keep", "update"] = "fail"
 
 

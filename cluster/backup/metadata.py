@@ -12,6 +12,21 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from cluster.local_errors import ExitCode, LocalError
+from cluster.request_limits import (
+    Attributes,
+    Expression,
+    GroupName,
+    Perm,
+    QueueId,
+    Queues,
+    RetryTimes,
+    Signed64,
+    TopicName,
+    Unsigned31,
+    Unsigned32,
+    Unsigned63,
+    Word,
+)
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
 from statemachine.groups import GroupConfig
@@ -24,43 +39,43 @@ KIND = "raftmq metadata"
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic with everything that was ever set on it."""
 
-    name: str
-    read_queues: int
-    write_queues: int
-    perm: int
+    name: TopicName
+    read_queues: Queues
+    write_queues: Queues
+    perm: Perm
     order: bool
-    sys_flag: int
-    attributes: dict[str, str]
+    sys_flag: Unsigned32
+    attributes: Attributes
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A consumer group with everything that was ever set on it, and what it subscribes to."""
 
-    name: str
+    name: GroupName
     consume_enable: bool
     consume_from_min_enable: bool
     consume_broadcast_enable: bool
     consume_message_orderly: bool
-    retry_queue_nums: int
-    retry_max_times: int
+    retry_queue_nums: Unsigned31
+    retry_max_times: RetryTimes
     group_retry_policy: str
-    broker_id: int
-    which_broker_when_consume_slowly: int
+    broker_id: Unsigned31
+    which_broker_when_consume_slowly: Unsigned31
     notify_consumer_ids_changed_enable: bool
-    group_sys_flag: int
-    consume_timeout_minute: int
-    attributes: dict[str, str]
-    subscriptions: dict[str, tuple[str, str, int]]
+    group_sys_flag: Unsigned31
+    consume_timeout_minute: Unsigned31
+    attributes: Attributes
+    subscriptions: dict[TopicName, tuple[Word, Expression, Signed64]]
     """topic -> (expression_type, expression, version)."""
 
 
 class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far a group is in one queue."""
 
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
+    group: GroupName
+    topic: TopicName
+    queue_id: QueueId
+    offset: Unsigned63
     """The next one it wants."""
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from cluster.request_limits import Unsigned63
+
 if TYPE_CHECKING:
     from raftlog.storage.damage import DamagedRange
 
@@ -81,8 +83,8 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
 class ChunksRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/consistency/log`: which bytes to sum up, in chunks from `position` on. Nothing is changed."""
 
-    position: Annotated[int, msgspec.Meta(ge=0)]
-    end_position: Annotated[int, msgspec.Meta(ge=0)]
+    position: Unsigned63
+    end_position: Unsigned63
     chunk_bytes: Annotated[int, msgspec.Meta(ge=1, le=SPAN_MAX)] = 1 << 20
 
 

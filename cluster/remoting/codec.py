@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from cluster.request_limits import EXT_FIELDS_MAX, HEADER_BYTES_MAX, Signed32, Word
+
 JSON = 0
 BINARY = 1
 FLAG_RESPONSE = 1
@@ -42,11 +44,11 @@ class CodecError(ValueError):
 class Header(msgspec.Struct, gc=False):
     """A decoded header. `extFields` stays raw JSON until the handler for `code` decodes it."""
 
-    code: int
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str | int = "JAVA"
+    code: Signed32
+    opaque: Signed32 = 0
+    flag: Signed32 = 0
+    version: Signed32 = 0
+    language: Word | Signed32 = "JAVA"
     remark: str | None = None
     extFields: msgspec.Raw = msgspec.Raw(b"{}")  # the protocol's name
 
@@ -57,7 +59,9 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def decode_header(serialize_type: int, data: bytes) -> Header:
-    """Decodes header bytes of either kind. Raises CodecError on anything malformed."""
+    """Decodes header bytes of either kind. Raises CodecError on anything malformed, or too long to be looked at."""
+    if len(data) > HEADER_BYTES_MAX:
+        raise CodecError(f"a header of {len(data)} bytes; the limit is {HEADER_BYTES_MAX}")
     if serialize_type == JSON:
         try:
             return _decode_header(data)
@@ -76,6 +80,8 @@ def ext_of(header: Header) -> dict[str, str]:
         raise CodecError(f"extFields is not an object of values: {error}") from error
     if fields is None:
         return {}
+    if len(fields) > EXT_FIELDS_MAX:
+        raise CodecError(f"{len(fields)} extFields; the limit is {EXT_FIELDS_MAX}")
     return {k: v if type(v) is str else _as_text(v) for k, v in fields.items() if v is not None}
 
 
@@ -84,6 +90,8 @@ def _as_text(value: Any) -> str:
         return "true"
     if value is False:
         return "false"
+    if type(value) is list or type(value) is dict:
+        raise CodecError("extFields is not an object of values: one is a list or an object itself")
     return str(value)
 
 

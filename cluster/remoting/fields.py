@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable
 
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
+from cluster.request_limits import GROUP_LENGTH_MAX, INT64_MAX, NUMBER_DIGITS_MAX, TEXT_MAX
 from cluster.services import Handler, Outcome, ProposeResult, Request, Services
 from statemachine.commands import NAME
 
 RETRY_PREFIX = "%RETRY%"
-GROUP_LENGTH_MAX = 120
 
 
 class Refusal(Exception):
@@ -36,10 +36,13 @@ def refusing(handler: Handler) -> Handler:
 
 
 def text(request: Request, name: str) -> str:
-    """A field that must be there and not be empty. Raises Refusal (29)."""
+    """A field that must be there, not be empty and not be longer than any name is. Raises Refusal (29)."""
     value = request.ext.get(name)
     if not value:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"request {code_name(request.code)} needs field {name}")
+    if len(value) > TEXT_MAX:
+        remark = f"field {name} has {len(value)} characters, {TEXT_MAX} are allowed"
+        raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
     return value
 
 
@@ -49,11 +52,11 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
     if not value and default is not None:
         return default
     try:
-        number = int(value or "")
+        number = int(value or "") if len(value or "") <= NUMBER_DIGITS_MAX else None
     except ValueError:
         remark = f"request {code_name(request.code)} needs field {name} as a whole number, not {value!r}"
         raise Refusal(ResponseCode.INVALID_PARAMETER, remark) from None
-    if not -(1 << 63) <= number < 1 << 63:
+    if number is None or not -INT64_MAX - 1 <= number <= INT64_MAX:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"field {name} does not fit 64 bits")
     return number
 

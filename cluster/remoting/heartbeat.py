@@ -7,6 +7,7 @@ does not know yet of a group (the group, its %RETRY% topic, its subscriptions) t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -21,6 +22,18 @@ from cluster.remoting.fields import (
 )
 from cluster.remoting.members import BROADCASTING, CLUSTERING, Member, Members
 from cluster.remoting.subscription import Subscription
+from cluster.request_limits import (
+    HEARTBEAT_BYTES_MAX,
+    HEARTBEAT_GROUPS_MAX,
+    HEARTBEAT_SUBSCRIPTIONS_MAX,
+    ClientId,
+    Expression,
+    GroupName,
+    Signed64,
+    TopicName,
+    Unsigned31,
+    Word,
+)
 from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
 
@@ -36,35 +49,37 @@ _FROM_WHERE = (
 class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
     """One topic of a heartbeat. Tags are derived from `sub_string`: C++ clients send no codeSet."""
 
-    topic: str
-    sub_string: str | None = "*"
-    sub_version: int = 0
-    expression_type: str | None = "TAG"
+    topic: TopicName
+    sub_string: Expression | None = "*"
+    sub_version: Signed64 = 0
+    expression_type: Word | None = "TAG"
 
 
 class ConsumerData(msgspec.Struct, rename="camel"):
     """One consumer group of a heartbeat; enums are names (Java, JS) or ordinals (C++)."""
 
-    group_name: str
-    consume_type: str | int = "CONSUME_PASSIVELY"
-    message_model: str | int = CLUSTERING
-    consume_from_where: str | int = "CONSUME_FROM_LAST_OFFSET"
-    subscription_data_set: list[SubscriptionData] | None = None
+    group_name: GroupName
+    consume_type: Word | Unsigned31 = "CONSUME_PASSIVELY"
+    message_model: Word | Unsigned31 = CLUSTERING
+    consume_from_where: Word | Unsigned31 = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: (
+        Annotated[list[SubscriptionData], msgspec.Meta(max_length=HEARTBEAT_SUBSCRIPTIONS_MAX)] | None
+    ) = None
 
 
 class ProducerData(msgspec.Struct, rename="camel", gc=False):
     """One producer group of a heartbeat."""
 
-    group_name: str
+    group_name: GroupName
 
 
 class HeartbeatData(msgspec.Struct, rename="camel"):
     """Body of HEART_BEAT. `without_sub`: the subscriptions are those of the last heartbeat with this fingerprint."""
 
-    client_id: str = msgspec.field(name="clientID")
-    consumer_data_set: list[ConsumerData] | None = None
-    producer_data_set: list[ProducerData] | None = None
-    heartbeat_fingerprint: int = 0
+    client_id: ClientId = msgspec.field(name="clientID")
+    consumer_data_set: Annotated[list[ConsumerData], msgspec.Meta(max_length=HEARTBEAT_GROUPS_MAX)] | None = None
+    producer_data_set: Annotated[list[ProducerData], msgspec.Meta(max_length=HEARTBEAT_GROUPS_MAX)] | None = None
+    heartbeat_fingerprint: Signed64 = 0
     without_sub: bool = False
 
 
@@ -190,6 +205,10 @@ def handlers(services: Services, members: Members) -> dict[int, Handler]:
 
 
 def _parse(body: bytes) -> HeartbeatData:
+    """All of it is checked before any of it counts. Raises Refusal (29)."""
+    if len(body) > HEARTBEAT_BYTES_MAX:
+        remark = f"a heartbeat of {len(body)} bytes; {HEARTBEAT_BYTES_MAX} are allowed"
+        raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
     try:
         data = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -198,6 +217,10 @@ def _parse(body: bytes) -> HeartbeatData:
         raise Refusal(ResponseCode.INVALID_PARAMETER, "heartbeat has no clientID")
     for group in (*(data.consumer_data_set or ()), *(data.producer_data_set or ())):
         check_group_name(group.group_name)
+    for consumer in data.consumer_data_set or ():
+        _enum_name(consumer.message_model, _MESSAGE_MODELS)
+        _enum_name(consumer.consume_type, _CONSUME_TYPES)
+        _enum_name(consumer.consume_from_where, _FROM_WHERE)
     return data
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, cast
+from typing import cast
 
 import msgspec
 
 from cluster.remoting.codec import CodecError, Header
+from cluster.request_limits import Signed32, Signed64, Unsigned31, Unsigned63
 
 _LETTERS = {
     "producer_group": "a", "topic": "b", "default_topic": "c", "default_queues": "d", "queue_id": "e", "sys_flag": "f",
@@ -23,25 +24,20 @@ _NAMES = {
 _IDENTITY = {"producer_id": "raftmqPid", "sequence": "raftmqSeq", "low_sequence": "raftmqLow"}
 
 
-Signed32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-Unsigned31 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
-Unsigned63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-
-
 class SendHeader(msgspec.Struct, gc=False, rename=_LETTERS | _IDENTITY):
     """SendMessageRequestHeaderV2 (RocketMQ), and `raftmqPid`, `raftmqSeq`, `raftmqLow` (ours, optional)."""
 
     topic: str
     producer_group: str = ""
     default_topic: str = "TBW102"
-    default_queues: int = 4
+    default_queues: Signed32 = 4
     queue_id: Signed32 = -1
     sys_flag: Unsigned31 = 0
     born_ms: Unsigned63 = 0
     message_flag: Signed32 = 0
     properties: str = ""
     reconsume_times: Unsigned31 | None = 0
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Signed64 | None = None
     is_batch: bool | None = False
     producer_id: str = ""
     sequence: Unsigned63 = 0

@@ -23,6 +23,14 @@ from cluster.remoting.fields import (
     text,
 )
 from cluster.remoting.route import SYSTEM_TOPICS
+from cluster.request_limits import (
+    GROUP_BODY_BYTES_MAX,
+    RETRY_POLICY_BYTES_MAX,
+    Attributes,
+    GroupName,
+    RetryTimes,
+    Unsigned31,
+)
 from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
@@ -48,28 +56,36 @@ _encode = msgspec.json.Encoder().encode
 class GroupData(msgspec.Struct, rename="camel"):
     """SubscriptionGroupConfig as clients send it; absent fields keep RocketMQ's defaults."""
 
-    group_name: str
+    group_name: GroupName
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: Unsigned31 = 1
+    retry_max_times: RetryTimes = 16
     group_retry_policy: dict[str, Any] | None = None
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    broker_id: Unsigned31 = 0
+    which_broker_when_consume_slowly: Unsigned31 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
-    attributes: dict[str, str] | None = None
+    group_sys_flag: Unsigned31 = 0
+    consume_timeout_minute: Unsigned31 = 15
+    attributes: Attributes | None = None
 
     def to_config(self) -> dict[str, Any]:
         """The `config` argument of put_group."""
         config = msgspec.structs.asdict(self)
         config["name"] = config.pop("group_name")
-        config["group_retry_policy"] = _encode(self.group_retry_policy).decode() if self.group_retry_policy else ""
+        config["group_retry_policy"] = self._policy()
         config["attributes"] = self.attributes or {}
         return config
+
+    def _policy(self) -> str:
+        """As it is kept; numbers may be longer than they were sent. Raises Refusal (29)."""
+        policy = _encode(self.group_retry_policy) if self.group_retry_policy else b""
+        if len(policy) > RETRY_POLICY_BYTES_MAX:
+            remark = f"groupRetryPolicy takes {len(policy)} bytes, {RETRY_POLICY_BYTES_MAX} are allowed"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        return policy.decode()
 
 
 _decode_group = msgspec.json.Decoder(GroupData, strict=False).decode
@@ -116,13 +132,17 @@ class TopicsAdmin:
         self._write(request, [commands.DELETE_TOPIC, text(request, "topic")], absent_is_fine=True)
 
     def _put_group(self, request: Request) -> None:
+        if len(request.body) > GROUP_BODY_BYTES_MAX:
+            remark = f"the body has {len(request.body)} bytes, {GROUP_BODY_BYTES_MAX} are allowed"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
         try:
             group = _decode_group(request.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            config = group.to_config()
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark) from None
         check_group_name(group.group_name)
-        self._write(request, [commands.PUT_GROUP, group.to_config(), False])
+        self._write(request, [commands.PUT_GROUP, config, False])
 
     def _delete_group(self, request: Request) -> None:
         clean = is_true(request.ext.get("cleanOffset"))

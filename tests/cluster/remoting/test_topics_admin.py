@@ -98,10 +98,10 @@ def test_bad_groups_are_refused(node: Any, body: bytes) -> None:
     assert node.proposed == []
 
 
-def test_what_apply_refuses_is_answered(node: Any) -> None:
+def test_what_is_out_of_range_is_answered(node: Any) -> None:
     answer = node.ask(200, b'{"groupName":"g","retryMaxTimes":-5}').answer
     assert answer.code == 29
-    assert "retry_max_times" in (answer.remark or "")
+    assert "retryMaxTimes" in (answer.remark or "")
 
 
 def test_deleting_offsets_with_the_group(node: Any) -> None:

@@ -20,10 +20,11 @@ from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import Handlers
 from cluster.proposals import Proposals
 from cluster.raft_driver import RaftDriver
-from cluster.remoting import offsets
+from cluster.remoting import heartbeat, offsets, topics_admin
 from cluster.remoting.codec import decode_header
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.identity import RetryMemory
+from cluster.remoting.members import Members
 from cluster.remoting.message_format import decode_message
 from cluster.remoting.router import Router
 from cluster.remoting.send import SendHandler
@@ -178,7 +179,12 @@ class SimNode:
             names=self.sends, room=self.router.rooms.unsent,
         )  # fmt: skip
         self.proposals.on_open = lambda: self.loop.call_soon(self.forwarder.pump)
-        self.router.attach(self.sends, self.replies, self.forwarder, offsets.handlers(self))  # type: ignore[arg-type]
+        services: Any = self
+        handlers = {
+            **offsets.handlers(services), **topics_admin.handlers(services),
+            **heartbeat.handlers(services, Members(services)),
+        }  # fmt: skip
+        self.router.attach(self.sends, self.replies, self.forwarder, handlers)
 
     def _build_lanes(self) -> None:
         append = AppendLane(self.directory.log, self.directory.hard_state_store, self.config.log.idle_mark_ms)
@@ -268,7 +274,10 @@ class SimNode:
             self.flush_due_s += FLUSH_S
             self.flushes.submit(True)
 
-    # --- Services, as far as the handlers of offsets ask ------------------------------------------------------------
+    # --- Services, as far as the handlers here ask -------------------------------------------------------------------
+
+    def monotonic_ms(self) -> int:
+        return self.clock.monotonic_ms()
 
     def writes_open(self) -> bool:
         return self.proposals.open

@@ -29,6 +29,7 @@ KILLERS: dict[str, Command] = {
     "too large": [SUBSCRIBE, "g", [["t", "TAG", "x" * (pending.COMMANDS_BYTES_MAX + 1), 1]]],
     "a barrier raised for nothing": [CREATE_TOPIC, {"name": "T", "read_queues": 1 << 70}, False],
 }
+NEW_TOPIC = {"topic": "T2", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
 POISON = b"poison"
 
 
@@ -165,7 +166,7 @@ def test_a_write_without_an_identity_is_handed_on_once(sim: SimCluster) -> None:
     leader, follower = sim.leader(), sim.followers()[0]
     asked = swallow_forwards(sim)
     path = follower.connect()
-    path.ask(encode_frame(17, 1, 0, ext={"topic": "T2"}))
+    path.ask(encode_frame(17, 1, 0, ext=NEW_TOPIC))
     path.ask(encode_frame(30, 2, 0, ext={"topic": "T"}))
     sim.loop.run_until(lambda: len(asked) == 2, 1)
     leader.kill(power=False)
@@ -205,7 +206,7 @@ def test_what_a_leader_hands_back_goes_on(sim: SimCluster) -> None:
     leader, follower = sim.leader(), sim.followers()[0]
     leader.append.hold()
     path = follower.connect()
-    path.ask(encode_frame(17, 1, 0, ext={"topic": "T2"}))
+    path.ask(encode_frame(17, 1, 0, ext=NEW_TOPIC))
     held = next(iter(follower.forwarder._held.values()))
     assert held.spent
     follower.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [next(iter(follower.forwarder._held)), False], b"")

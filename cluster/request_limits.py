@@ -1,0 +1,61 @@
+"""What one request may say: ranges of its numbers, lengths of its texts, how many of each thing.
+
+One table for both doors: what remoting and HTTP bodies are decoded into is made of these types, and so
+is /openapi.json. A request that leaves a range is refused where it is decoded, before any work; apply knows nothing of
+these limits, so that entries of earlier releases mean what they always meant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+UINT32_MAX: Final = (1 << 32) - 1
+
+Signed32 = Annotated[int, msgspec.Meta(ge=-INT32_MAX - 1, le=INT32_MAX)]
+Unsigned31 = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
+Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
+Unsigned63 = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+RetryTimes = Annotated[int, msgspec.Meta(ge=-1, le=INT32_MAX)]
+"""-1: the client's default."""
+Queues = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+QueueId = Annotated[int, msgspec.Meta(ge=0, le=65_534)]
+Perm = Annotated[int, msgspec.Meta(ge=0, le=15)]
+
+NUMBER_DIGITS_MAX: Final = 20
+"""Of a whole number that a header holds as text, sign included: all that 64 bits need. More are not even looked at."""
+TEXT_MAX: Final = 4096
+TOPIC_LENGTH_MAX: Final = 256
+GROUP_LENGTH_MAX: Final = 120
+
+TopicName = Annotated[str, msgspec.Meta(max_length=TOPIC_LENGTH_MAX)]
+GroupName = Annotated[str, msgspec.Meta(max_length=GROUP_LENGTH_MAX)]
+ClientId = Annotated[str, msgspec.Meta(max_length=512)]
+Word = Annotated[str, msgspec.Meta(max_length=64)]
+"""A value of an enum, or its ordinal."""
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
+Expression = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
+"""Of a subscription."""
+Address = Annotated[str, msgspec.Meta(max_length=300)]
+
+ATTRIBUTES_MAX: Final = 64
+Attributes = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=255)], Text], msgspec.Meta(max_length=ATTRIBUTES_MAX)
+]
+RETRY_POLICY_BYTES_MAX: Final = 16 * 1024
+"""Of a group's retry policy, in the form in which it is kept."""
+GROUP_BODY_BYTES_MAX: Final = 64 * 1024
+"""Of the body of a request that makes or changes a group."""
+
+HEARTBEAT_BYTES_MAX: Final = 2 << 20
+HEARTBEAT_GROUPS_MAX: Final = 1024
+"""Consumer groups, and as many producer groups."""
+HEARTBEAT_SUBSCRIPTIONS_MAX: Final = 1024
+"""Topics of one group."""
+EXT_FIELDS_MAX: Final = 256
+HEADER_BYTES_MAX: Final = 1 << 20
+"""Of a request header: the longest properties take a fifth of it, every byte escaped."""

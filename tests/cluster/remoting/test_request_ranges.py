@@ -1,0 +1,129 @@
+"""Every number, text and list of a request has a range where it is decoded; beyond it the request is refused, alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cluster import request_limits
+from cluster.remoting.codec import CodecError, decode_header, ext_of
+
+BEYOND = (10**23, 10**30, -(10**23), 2**63)
+
+
+def heartbeat(groups: int = 1, subscriptions: int = 1, **fields: Any) -> bytes:
+    row = {"topic": "T", "subString": "*", "subVersion": 1} | {k[4:]: v for k, v in fields.items() if k[:4] == "sub_"}
+    group = {"consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}
+    group |= {k[6:]: v for k, v in fields.items() if k[:6] == "group_"}
+    sets = [{"groupName": f"g{at}", **group, "subscriptionDataSet": [row] * subscriptions} for at in range(groups)]
+    body = {"clientID": "c", "consumerDataSet": sets} | {k[5:]: v for k, v in fields.items() if k[:5] == "beat_"}
+    return json.dumps(body).encode()
+
+
+def group(**fields: Any) -> bytes:
+    return json.dumps({"groupName": "g", **fields}).encode()
+
+
+NUMBERS = [
+    "retryMaxTimes", "retryQueueNums", "brokerId", "whichBrokerWhenConsumeSlowly", "groupSysFlag",
+    "consumeTimeoutMinute",
+]  # fmt: skip
+HEARTBEATS = {
+    "too many groups": heartbeat(request_limits.HEARTBEAT_GROUPS_MAX + 1),
+    "too many producers": heartbeat(beat_producerDataSet=[{"groupName": "p"}] * 1025),
+    "too many topics of a group": heartbeat(1, request_limits.HEARTBEAT_SUBSCRIPTIONS_MAX + 1),
+    "too many bytes": b" " * request_limits.HEARTBEAT_BYTES_MAX + heartbeat(),
+    "450,000 groups": b'{"clientID":"c","consumerDataSet":[' + b",".join([b'{"groupName":"g"}'] * 450_000) + b"]}",
+    "a long expression": heartbeat(sub_subString="x" * (64 * 1024 + 1)),
+    "a long topic": heartbeat(sub_topic="t" * 257),
+    "a long client": heartbeat(beat_clientID="c" * 513),
+    "an ordinal of 5,000 digits": heartbeat(group_messageModel="9" * 5000),
+    "an ordinal in words": heartbeat(group_consumeFromWhere="sometimes"),
+    "a version as true": heartbeat(sub_subVersion=True),
+    "a version that is no number": heartbeat().replace(b'"subVersion": 1', b'"subVersion": NaN'),
+    "a version beyond any": heartbeat().replace(b'"subVersion": 1', b'"subVersion": 1e400'),
+    "half a surrogate": heartbeat().replace(b'"T"', b'"\\ud800"'),
+    **{f"version {number}": heartbeat(sub_subVersion=number) for number in BEYOND},
+    **{f"fingerprint {number}": heartbeat(beat_heartbeatFingerprint=number) for number in BEYOND},
+}
+GROUPS = {
+    **{f"{name} = {number}": group(**{name: number}) for name in NUMBERS for number in (*BEYOND, 2**31)},
+    "true times": group(retryMaxTimes=True),
+    "half a time": group(retryMaxTimes=0.5),
+    "three million numbers that grow": b'{"groupName":"g","groupRetryPolicy":{"x":[' + b"1e15," * 3_000_000 + b"1]}}",
+    "numbers that grow": group(groupRetryPolicy={"x": []}).replace(b"[]", b"[" + b"1e15," * 3000 + b"1]"),
+    "a deep policy": group(groupRetryPolicy={}).replace(b"{}", b'{"x":' + b"[" * 9000 + b"]" * 9000 + b"}"),
+    "many attributes": group(attributes={f"a{at}": "x" for at in range(65)}),
+    "a long attribute": group(attributes={"a": "x" * 4097}),
+    "a group with a NUL": group(groupName="g\0"),
+}
+
+
+@pytest.mark.parametrize("name", HEARTBEATS)
+def test_heartbeats(node: Any, name: str) -> None:
+    assert node.ask(34, HEARTBEATS[name]).answer.code == 29
+    assert node.proposed == []
+    assert not node.members.consumers, "nothing of it counts"
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups(node: Any, name: str) -> None:
+    answer = node.ask(200, GROUPS[name]).answer
+    assert answer.code == 29
+    assert len(answer.remark or "") < 1000
+    assert node.proposed == []
+
+
+def test_what_is_at_the_edge_is_taken(node: Any) -> None:
+    for number in (2**63 - 1, -(2**63)):
+        assert node.ask(34, heartbeat(sub_subVersion=number, beat_clientID=f"c{number}")).answer.code == 0
+    edge = dict.fromkeys(NUMBERS, 2 ** 31 - 1)
+    assert node.ask(200, group(**edge, groupRetryPolicy={"x": "y" * 16_000})).answer.code == 0
+    assert node.ask(34, heartbeat(200, 5)).answer.code == 0
+
+
+@pytest.mark.parametrize("value", [*map(str, BEYOND), "9" * 5000, "9" * (1 << 19), "1.5", "0x10", "x" * 5000, "\0"])
+@pytest.mark.parametrize("field", ["queueId", "commitOffset"])
+def test_numbers_in_headers(node: Any, field: str, value: str) -> None:
+    node.create_topic("T")
+    node.command("put_group", {"name": "g"}, False)
+    ext = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "5", field: value}
+    answer = node.ask(15, **ext).answer
+    if not (field == "commitOffset" and value.startswith("-")):
+        assert answer.code == 29
+    assert len(answer.remark or "") < 200
+    assert node.state.offset("g", node.state.topics["T"].id, 0) is None
+
+
+@pytest.mark.parametrize(("code", "field"), [(215, "topic"), (207, "groupName"), (17, "topic"), (35, "clientID")])
+def test_names_in_headers(node: Any, code: int, field: str) -> None:
+    answer = node.ask(code, **{field: "x" * (1 << 20)}).answer
+    assert answer.code == 29
+    assert len(answer.remark or "") < 200
+    assert node.proposed == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":10,"opaque":%d}' % 10**23, b'{"code":%d}' % 2**31, b'{"code":10,"flag":1e400}',
+        b'{"code":10,"version":%d}' % 2**40, b'{"code":10,"opaque":true}', b'{"code":10,"language":"%b"}' % (b"x" * 65),
+        b'{"code":10,"remark":"\\ud800"}', b" " * (1 << 20) + b'{"code":10}',
+    ],
+)  # fmt: skip
+def test_headers(header: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode_header(0, header)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b'{"a":[1]}', b'{"a":{"b":1}}', b'{"a":' + b"[" * 900 + b"]" * 900 + b"}", b"[]", b'{"a":1e400}',
+     b"{" + b",".join(b'"%d":1' % at for at in range(257)) + b"}"],
+)  # fmt: skip
+def test_ext_fields(fields: bytes) -> None:
+    header = decode_header(0, b'{"code":10,"extFields":' + fields + b"}")
+    with pytest.raises(CodecError):
+        ext_of(header)
