@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from raftlog.errors import OutOfSpaceError, StorageError
 from raftlog.messages import Message, RequestVote, RequestVoteReply
 from raftlog.types import Entry, EntryId, EntryType, HardState, LogTail
+from statemachine.payload import has_messages
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class AppendLane:
 
     def _check_reserve(self, run: list[Entry]) -> None:
         reserved = self._reserved()
-        if reserved and any(entry.type == EntryType.MESSAGES for entry in run):
+        if reserved and any(entry.type == EntryType.MESSAGES and has_messages(entry.payload) for entry in run):
             raise OutOfSpaceError(f"{reserved}.")
 
     def idle(self) -> None:

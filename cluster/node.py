@@ -63,7 +63,7 @@ from cluster.repair.service import Repairs
 from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
 from cluster.retirement import retire
-from cluster.services import ProposeResult
+from cluster.services import CommitSession, Done
 from raftlog.core.raw_node import RawNode
 from raftlog.types import Entry, NodeId
 from statemachine.commands import EXPIRE, Command
@@ -376,9 +376,9 @@ class Node:
         """See Services."""
         return self.raw.leader_id
 
-    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+    def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """See Services."""
-        self.proposals.submit_commands(commands, done)
+        self.proposals.submit_commands(commands, done, session)
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         """See Services."""

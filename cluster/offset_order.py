@@ -16,7 +16,8 @@ from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, PU
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cluster.pending import Done, PendingCommands
+    from cluster.pending import PendingCommands
+    from cluster.services import Done
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
 

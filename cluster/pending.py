@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 from zlib import crc32
 
 from cluster.message_batch import Built, Send
-from cluster.services import ProposeResult
-from raftlog.types import EntryId
-from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command, pack_bare
+from cluster.services import Done, ProposeResult
+from raftlog.types import EntryId, EntryType
+from statemachine import payload
+from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command, join, pack_bare
+from statemachine.payload import SessionRows
 
 logger = logging.getLogger(__name__)
-
-Done = Callable[[ProposeResult], None]
 
 COMMANDS_BYTES_MAX = 4 << 20
 """What one caller's commands may take when they are encoded: a fraction of the longest frame, and more than any honest
@@ -58,10 +58,14 @@ class SendReplies(Protocol):
 class PendingCommands:
     """One caller's commands; several callers may share a COMMAND entry."""
 
-    __slots__ = ("_done", "commands", "deadline_ms", "packed")
+    __slots__ = ("_done", "commands", "deadline_ms", "packed", "session")
 
-    def __init__(self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int) -> None:
-        """`packed`: what `encode` made of the commands; that is what is proposed."""
+    def __init__(
+        self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int, session: SessionRows | None = None
+    ) -> None:
+        """`packed`: what `encode` made of the commands; that is what is proposed. `session`: goes into the log with
+        them, so that whoever leads recognises them when they come again."""
+        self.session = session
         self.commands = commands
         self.packed = packed
         self.deadline_ms = deadline_ms
@@ -76,13 +80,33 @@ class PendingCommands:
 
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
-    """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet."""
+    """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet. All of them
+    with a session, or none."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)
-        if bytes_left < 0:
+        if bytes_left < 0 or (call.session is None) != (calls[0].session is None):
             return calls[: max(1, at)]
     return list(calls)
+
+
+def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
+    """The entry that holds the calls (see `cut_calls`): with sessions one of no messages, whose effects they are."""
+    packed = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
+    rows: dict[bytes, list[SessionRows]] = {}
+    for call in calls:
+        if call.session is not None:
+            rows.setdefault(call.session.producer_id, []).append(call.session)
+    if not rows:
+        return EntryType.COMMAND, packed
+    sessions = [
+        SessionRows(
+            producer_id, max(each.low_sequence for each in parts), max(each.max_sequence for each in parts),
+            b"".join(sorted({each.rows for each in parts})),
+        )
+        for producer_id, parts in rows.items()
+    ]  # fmt: skip
+    return EntryType.MESSAGES, payload.encode((), 0, (), sessions, effects=packed)
 
 
 class PendingEntry:

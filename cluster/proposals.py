@@ -29,7 +29,6 @@ from cluster.modes.ledger import Ledger
 from cluster.modes.levels import ATTRIBUTE, EARLY, NAMES
 from cluster.offset_order import OffsetOrder
 from cluster.pending import (
-    Done,
     PendingCommands,
     PendingEntry,
     SendReplies,
@@ -38,17 +37,18 @@ from cluster.pending import (
     UnacceptableError,
     cut_calls,
     encode,
+    entry_of,
     find_send,
 )
 from cluster.proposal_metrics import ProposalMetrics
 from cluster.send_queue import SendQueue
-from cluster.services import Outcome, ProposeResult
+from cluster.services import CommitSession, Done, Outcome, ProposeResult
 from cluster.twins import Twins
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
 from statemachine.broker_state import BrokerState
-from statemachine.commands import Command, CommandResult, join
+from statemachine.commands import Command, CommandResult
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -167,7 +167,7 @@ class Proposals:
             self._strict.add(send)
         self._wake()
 
-    def submit_commands(self, commands: list[Command], done: Done) -> None:
+    def submit_commands(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """Queues commands for one COMMAND entry; encodes and measures them, so that who asks hears what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
@@ -183,7 +183,7 @@ class Proposals:
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         if before:
             self._queue_before(before, deadline_ms)
-        self._calls.append(PendingCommands(commands, packed, done, deadline_ms))
+        self._calls.append(PendingCommands(commands, packed, done, deadline_ms, session))
         self._wake()
 
     def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
@@ -364,9 +364,9 @@ class Proposals:
 
     def _propose_commands(self, raw: RawNode) -> None:
         calls = cut_calls(self._calls, self._limits.batch_bytes_max)
-        payload = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
+        kind, payload = entry_of(calls)
         try:
-            entry = raw.propose(EntryType.COMMAND, payload, raw.log_time_ms())
+            entry = raw.propose(kind, payload, raw.log_time_ms())
         except FrameError as error:
             del self._calls[: len(calls)]
             self._unbuildable_calls(calls, error)

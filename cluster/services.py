@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from raftlog.types import EntryId, NodeId
+from statemachine.payload import SessionRows
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -36,6 +37,12 @@ class ProposeResult(NamedTuple):
     remark: str
     unacceptable: bool = False
     """With FAIL: no entry can hold it (too large, or it cannot be encoded), here or elsewhere, now or later."""
+
+
+Done = Callable[[ProposeResult], None]
+
+CommitSession = SessionRows
+"""What makes commands recognisable when they come again: see `remoting.named_commits`."""
 
 
 class Connection(Protocol):
@@ -104,7 +111,7 @@ class Services(Protocol):
     def leader_id(self) -> NodeId:
         """Who leads as far as this node knows; 0 if nobody."""
 
-    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
+    def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when applied or undecided.
 
         The commands are encoded and measured before this returns: what no entry can hold is FAIL at once.

@@ -172,6 +172,11 @@ def encode(
     return b"".join([head, *messages, runs_data, sessions_data, unique_data, keys, effects])
 
 
+def has_messages(payload: bytes) -> bool:
+    """False for one that carries commands and sessions only."""
+    return len(payload) < HEAD.size or any(payload[8:12])
+
+
 def decode(payload: bytes) -> Payload:
     """Splits a payload. Raises PayloadError if lengths or version do not fit."""
     if len(payload) < HEAD.size:

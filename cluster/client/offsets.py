@@ -21,6 +21,9 @@ class Offsets:
 
     def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None) -> None:
         self._view = view
+        self._session = b""
+        self._sequence = 0
+        self._unsettled: set[int] = set()
         self._call = functools.partial(view.call, timeout_s=timeout_s, refused_s=refused_s)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
@@ -59,13 +62,24 @@ class Offsets:
         return _int(reply.ext, "offset", what) if reply.code == ResponseCode.SUCCESS else None
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Stores it on a majority before returning. Backwards is allowed. Raises Unknown if nobody answered."""
-        await self._call(
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)},
-            what=f"commit of {group} on {topic} queue {queue_id}",
-            writes=True,
-        )
+        """Stores it on a majority before returning. Backwards is allowed. Raises Unknown if nobody answered.
+
+        Every attempt carries the same identity: one that arrives late, after a newer commit, moves nothing back.
+        """
+        self._session = self._session or self._view.new_session()
+        self._sequence = sequence = self._sequence + 1
+        self._unsettled.add(sequence)
+        ext = {
+            "consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset),
+            "raftmqPid": self._session.hex(), "raftmqSeq": str(sequence), "raftmqLow": str(min(self._unsettled)),
+        }  # fmt: skip
+        try:
+            await self._call(
+                RequestCode.UPDATE_CONSUMER_OFFSET, ext, what=f"commit of {group} on {topic} queue {queue_id}",
+                writes=True,
+            )  # fmt: skip
+        finally:
+            self._unsettled.discard(sequence)
 
     async def begin(self, topic: str, queue_id: int, start: Start) -> int:
         """Where `start` lies in this queue."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import random
 import socket
@@ -103,7 +104,9 @@ class ClusterView:
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.links = Links(environment, on_lost=self.suspect)
-        self.jitter = random.Random(environment.entropy(8))
+        self._seed = environment.entropy(8)
+        self._sessions = 0
+        self.jitter = random.Random(self._seed)
         self._routes: dict[str, Route] = {}
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
@@ -269,6 +272,11 @@ class ClusterView:
             return finding.result()
         finally:
             finding.cancel()
+
+    def new_session(self) -> bytes:
+        """16 bytes that no other session of any client has."""
+        self._sessions += 1
+        return hashlib.blake2b(self._seed + self._sessions.to_bytes(8, "big"), digest_size=16).digest()
 
     async def members(self, timeout_s: float, refused_s: float | None = None) -> dict[str, str]:
         """broker id -> "host:port" as the leader sees it; "0" is the leader."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cluster.remoting.codec import FLAG_ONEWAY
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, after_read_index, integer, no_topic, refusing, reply_written, text
+from cluster.remoting.named_commits import NamedCommits, name_of
 from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
 
@@ -27,6 +28,7 @@ class Offsets:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._named = NamedCommits(services)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; all of them the leader's."""
@@ -101,7 +103,11 @@ class Offsets:
         if request.flag & FLAG_ONEWAY:
             self._services.commit_offset_later(group, config.id, queue_id, offset)
             return
-        row = [group, config.id, queue_id, offset]
+        row: list[object] = [group, config.id, queue_id, offset]
+        name = name_of(request)
+        if name is not None:
+            self._named.commit(request, row, name, _answer_update)
+            return
         self._services.propose([[commands.COMMIT_OFFSETS, [row]]], lambda result: _answer_update(request, result))
 
     # --- 29 to 32 ---

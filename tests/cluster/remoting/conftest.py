@@ -153,7 +153,9 @@ class FakeNode:
     def leader_id(self) -> NodeId:
         return self.leader
 
-    def propose(self, run: list[commands.Command], done: Callable[[ProposeResult], None]) -> None:
+    def propose(
+        self, run: list[commands.Command], done: Callable[[ProposeResult], None], session: object = None
+    ) -> None:
         self.proposed += run
         if self.propose_outcome is not Outcome.OK:
             done(ProposeResult(self.propose_outcome, [], None, "as the test wants"))

@@ -41,6 +41,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import Command
 from statemachine.digest import digest
 from statemachine.memory_kv import MemoryKV
+from statemachine.payload import SessionRows
 
 DATA = Path("/data")
 TIMER_S = 0.05
@@ -282,8 +283,10 @@ class SimNode:
     def writes_open(self) -> bool:
         return self.proposals.open
 
-    def propose(self, run: list[Command], done: Callable[[ProposeResult], None]) -> None:
-        self.proposals.submit_commands(run, done)
+    def propose(
+        self, run: list[Command], done: Callable[[ProposeResult], None], session: SessionRows | None = None
+    ) -> None:
+        self.proposals.submit_commands(run, done, session)
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         self.driver.read_index(done)
