@@ -103,7 +103,7 @@ def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Ca
     with owning(folder, tell) as owned:
         nodes = folder / NODES
         owned.add_directory(nodes)
-        subject = RaftMQSubject(nodes, Processes(owned), seed=seed, is_direct=True)
+        subject = RaftMQSubject(nodes, Processes(owned), seed=seed, is_direct=True, is_patient=True)
         try:
             subject.start()
             return play(subject)

@@ -105,7 +105,11 @@ async def _body(request: web.Request, route: Route) -> Any:
         return None
     if request.content_type != "application/json":
         raise ApiError("not_json", f"the body is {request.content_type}", "send it with Content-Type: application/json")
-    return decode_body(await request.read(), route.body)
+    try:
+        data = await request.read()
+    except ConnectionError:
+        raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
+    return decode_body(data, route.body)
 
 
 def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:

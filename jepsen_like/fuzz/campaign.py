@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.peer import keyring, secret
 from jepsen_like.fuzz import http, peers, remoting
 from jepsen_like.fuzz.greeting import Greeting
 from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
@@ -133,7 +134,8 @@ class Campaign:
     async def _greet(self) -> dict[int, Greeting]:
         answer = await ask_http(self._subject.nodes[0].admin_port, "GET", "/v1/status")
         cluster = json.loads(answer.body)["cluster_id"]
-        greetings = {node.id: Greeting(cluster, node.id) for node in self._subject.nodes}
+        keys = {node.id: _key_of(self._subject.data_of(node.id)) for node in self._subject.nodes}
+        greetings = {node.id: Greeting(cluster, node.id, keys[node.id]) for node in self._subject.nodes}
         for greeting in greetings.values():
             await greeting.start()
         return greetings
@@ -171,7 +173,7 @@ class Campaign:
     async def _fire_remoting(self, node: int, port: int, requests: remoting.Requests, rng: random.Random) -> None:
         lane = RemotingLane(port)
         while self._left(Port.REMOTING):
-            await self._one(node, lane, [requests.draw() for _ in range(BATCH[Port.REMOTING])])
+            await self._one(node, lane, requests.batch(BATCH[Port.REMOTING]))
             if rng.randrange(RAW_EVERY) == 0:
                 await self._one_raw(node, lane, [requests.raw() for _ in range(3)])
         lane.close()
@@ -187,7 +189,7 @@ class Campaign:
     async def _fire_peer(
         self, node: int, port: int, greeting: Greeting, frames: peers.Frames, rng: random.Random
     ) -> None:
-        lane = PeerLane(port, greeting)
+        lane = PeerLane(port, greeting.dial)
         while self._left(Port.PEER):
             await self._one(node, lane, [frames.draw() for _ in range(BATCH[Port.PEER])])
             if rng.randrange(RAW_EVERY) == 0:
@@ -207,7 +209,7 @@ class Campaign:
             return
         for shot in reached:
             self._counts[shot.handler] += 1
-        self._fired[shots[0].port] += len(shots)
+        self._fired[shots[0].port] += len(reached)  # what a closed connection swallowed does not count
 
     async def _one_raw(self, node: int, lane: RemotingLane | HttpLane | PeerLane, shots: list[Shot]) -> None:
         self._remember(node, shots)
@@ -285,6 +287,12 @@ async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:
     return dict(watch.latest)
 
 
+def _key_of(data: Path) -> bytes | None:
+    """The newest key of a node's secret."""
+    path = data / secret.SECRET
+    return keyring.parse(path.read_bytes())[0] if path.exists() else None
+
+
 def _log_sizes(subject: RaftMQSubject) -> dict[int, int]:
     return {node.id: Path(node.log).stat().st_size for node in subject.nodes}
 
@@ -346,7 +354,7 @@ async def _fire_alone(
     elif shot.port is Port.HTTP:
         lane = HttpLane(ports[1])
     else:
-        lane = PeerLane(ports[2], greetings[node])
+        lane = PeerLane(ports[2], greetings[node].dial)
     is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
     await (campaign._one_raw(node, lane, [shot]) if is_raw else campaign._one(node, lane, [shot]))
     lane.close()

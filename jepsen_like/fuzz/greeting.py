@@ -1,4 +1,4 @@
-"""The handshake of a node that may speak on a peer port, though no member has its name."""
+"""The handshake of a node that has the secret and may speak on a peer port, though no member has its name."""
 
 from __future__ import annotations
 
@@ -7,22 +7,46 @@ import contextlib
 import uuid
 from typing import Any
 
+from cluster.peer import handshake
 from cluster.peer.connections import CONTROL
-from cluster.peer.wire import Kind, pack
-from jepsen_like.fuzz.lanes import HOST, Line
+from cluster.peer.keyring import KeyFileError, key_id
+from cluster.peer.wire import Kind, WireError, pack, unpack
+from jepsen_like.fuzz.lanes import HOST, Line, dial
 
 ME = 901
 """Plus the id of the node addressed: one guest each."""
-_LET_IN_S = 0.05
+NONCE = bytes(handshake.NONCE_BYTES)
+_LET_IN_S = 5.0
+
+
+class PeerLine(Line):
+    """A connection between nodes: what comes is kept as frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces = bytearray()
+        self.frames: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def data_received(self, data: bytes) -> None:
+        """Frames without their length."""
+        self._pieces += data
+        while len(self._pieces) >= 4 and len(self._pieces) >= (stop := 4 + int.from_bytes(self._pieces[:4], "big")):
+            self.frames.put_nowait(bytes(self._pieces[4:stop]))
+            del self._pieces[:stop]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """An empty frame is the end."""
+        self.frames.put_nowait(b"")
+        super().connection_lost(exc)
 
 
 class Greeting:
     """Introduces itself to one node. The address that it names is a port of its own, at which it says nothing."""
 
-    def __init__(self, cluster: str, to: int) -> None:
-        """`cluster`: its uuid."""
+    def __init__(self, cluster: str, to: int, key: bytes | None) -> None:
+        """`cluster`: its uuid. `key`: the newest of its secret; None if it has none."""
         self.me = ME + to
-        self._cluster, self._to = cluster, to
+        self._cluster, self._to, self._key = cluster, to, key
         self._uuid = str(uuid.UUID(int=self.me))
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -46,14 +70,30 @@ class Greeting:
     @property
     def hello(self) -> list[Any]:
         """Its introduction."""
-        return [self._cluster, 1, self.me, self._uuid, self._to, CONTROL, 5, HOST, self._port]
+        plain = [self._cluster, 1, self.me, self._uuid, self._to, CONTROL, 5, HOST, self._port]
+        return plain if self._key is None else handshake.with_keys(plain, NONCE, [key_id(self._key)])
 
-    async def __call__(self, line: Line) -> bool:
-        """Whether it was let in, or at least not sent away at once."""
-        assert line.transport is not None
-        line.transport.write(pack(Kind.HELLO, self.hello))
+    async def dial(self, port: int) -> Line | None:
+        """A connection on which it may speak; None if it was not let in. Raises OSError."""
+        line = await dial(port, PeerLine)
+        assert isinstance(line, PeerLine)
         try:
-            await asyncio.wait_for(line.closed.wait(), _LET_IN_S)
-        except TimeoutError:
+            if await asyncio.wait_for(self._shake(line), _LET_IN_S):
+                return line
+        except (TimeoutError, WireError, KeyFileError):
+            pass
+        line.abort()
+        return None
+
+    async def _shake(self, line: PeerLine) -> bool:
+        assert line.transport is not None
+        frame = pack(Kind.HELLO, self.hello)
+        line.transport.write(frame)
+        if self._key is None:
             return True
-        return False
+        challenge = await line.frames.get()
+        if not challenge or unpack(challenge, 0, len(challenge))[0] != Kind.CHALLENGE:
+            return False
+        line.transport.write(pack(Kind.PROOF, [handshake.dialler_proof(self._key, frame[4:], challenge)]))
+        welcome = await line.frames.get()
+        return bool(welcome) and unpack(welcome, 0, len(welcome))[0] == Kind.WELCOME

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from cluster.remoting.codec import FLAG_RESPONSE, CodecError, decode_header
 from jepsen_like.fuzz import http
@@ -73,11 +72,11 @@ class Line(asyncio.Protocol):
             self.transport.abort()
 
 
-async def dial(port: int) -> Line:
+async def dial(port: int, kind: type[Line] = Line) -> Line:
     """Tries for a while. Raises OSError."""
     for attempt in range(DIAL_TRIES):
         try:
-            return (await asyncio.get_running_loop().create_connection(Line, HOST, port))[1]
+            return (await asyncio.get_running_loop().create_connection(kind, HOST, port))[1]
         except OSError:
             if attempt == DIAL_TRIES - 1:
                 raise
@@ -218,10 +217,10 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 class PeerLane:
     """Connections between nodes: a handshake, then frames until the node has had enough."""
 
-    def __init__(self, port: int, hello: Any) -> None:
-        """`hello(line)`: introduces itself on a new connection; False if it was not let in."""
+    def __init__(self, port: int, enter: Callable[[int], Awaitable[Line | None]]) -> None:
+        """`enter(port)`: a connection on which it may speak; None if it was not let in."""
         self._port = port
-        self._hello = hello
+        self._enter = enter
         self._line: Line | None = None
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
@@ -230,9 +229,8 @@ class PeerLane:
         for shot in shots:
             line = self._line
             if line is None or line.closed.is_set():
-                line = self._line = await dial(self._port)
-                if not await self._hello(line):
-                    line.abort()
+                line = self._line = await self._enter(self._port)
+                if line is None:
                     continue
             assert line.transport is not None
             line.transport.write(shot.data)

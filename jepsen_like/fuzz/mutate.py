@@ -6,6 +6,7 @@ the same name twice). Everything comes from one seeded `random.Random`.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -54,7 +55,7 @@ def value(rng: random.Random) -> Any:
         return rng.choice(FLOATS)
     if kind < 0.8:
         return text(rng)
-    return rng.choice(SHAPES) if kind < 0.98 else _HOLE
+    return copy.deepcopy(rng.choice(SHAPES)) if kind < 0.98 else _HOLE
 
 
 def flat(rng: random.Random, fields: dict[str, Any], times: int) -> dict[str, Any]:

@@ -114,9 +114,20 @@ class Frames:
             case Kind.WRITTEN:
                 about = [term, index]
             case Kind.PING:
-                about = [rng.choice(("control", "bulk")), rng.randrange(100), 1000]
+                about = [
+                    rng.choice(("control", "bulk")),
+                    rng.randrange(100),
+                    1000,
+                    rng.choice((None, [], [1], [1, 2, 3])),
+                ]
             case Kind.PONG:
                 about = [rng.choice(("control", "bulk")), rng.randrange(100)]
+            case Kind.CHALLENGE:
+                about = [rng.randbytes(32), rng.randbytes(8)]
+            case Kind.PROOF:
+                about = [rng.randbytes(rng.choice((0, 32)))]
+            case Kind.WELCOME:
+                about = ["x", self._to, "y", rng.randbytes(32)]
             case Kind.REFUSED:
                 about = ["x", rng.choice(("", "removed")), 5]
             case Kind.REQUEST_VOTE:
@@ -142,9 +153,10 @@ class Frames:
 
 KINDS = tuple(Kind)
 KNOWN = frozenset({
-    Kind.HELLO, Kind.REFUSED, Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH, Kind.FETCHED, Kind.WANT_WRITTEN,
-    Kind.WRITTEN, Kind.PING, Kind.PONG, Kind.REQUEST_VOTE, Kind.REQUEST_VOTE_REPLY, Kind.APPEND_ENTRIES,
-    Kind.APPEND_ENTRIES_REPLY, Kind.HEARTBEAT, Kind.HEARTBEAT_REPLY, Kind.TIMEOUT_NOW, Kind.INSTALL_SNAPSHOT,
+    Kind.HELLO, Kind.REFUSED, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH,
+    Kind.FETCHED, Kind.WANT_WRITTEN, Kind.WRITTEN, Kind.PING, Kind.PONG, Kind.REQUEST_VOTE, Kind.REQUEST_VOTE_REPLY,
+    Kind.APPEND_ENTRIES, Kind.APPEND_ENTRIES_REPLY, Kind.HEARTBEAT, Kind.HEARTBEAT_REPLY, Kind.TIMEOUT_NOW,
+    Kind.INSTALL_SNAPSHOT,
 })  # fmt: skip
 """Kinds of which `_good` knows what they hold; another one fails a unit test."""
 HANDLERS = (*(kind.name for kind in KINDS), STRANGER, RAW)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cluster.remoting.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
@@ -94,7 +94,15 @@ FIELDS: dict[int, dict[str, Draw]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: {"offset": _int(0, 200_000), "topic": _topic},
     RequestCode.HEART_BEAT: {},
     RequestCode.UNREGISTER_CLIENT: {"clientID": _int(0, 9), "producerGroup": _group, "consumerGroup": _group},
+    RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": _int(0, 200_000), "group": _group, "delayLevel": _int(-1, 4),
+                                         "originMsgId": _of("", "0A"), "originTopic": _topic, "unitMode": _bool,
+                                         "maxReconsumeTimes": _int(-1, 16)},
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
+    RequestCode.CHECK_CLIENT_CONFIG: {},
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: {"consumerGroup": _group},
+    RequestCode.GET_CONSUME_STATS: {"consumerGroup": _group, "topic": _of("", *TOPICS)},
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: {"topic": _topic},
+    RequestCode.QUERY_ASSIGNMENT: {},
     RequestCode.GET_KV_CONFIG: {"namespace": _of("x"), "key": _of("y")},
     RequestCode.GET_ROUTEINFO_BY_TOPIC: {"topic": _topic},
     RequestCode.GET_BROKER_CLUSTER_INFO: {},
@@ -111,7 +119,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
 }  # fmt: skip
 """Request code -> the fields that its handler reads, and good values of each."""
 NOT_FUZZED = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends"}
-UNKNOWN_CODES = (0, 1, 13, 36, 41, 42, 318, 999, 32767, 65535)
+UNKNOWN_CODES = (0, 1, 13, 41, 42, 318, 999, 32767, 65535)
 UNKNOWN = "a code that nobody handles"
 RAW = "bytes that are no frame"
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -119,6 +127,9 @@ _NAMES = {"topic": (*TOPICS, *ODD_TOPICS, *MADE), "b": (*TOPICS, *ODD_TOPICS)}
 _SELDOM = frozenset({RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER,
                      RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG})  # fmt: skip
 _CODES = [code for code in FIELDS for _ in range(1 if code in _SELDOM else 5)]
+_SENDS, _OTHERS = ([code for code in _CODES if (code in SENDS) == wanted] for wanted in (True, False))
+_SENDS_SHARE = 0.2
+"""Of batches."""
 HANDLERS = (*(f"{int(code)} {RequestCode(code).name}" for code in FIELDS), UNKNOWN, RAW)
 """All that must be reached."""
 
@@ -130,13 +141,18 @@ class Requests:
         self._rng = rng
         self._opaque = 0
 
-    def draw(self) -> Shot:
-        """The next request."""
+    def batch(self, count: int) -> list[Shot]:
+        """Requests for one connection: sends, or others. A send that cannot be read may end it with all under way."""
+        codes = _SENDS if self._rng.random() < _SENDS_SHARE else _OTHERS
+        return [self.draw(codes) for _ in range(count)]
+
+    def draw(self, codes: Sequence[int] = ()) -> Shot:
+        """The next request, of any code or one of these."""
         rng = self._rng
         self._opaque += 1
         if rng.random() < 0.01:
             return self._unknown()
-        code = rng.choice(_CODES)
+        code = rng.choice(codes or _CODES)
         fields: dict[str, Any] = {name: draw(rng) for name, draw in FIELDS[code].items()}
         body = self._body(code)
         times = rng.choice((0, 1, 1, 1, 2, 3))
@@ -231,10 +247,8 @@ class Requests:
 
     def _body(self, code: int) -> bytes:
         rng = self._rng
-        if code == RequestCode.HEART_BEAT:
-            return mutate.encode(rng, mutate.tree(rng, _heartbeat(rng), rng.choice((0, 1, 1, 2))))
-        if code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-            return mutate.encode(rng, mutate.tree(rng, _group_config(rng), rng.choice((0, 1, 1, 2))))
+        if (document := _DOCUMENTS.get(code)) is not None:
+            return mutate.encode(rng, mutate.tree(rng, document(rng), rng.choice((0, 1, 1, 2))))
         if code in SENDS:
             return _batch(rng) if rng.random() < 0.4 else rng.randbytes(rng.randrange(80))
         return mutate.noise(rng) if rng.random() < 0.05 else b""
@@ -263,6 +277,27 @@ def _group_config(rng: random.Random) -> dict[str, Any]:
         "notifyConsumerIdsChangedEnable": True, "groupSysFlag": 0, "consumeTimeoutMinute": 15,
         "groupRetryPolicy": {"type": "CUSTOMIZED", "next": [1000, 2000]}, "attributes": {"a": "b"},
     }  # fmt: skip
+
+
+def _question(rng: random.Random) -> dict[str, Any]:
+    return {
+        "topic": rng.choice(TOPICS), "consumerGroup": rng.choice(GROUPS), "clientId": f"fuzz-{rng.randrange(9)}",
+        "strategyName": rng.choice(("AVG", "AVG_BY_CIRCLE", "?")), "messageModel": rng.choice(("CLUSTERING", 0)),
+    }  # fmt: skip
+
+
+def _client_check(rng: random.Random) -> dict[str, Any]:
+    subscription = {"topic": rng.choice(TOPICS), "subString": "*", "expressionType": rng.choice(("TAG", "SQL92"))}
+    return {"clientId": "x", "group": rng.choice(GROUPS), "namespace": "", "subscriptionData": subscription}
+
+
+_DOCUMENTS: dict[int, Callable[[random.Random], dict[str, Any]]] = {
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_config,
+    RequestCode.QUERY_ASSIGNMENT: _question,
+    RequestCode.CHECK_CLIENT_CONFIG: _client_check,
+}
+"""Request code -> a good body, which is JSON."""
 
 
 def _batch(rng: random.Random) -> bytes:

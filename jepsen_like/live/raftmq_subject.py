@@ -49,6 +49,7 @@ QUEUES = 4
 LOAD = LoadPlan(2000, 512)
 SEND_TIMEOUT_S = 20.0
 READY_S = 60.0
+PATIENCE = 6
 _STATUS_TIMEOUT_S = 0.5
 _CAPABILITIES = frozenset(
     {
@@ -83,11 +84,13 @@ class RaftMQSubject(OfProcesses):
         load: LoadPlan | None = None,
         files_max: int | None = None,
         is_direct: bool = False,
+        is_patient: bool = False,
     ) -> None:
         """Plans the nodes and opens the proxies; starts nothing. Small segments, so that rolls happen under faults.
 
         `is_direct`: nodes reach each other without the proxies, where no link is to be broken. `files_max`: how many
-        files and connections a node's process may have open; None: as many as this one.
+        files and connections a node's process may have open; None: as many as this one. `is_patient`: nodes wait six
+        times as long before they elect, so that a machine that is busy with something else is no finding.
         """
         self.data = data
         self.processes = processes
@@ -97,6 +100,7 @@ class RaftMQSubject(OfProcesses):
         self._segment_size_bytes = segment_size_bytes
         self._files_max = files_max
         self._is_direct = is_direct
+        self._is_patient = is_patient
         data.mkdir(parents=True)
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
@@ -140,6 +144,8 @@ class RaftMQSubject(OfProcesses):
         )
         peers = config.peers if self._is_direct else peers
         wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self._segment_size_bytes))
+        if self._is_patient:
+            wired = replace(wired, raft=replace(config.raft, election_ticks=PATIENCE * config.raft.election_ticks))
         node.config_path.write_text(dump(wired), encoding="utf-8")
 
     def plan_joining(self) -> NodeRecord:

@@ -148,8 +148,9 @@ def _build(
         size, load = wish.story.segment_mib << 20, wish.story.load
         files_max = wish.scenario.files_max if wish.scenario is not None else None
         story_subject = RaftMQSubject(
-            nodes, processes, seed=wish.seed, segment_size_bytes=size, load=load, files_max=files_max
-        )
+            nodes, processes, seed=wish.seed, segment_size_bytes=size, load=load, files_max=files_max,
+            is_patient=wish.scale < 1 and all_hostile(wish.nemeses),
+        )  # fmt: skip
         return story_subject, Tools(), {}
     if not _wants_shim(wish):
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}

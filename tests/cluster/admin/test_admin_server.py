@@ -356,3 +356,20 @@ async def test_what_is_no_http_is_logged_in_one_line(
     (record,) = [each for each in caplog.records if each.name == "aiohttp.server"]
     assert (record.levelname, record.exc_info) == ("WARNING", None)
     assert "\n" not in record.getMessage()
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure_of_the_node(
+    node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = web.AppRunner(build_app(node))  # as a node runs it: the test server cancels its handlers instead
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    _, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    writer.close()
+    await asyncio.sleep(0.05)
+    await runner.cleanup()
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == []
