@@ -32,6 +32,10 @@ TEXT_MAX: Final = 4096
 TOPIC_LENGTH_MAX: Final = 256
 GROUP_LENGTH_MAX: Final = 120
 
+NAME_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
+NewTopic = Annotated[str, msgspec.Meta(min_length=1, max_length=TOPIC_LENGTH_MAX, pattern=NAME_PATTERN)]
+"""A name that somebody chooses; `limits.topic_length_max` may allow less."""
+NewGroup = Annotated[str, msgspec.Meta(min_length=1, max_length=GROUP_LENGTH_MAX, pattern=NAME_PATTERN)]
 TopicName = Annotated[str, msgspec.Meta(max_length=TOPIC_LENGTH_MAX)]
 GroupName = Annotated[str, msgspec.Meta(max_length=GROUP_LENGTH_MAX)]
 ClientId = Annotated[str, msgspec.Meta(max_length=512)]
@@ -40,7 +44,12 @@ Word = Annotated[str, msgspec.Meta(max_length=64)]
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Expression = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
 """Of a subscription."""
-Address = Annotated[str, msgspec.Meta(max_length=300)]
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST_PORT = rf"([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\]):{_PORT}"
+Address = Annotated[str, msgspec.Meta(max_length=300, extra_json_schema={"pattern": f"^{_HOST_PORT}$"})]
+"""host:port; what is none is told in words of its own, so the pattern only stands in the document."""
+AddressOrNone = Annotated[str, msgspec.Meta(max_length=300, extra_json_schema={"pattern": f"^({_HOST_PORT})?$"})]
+Uuid = Annotated[str, msgspec.Meta(max_length=64, extra_json_schema={"format": "uuid"})]
 
 ATTRIBUTES_MAX: Final = 64
 Attributes = Annotated[

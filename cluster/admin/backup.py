@@ -18,7 +18,7 @@ from cluster.local_errors import LocalError
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/backup`."""
 
-    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": "^/"})]
     """A directory of the node's machine; it is made if only its last part is missing."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     """How many backups of the cluster stay there."""

@@ -10,10 +10,12 @@ import msgspec
 
 from cluster.admin.errors import ApiError
 from cluster.config_source import did_you_mean
+from cluster.request_limits import NAME_PATTERN
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 BODY_BYTES_MAX: Final = 64 * 1024
+NAME_SIGNS: Final = "a name, which may hold only letters, digits and the signs % | _ -"
 CONSISTENCIES: Final = ("local", "linearizable")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 
@@ -22,7 +24,7 @@ def decode_body(data: bytes, kind: type[T]) -> T:
     """JSON text as `kind`. Raises ApiError."""
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     try:
-        raw = msgspec.json.decode(data)
+        raw = _whole(msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(
             "bad_json", f"the body is not JSON: {error}", f"send an object with {', '.join(known)}"
@@ -58,8 +60,18 @@ def consistency_of(query: Mapping[str, str]) -> Any:
     return wanted
 
 
+def _whole(value: Any) -> Any:
+    """With 5.0 as 5: to JSON they are the same number."""
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if type(value) is list:
+        return [_whole(each) for each in value]
+    return {key: _whole(each) for key, each in value.items()} if type(value) is dict else value
+
+
 def _explain(text: str) -> tuple[str, str]:
     """msgspec's "Expected `int`, got `str` - at `$.queues`" -> ("expected int, got str", "queues")."""
     match = _PLACE.match(text)
     what, where = (match["what"], match["where"]) if match else (text, None)
+    what = what.replace(f"`str` matching regex {NAME_PATTERN!r}", NAME_SIGNS)
     return what[:1].lower() + what[1:].replace("`", ""), where or "(body)"

@@ -25,6 +25,7 @@ from cluster.consistency.views import (
     RepairView,
     damage_views,
 )
+from cluster.request_limits import INT64_MAX
 from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
 from raftlog.storage.repairable_log import RepairableLog
 
@@ -97,7 +98,7 @@ async def sum_log(call: Call) -> ChunksView:
     span = wanted.end_position - wanted.position
     if not 0 <= span <= SPAN_MAX or span > CHUNKS_MAX * wanted.chunk_bytes:
         raise ApiError(
-            "bad_field", f"{span} bytes in chunks of {wanted.chunk_bytes}",
+            "refused", f"{span} bytes in chunks of {wanted.chunk_bytes}",
             f"ask for at most {SPAN_MAX} bytes and {CHUNKS_MAX} chunks at a time",
         )  # fmt: skip
     crcs = await _blocking(chunk_crcs, call.port.repairs.log, wanted.position, wanted.end_position, wanted.chunk_bytes)
@@ -162,7 +163,7 @@ def _repair_view(port: AdminPort) -> RepairView:
 
 def _index(call: Call) -> int:
     text = call.params["index"]
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > INT64_MAX:
         raise ApiError("bad_field", f"{text} is no index", "give the number of an entry")
     return int(text)
 

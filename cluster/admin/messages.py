@@ -12,6 +12,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
 from cluster.remoting.message_format import encode_message_id, parse_properties
 from cluster.remoting.query_lookup import Found, KeyLookup, Stored, UnreadableError, message_at
+from cluster.request_limits import INT64_MAX
 
 MESSAGES_MAX = 32
 
@@ -86,7 +87,7 @@ async def get_message(call: Call) -> MessageDetail:
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     text = call.params["position"]
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     try:
         stored = message_at(port, int(text))

@@ -58,7 +58,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
     if wanted.offsets:
         run.append([COMMIT_OFFSETS, [_row(call.port, record) for record in wanted.offsets]])
     if not run:
-        raise ApiError("bad_field", "there is nothing to change", "send topics, groups or offsets")
+        raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
     term, index = await _propose_all(call.port, run)
     return MetadataChanged(
         node=call.port.config.node.id, term=term, index=index, topics=len(wanted.topics), groups=len(wanted.groups),
@@ -69,7 +69,7 @@ async def change_metadata(call: Call) -> MetadataChanged:
 def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
     topic = port.state.topics.get(record.topic)
     if topic is None:
-        raise ApiError("bad_field", f"there is no topic {record.topic}", "send the topic first; nothing was changed")
+        raise ApiError("not_found", f"there is no topic {record.topic}", "send the topic first; nothing was changed")
     return [record.group, topic.id, record.queue_id, record.offset]
 
 

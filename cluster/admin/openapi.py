@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.routes import Route, Serves, documented
 from cluster.admin.versions import versions
+from cluster.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
 
+PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "id": {"type": "integer", "minimum": 1, "maximum": 65_535},
+    "index": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
+    "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
+}
+"""Of parameters that stand in a path; the others are names."""
 _PARAMETER = re.compile(r"{(\w+)}")
 _REF = "#/components/schemas/{name}"
 
 
-def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def document(routes: Iterable[Route], topic_length_max: int = TOPIC_LENGTH_MAX) -> dict[str, Any]:
+    """The OpenAPI 3.1 document; `topic_length_max`: of a topic that is made by a request."""
     routes = tuple(routes)
     kinds = {each for route in routes for each in (route.answer, route.body) if isinstance(each, type)}
     _, schemas = msgspec.json.schema_components(
         sorted(kinds | {ErrorView}, key=lambda kind: kind.__name__), ref_template=_REF
     )
+    for route in routes:
+        if route.body is not None:  # what a body does not know it refuses (body.py)
+            schemas[route.body.__name__]["additionalProperties"] = False
+    schemas["TopicRequest"]["properties"]["name"]["maxLength"] = topic_length_max
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -63,7 +74,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS.get(name, {"type": "string"})}
         for name in _PARAMETER.findall(route.path)
     ]
 

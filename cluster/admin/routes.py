@@ -69,7 +69,8 @@ async def get_openapi(call: Call) -> Raw:
     """This API, as OpenAPI 3.1."""
     from cluster.admin.openapi import document
 
-    return Raw("application/json", msgspec.json.encode(document(ROUTES)))
+    told = document(ROUTES, call.port.config.limits.topic_length_max)
+    return Raw("application/json", msgspec.json.encode(told))
 
 
 async def get_page(call: Call) -> Raw:

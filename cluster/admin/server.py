@@ -67,7 +67,10 @@ def build_app(port: AdminPort) -> web.Application:
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = Forwarder(port)
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, _serve(route, port, forwarder))
+        handler = _serve(route, port, forwarder)
+        app.router.add_route(route.method, route.path, handler)
+        if route.method == "GET":  # as HTTP has it: the same answer without its body
+            app.router.add_route("HEAD", route.path, handler)
 
     async def close_forwarder(_: web.Application) -> None:
         await forwarder.close()
@@ -78,6 +81,9 @@ def build_app(port: AdminPort) -> web.Application:
 
 def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        own = _methods_of(request.path)
+        if own and request.method not in own:
+            raise web.HTTPMethodNotAllowed(request.method, own)
         check_site(port, request.headers.get("Host"), request.headers.get("Origin"))
         check_query(request.query, route.query)
         consistency = consistency_of(request.query)
@@ -138,13 +144,24 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
     except web.HTTPException as error:
         api_error = _from_aiohttp(request, error)
         response = _json(api_error.status, api_error.view)
-        if "Allow" in error.headers:
-            response.headers["Allow"] = error.headers["Allow"]
+        if error.status == 405:
+            response.headers["Allow"] = ",".join(_allowed(request.path, error))
         return response
     except Exception:
         logger.exception("%s %s failed", request.method, request.path)
         error_view = ApiError("internal", "the node failed to answer; its log says why", "report it with that log").view
         return _json(500, error_view)
+
+
+def _methods_of(path: str) -> list[str]:
+    """What an address takes that stands in the table by its own name; [] for any other. It takes nothing of those that
+    fit it by chance: /v1/members/join is not /v1/members/{id}."""
+    own = {route.method for route in ROUTES if route.path == path}
+    return sorted(own | {"HEAD"} if "GET" in own else own)
+
+
+def _allowed(path: str, error: web.HTTPException) -> list[str]:
+    return _methods_of(path) or sorted(error.headers.get("Allow", "").split(","))
 
 
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
@@ -153,7 +170,7 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
         hint = f"did you mean {match}?" if match else "/openapi.json lists every address"
         return ApiError("not_found", f"there is nothing at {request.path}", hint)
     if error.status == 405:
-        allowed = error.headers.get("Allow", "")
+        allowed = ", ".join(_allowed(request.path, error))
         return ApiError("bad_method", f"{request.path} does not take {request.method}", f"it takes {allowed}")
     if error.status == 413:
         return ApiError("too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", "send less")

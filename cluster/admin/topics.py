@@ -9,7 +9,7 @@ import msgspec
 from cluster.admin.call import Answer, Call, Consistency, propose
 from cluster.admin.errors import ApiError
 from cluster.config_source import nearest
-from cluster.request_limits import Attributes, Perm, Queues, TopicName
+from cluster.request_limits import Attributes, NewTopic, Perm, Queues
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import TopicConfig
@@ -59,7 +59,7 @@ class TopicDetail(msgspec.Struct, frozen=True, kw_only=True):
 class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/topics`. `queues` sets both numbers; what is left out keeps its default or, in an update, its value."""
 
-    name: TopicName
+    name: NewTopic
     queues: Queues | None = None
     read_queues: Queues | None = None
     write_queues: Queues | None = None

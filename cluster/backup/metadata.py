@@ -15,7 +15,8 @@ from cluster.local_errors import ExitCode, LocalError
 from cluster.request_limits import (
     Attributes,
     Expression,
-    GroupName,
+    NewGroup,
+    NewTopic,
     Perm,
     QueueId,
     Queues,
@@ -39,7 +40,7 @@ KIND = "raftmq metadata"
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic with everything that was ever set on it."""
 
-    name: TopicName
+    name: NewTopic
     read_queues: Queues
     write_queues: Queues
     perm: Perm
@@ -51,7 +52,7 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A consumer group with everything that was ever set on it, and what it subscribes to."""
 
-    name: GroupName
+    name: NewGroup
     consume_enable: bool
     consume_from_min_enable: bool
     consume_broadcast_enable: bool
@@ -72,8 +73,8 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far a group is in one queue."""
 
-    group: GroupName
-    topic: TopicName
+    group: NewGroup
+    topic: NewTopic
     queue_id: QueueId
     offset: Unsigned63
     """The next one it wants."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from cluster.config import PeerNode
-from cluster.request_limits import Address
+from cluster.request_limits import Address, AddressOrNone, Uuid, Word
 
 NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
@@ -109,14 +109,14 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     id: NodeNumber | None = None
     """The next free one if not given."""
-    cluster_id: Address
+    cluster_id: Uuid
     """That of its data directory; the node is refused if it is of another cluster."""
-    uuid: Address
+    uuid: Uuid
     """The node uuid in its data directory."""
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     port: NodeNumber
-    admin: Address = ""
-    listeners: Annotated[dict[Address, Address], msgspec.Meta(max_length=16)] = {}
+    admin: AddressOrNone = ""
+    listeners: Annotated[dict[Word, Address], msgspec.Meta(max_length=16)] = {}
     auto_promote: bool = True
     """The leader makes it a voter when it has caught up."""
 

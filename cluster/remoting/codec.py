@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.request_limits import EXT_FIELDS_MAX, HEADER_BYTES_MAX, Signed32, Word
+from cluster.request_limits import EXT_FIELDS_MAX, HEADER_BYTES_MAX, Signed32
 
 JSON = 0
 BINARY = 1
@@ -48,7 +48,7 @@ class Header(msgspec.Struct, gc=False):
     opaque: Signed32 = 0
     flag: Signed32 = 0
     version: Signed32 = 0
-    language: Word | Signed32 = "JAVA"
+    language: str | Signed32 = "JAVA"
     remark: str | None = None
     extFields: msgspec.Raw = msgspec.Raw(b"{}")  # the protocol's name
 

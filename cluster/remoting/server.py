@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 WRITE_BUFFER_MAX = 64 << 20
 """A client for which so many bytes wait although nothing more is read from it is cut off: what it asked for before, and
 what it is told unasked."""
+LANGUAGE_MAX = 16
+"""Characters kept of the language that a client says it is written in."""
 
 
 class RemotingRequest:
@@ -62,7 +64,7 @@ class RemotingRequest:
         self.opaque = header.opaque
         self.flag = header.flag
         self.version = header.version
-        self.language = str(header.language)
+        self.language = str(header.language)[:LANGUAGE_MAX]
         self.ext = ext_of(header)
         self.body = body
         self.received: tuple[int, Header, bytes] | None = None

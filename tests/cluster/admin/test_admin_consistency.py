@@ -121,7 +121,7 @@ async def test_checksums_are_of_what_is_on_disk(client: Any, repairs: Repairs) -
     for wrong in ({"position": 9, "end_position": 8}, {"position": 0, "end_position": 1 << 40},
                   {"position": 0, "end_position": 5000, "chunk_bytes": 1}):  # fmt: skip
         answer = await client.post("/v1/consistency/log", json=wrong)
-        assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_field")
+        assert (answer.status, (await answer.json())["error"]["code"]) == (409, "refused")
 
 
 async def test_repair_needs_a_majority(client: Any, node: Any, repairs: Repairs, nobody: Any) -> None:

@@ -40,7 +40,7 @@ async def test_unknown_addresses_name_the_nearest(client: Any) -> None:
 async def test_wrong_method(client: Any) -> None:
     answer = await client.delete("/v1/topics")
     assert await error_of(answer) == (405, "bad_method")
-    assert answer.headers["Allow"] == "GET,POST"
+    assert answer.headers["Allow"] == "GET,HEAD,POST"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_writes_on_a_follower_reach_the_leader(pair: Any) -> None:
     assert follower.proposed == []
     answer = await client.delete("/v1/topics/%25RETRY%25a")
     assert (answer.status, dict(leader.state.topics)) == (200, {})
-    answer = await client.post("/v1/topics", json={"name": "a b"})
+    answer = await client.post("/v1/topics", json={"name": "a", "attributes": {"dedup": "sometimes"}})
     assert await error_of(answer) == (400, "bad_command")
 
 
@@ -260,11 +260,43 @@ async def test_the_document_names_exactly_what_is_served(client: Any, node: Any)
     served = {
         (route.method, route.resource.canonical)
         for route in build_app(node).router.routes()
-        if route.resource is not None
+        if route.resource is not None and route.method != "HEAD"
     }
     answer = await client.get("/openapi.json")
     paths = (await answer.json())["paths"]
     assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == served
+
+
+async def test_head_answers_as_get_does_without_the_body(client: Any) -> None:
+    for path in ("/metrics", "/v1/health", "/v1/topics", "/openapi.json"):
+        answer = await client.head(path)
+        assert (answer.status, await answer.read()) == (200, b""), path
+    assert (await client.head("/v1/leader/transfer")).status == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"), [("DELETE", "/v1/members/join", "GET,HEAD"), ("GET", "/v1/consistency/log", "POST")]
+)
+async def test_an_address_takes_nothing_that_fits_it_by_chance(
+    client: Any, method: str, path: str, allowed: str
+) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+def test_the_document_says_what_paths_and_bodies_take() -> None:
+    told = document(ROUTES, 100)
+    schemas = told["components"]["schemas"]
+    assert all(schemas[route.body.__name__]["additionalProperties"] is False for route in ROUTES if route.body)
+    assert schemas["TopicRequest"]["properties"]["name"]["maxLength"] == 100
+    (number,) = told["paths"]["/v1/members/{id}"]["delete"]["parameters"][:1]
+    assert number["schema"] == {"type": "integer", "minimum": 1, "maximum": 65_535}
+    assert told["paths"]["/v1/messages/{position}"]["get"]["parameters"][0]["schema"]["maximum"] == 2**63 - 1
+
+
+async def test_a_whole_number_may_be_written_with_a_point(client: Any) -> None:
+    answer = await client.post("/v1/topics", json={"name": "a", "queues": 3.0})
+    assert (answer.status, (await answer.json())["topic"]["read_queues"]) == (201, 3)
 
 
 def test_the_document_is_whole() -> None:

@@ -97,8 +97,11 @@ async def test_wrong_bodies(client: Any, node: Any, body: Any, message: str, hin
 
 async def test_what_apply_refuses_is_a_bad_command(client: Any, node: Any) -> None:
     status, answer = await create(client, name="a b")
-    assert (status, answer["error"]["code"]) == (400, "bad_command")
+    assert (status, answer["error"]["code"]) == (400, "bad_field")
     assert "may hold only letters" in answer["error"]["message"]
+    status, answer = await create(client, name="a", attributes={"dedup": "sometimes"})
+    assert (status, answer["error"]["code"]) == (400, "bad_command")
+    assert "dedup must be one of" in answer["error"]["message"]
     assert not node.state.topics
 
 
