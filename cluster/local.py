@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cluster.local_addresses import tell_new_ports
@@ -78,7 +78,8 @@ class LocalCluster:
         prepare_data_dir(self.data)
         with locked(self.data):
             cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
-            waiting = [node for node in cluster.nodes if not is_running(node)]
+            lost = lost_nodes(cluster.nodes)
+            waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
             if not waiting:
                 raise LocalError(
                     f"the cluster in {self.data} is running already",
@@ -94,6 +95,9 @@ class LocalCluster:
                     self.start(node.id)
                     started.append(node.id)
                 on_stage("waiting for a leader")
+                if lost:
+                    self.wait_leader(timeout_s)
+                    return self.view()
                 view = self.wait_ready(timeout_s)
                 if base_port is not None:
                     tell_new_ports(view)
@@ -138,7 +142,10 @@ class LocalCluster:
             node = read_cluster(self.data).node(node_id)
             stop_nodes([node])
             check_ports([node])
-            check_data_dirs(self.nodes)
+            lost = lost_nodes(self.nodes)
+            if node in lost:
+                raise empty_disk(node)
+            check_data_dirs([each for each in self.nodes if each not in lost])
             pid = self.start(node_id)
             self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
             return pid
@@ -193,7 +200,7 @@ class LocalCluster:
             )
         if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
             create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
-        check_data_dirs(nodes)
+        check_data_dirs([node for node in nodes if node not in lost_nodes(nodes)])
         pids = {node.id: node.pid for node in read_cluster(self.data).nodes} if self._has_file() else {}
         known = ClusterFile(nodes)
         for node in nodes:
@@ -270,6 +277,25 @@ def prepare_data_dir(data: Path) -> None:
             "raftmq up --data DIR    (with an empty or new DIR)",
             ExitCode.REFUSED,
         )
+
+
+def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+    """Those whose directories are empty beside filled ones, their disks lost, if the others can go on without them.
+
+    Such a node is replaced, not started: it would vote again without remembering its votes.
+    """
+    empty = [node for node in nodes if is_empty(node.home / "data")]
+    return empty if 2 * len(empty) < len(nodes) else []
+
+
+def empty_disk(node: NodeRecord) -> LocalError:
+    """Why a node that lost its disk does not start."""
+    return LocalError(
+        f"the data directory of node {node.id} is empty: {node.home / 'data'}",
+        "a node that starts empty under a known id would vote again without remembering its votes",
+        f"raftmq node replace {node.id}    (while the others run; or put its directory back)",
+        ExitCode.REFUSED,
+    )
 
 
 def _has_joined(view: ClusterView, node_id: int) -> bool:

@@ -69,14 +69,18 @@ def _up(
 
 
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool, as_json: bool) -> None:
+    from cluster.local import empty_disk, lost_nodes
+
     if as_json:
         where = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
         print_json({**view.to_json(), **where})
         return
     out = console()
-    out.print(
-        f"[green]ready[/] in {ready_s:.1f} s: {len(view.nodes)} nodes, node {view.leader} leads (term {view.term})"
-    )
+    up = sum(node.running for node in view.nodes)
+    out.print(f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})")
+    for node in lost_nodes(cluster.nodes):
+        error = empty_disk(node)
+        out.print(f"node {node.id}       [yellow]not started: {error.what}[/]; {error.fix}", soft_wrap=True)
     out.print(f"data         {cluster.data}")
     out.print(f"name server  [bold]{cluster.servers}[/]")
     out.print(f"admin        [bold]{cluster.admin_url}[/]/v1/status")

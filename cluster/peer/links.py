@@ -91,7 +91,9 @@ class _Record:
         self.state = LinkState.SHUTDOWN
         self.reason = ""
         self.since_ms = now_ms
-        self.ready_since_ms = now_ms
+        self.ready_since_ms: int | None = None
+        """Since when it has been READY, given up here and dialled again meanwhile or not; None: it was heard, or the
+        peer closed it."""
         self.lost_ms: int | None = now_ms
         """Since when it is not connected both ways; None: it is."""
         self.expired = False
@@ -304,12 +306,15 @@ class Links:
         )  # fmt: skip
 
     def _enter(self, peer: NodeId, record: _Record, state: LinkState, now_ms: int) -> None:
-        """A link that was given up here and is READY again has been so all the time."""
+        """A link that was READY, was given up here and is READY again has been so all the time; one that was anything
+        else in between has not."""
         record.state, record.since_ms = state, now_ms
         if state is LinkState.READY:
-            if record.expired:
-                record.since_ms = record.ready_since_ms
-            record.ready_since_ms = record.since_ms
+            if record.ready_since_ms is None:
+                record.ready_since_ms = now_ms
+            record.since_ms = record.ready_since_ms
+        elif state is not LinkState.SHUTDOWN or not record.expired:
+            record.ready_since_ms = None
         self._metrics.changed(peer, state)
         logger.debug("link to node %d: %s", peer, state.value)
 

@@ -121,7 +121,8 @@ def load(fs: FileSystem, directory: Path) -> Identity:
     raise IdentityError(
         f"{directory} holds no node.\n"
         "A node that starts empty under a known id would vote again without remembering its votes.\n"
-        "Create a new cluster with: raftmq up --data DIR; or give the directory this node had before with --data"
+        "Replace the node while the others run: raftmq node replace ID; or put its directory back; "
+        "or make a new cluster: raftmq up --data DIR"
     )
 
 

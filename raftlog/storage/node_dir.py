@@ -97,6 +97,17 @@ def _create(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) ->
         raise storage_error(fs, "creating", path, error) from error
 
 
+def _check_complete(fs: FileSystem, path: Path) -> None:
+    """Raises IdentityError if what every node has from its first moment is gone. An install may be putting it there."""
+    if fs.exists(path / layout.LOG) or fs.exists(path / layout.INSTALL):
+        return
+    raise IdentityError(
+        f"{path} has no {layout.LOG} folder: the log of this node is gone.\n"
+        "It held entries that this node had acknowledged, and without them its votes would mislead the others.\n"
+        "Put the folder back, or replace the node while the others run: raftmq node replace ID"
+    )
+
+
 def open_node_dir(
     fs: FileSystem,
     path: Path,
@@ -119,6 +130,7 @@ def open_node_dir(
         lock = layout.lock_directory(fs, path)
         identity = identities.load(fs, path)
         identities.check(identity, expected or Expected(), path)
+        _check_complete(fs, path)
         hard_state_store = HardStateStore.open(hard_state_fs or fs, path / layout.HARD_STATE, identity.group_id)
         installed = finish_install(fs, path, identity.group_id, hard_state_store, now_ms)
         committed_index = hard_state_store.load().commit_index

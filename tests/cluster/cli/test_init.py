@@ -88,8 +88,24 @@ def test_an_empty_directory_beside_filled_ones_is_refused(tmp_path: Path) -> Non
     assert caught.value.exit_code == ExitCode.REFUSED
     assert not data(nodes[1]).exists()
     refused(nodes, "holds no node")
+
+
+def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = load_cluster(tmp_path)
+    shutil.rmtree(data(nodes[1]))
+    cluster, started = LocalCluster(tmp_path), []
+    monkeypatch.setattr(cluster, "start", started.append)
+    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s: 1)
+    cluster.up()
+    assert started == [1, 3]
+    with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
+        cluster.restart(2)
+    assert caught.value.fix.startswith("raftmq node replace 2")
+    shutil.rmtree(data(nodes[2]))
     with pytest.raises(LocalError, match="holds no node"):
-        LocalCluster(tmp_path).up()
+        cluster.up()  # one of three could do nothing
 
 
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,24 @@ def test_ten_seconds_in_ready_are_a_finding_also_over_connections_that_expire() 
     assert world.state[0] == "TRANSFER"
 
 
+def test_a_link_that_was_heard_in_between_has_not_been_ready_all_the_time() -> None:
+    """READY for a moment at the start, heard for two minutes, silent, given up, dialled again: READY since just now."""
+    world = World(housekeeping_interval_ms=3000)
+    world.wire.connect()
+    world.run(500)
+    assert world.state[0] == "READY"
+    inlet = world.wire.accept()
+    for _ in range(120):
+        world.run(1000, inlet)
+        world.answer_all()
+    world.run(6000)  # it stands still: silent, then given up
+    world.wire.connect()
+    world.run(500)
+    (view,) = world.links.view()
+    assert (view.state, view.finding) == ("READY", "")
+    assert view.age_ms < 1000
+
+
 def test_answers_keep_connections_and_measure_the_round_trip() -> None:
     world = World(send_heartbeat_interval_ms=500, housekeeping_interval_ms=2000)
     world.wire.connect()

@@ -84,6 +84,14 @@ def test_in_use_names_the_process(directory: Path) -> None:
     open_node_dir(OsFileSystem(), directory).close(clean=True)
 
 
+def test_without_its_log_folder_a_node_says_so_in_three_lines(directory: Path, tmp_path: Path) -> None:
+    (directory / "log").rename(tmp_path / "elsewhere")
+    what, why, fix = refused(directory).split("\n")
+    assert what == f"{directory} has no log folder: the log of this node is gone."
+    assert "acknowledged" in why
+    assert "raftmq node replace" in fix
+
+
 def test_empty_missing_and_half_made(tmp_path: Path) -> None:
     assert "holds no node" in refused(tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
