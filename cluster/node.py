@@ -130,7 +130,7 @@ class Node:
         )
         self.secret = SecretKeeper(config, self.environment.fs, self.alarms, lambda: members.in_force.node_uuids)
         self.changes = MemberChanges(raw, members, config.raft, wake=self.driver.wake, transfer=self.transfer)
-        self.transport = transport_of(config, self.environment, members, self.secret)
+        self.transport = transport_of(config, self.environment, members, self.secret, self.driver, self.alarms)
         self.links = links_of(config, self.transport, raw, self._clock, self.metrics.links, self.driver.wake)
         members.on_removed = lambda: self.router.drop_clients()  # it is made below
         self.repairs = Repairs(

@@ -19,7 +19,7 @@ from cluster.apply_lane import Applied
 from cluster.clock import Clock
 from cluster.lanes import LaneRunner
 from raftlog.core.raw_node import RawNode, Ready
-from raftlog.errors import NotLeaderError
+from raftlog.errors import ImplausibleMessageError, NotLeaderError
 from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import Entry, EntryType, NodeId, Role
 
@@ -92,6 +92,8 @@ class RaftDriver:
         self.turns = 0
         self.on_install: Callable[[InstallSnapshot], object] = lambda offer: None
         """Called with each offer of a snapshot: the leader has trimmed what this log lacks (cluster/install)."""
+        self.on_implausible: Callable[[NodeId, ImplausibleMessageError], object] = lambda peer, error: None
+        """Called when a peer says what cannot be true; nothing was done about it."""
 
     def attach(
         self,
@@ -197,7 +199,10 @@ class RaftDriver:
         while self._inbox:
             messages, self._inbox = self._inbox, []
             for message in messages:
-                raw.step(message)
+                try:
+                    raw.step(message)
+                except ImplausibleMessageError as error:
+                    self.on_implausible(message.from_id, error)
         for peer in self._closed_peers:
             raw.peer_closed(peer)
         self._closed_peers.clear()

@@ -74,6 +74,13 @@ class InvariantViolationError(RaftLogError):
     """A state that must not exist. The node stops; the message carries both sides of the contradiction."""
 
 
+class ImplausibleMessageError(InvariantViolationError):
+    """A peer sent what cannot be true; nothing was done about it. Final for its connection, not for the node."""
+
+    peer = 0
+    """Who sent it."""
+
+
 def out_of_space(error: OSError) -> bool:
     """Whether the call failed for lack of space or quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -356,6 +356,12 @@ class PeerTransport:
         for peer in self.roster.peers():
             self._renew_links(peer, (BULK,))
 
+    def cut_off(self, peer: NodeId, why: str) -> None:
+        """The peer said what cannot be true: its connections end, and it may come again."""
+        for inlet in [inlet for inlet in self.inlets if inlet.peer == peer]:
+            self.note_refused(f"{inlet.remote} (node {peer})", why)
+            inlet.abort()
+
     def _renew_links(self, peer: NodeId, channels: tuple[str, ...]) -> None:
         newest = self.keyring.newest
         for channel in channels:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 
+from raftlog.core.plausible import TERM_MAX
 from raftlog.errors import FrameError
 from raftlog.frame import decode_entries
 from raftlog.messages import (
@@ -30,6 +31,15 @@ from raftlog.types import Entry, EntryId, NodeId
 VERSION = 1
 FRAME_MAX = 64 << 20
 """Longest acceptable frame, bytes: a batch of appends, or a forwarded request."""
+NODE_ID_MAX = 65535
+INDEX_MAX = 1 << 62
+_RANGES: dict[str, tuple[int, int]] = {
+    "from_id": (1, NODE_ID_MAX), "to_id": (1, NODE_ID_MAX), "term": (0, TERM_MAX), "commit_index": (-1, INDEX_MAX),
+    "match_index": (-1, INDEX_MAX), "first_index": (0, INDEX_MAX), "context": (0, INDEX_MAX),
+    "clock_ms": (0, INDEX_MAX),
+}  # fmt: skip
+"""Field of a Raft message -> its least and largest value."""
+_FLAGS = frozenset({"pre_vote", "transfer", "granted", "rejected", "fit"})
 CONTROL_FRAME_MAX = 64 << 10
 """The same of the control channel: votes, heartbeats, acknowledgements."""
 
@@ -143,12 +153,20 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
 
 
 def _check_numbers(message: Message) -> None:
-    """The core computes with these fields; what is no number must not reach it."""
+    """The core computes with these fields; what is out of their range must not reach it. Entries have been checked."""
     for name, field in zip(message._fields, message, strict=True):
-        numbers: tuple[Any, ...] = field if isinstance(field, EntryId) else () if name == "entries" else (field,)
-        for number in numbers:
-            if type(number) not in (int, bool) or not -1 <= number < 1 << 63:
-                raise WireError(f"malformed message: {name} is {field!r:.60}")
+        if name == "entries":
+            continue
+        if isinstance(field, EntryId):
+            fine = _in_range(field.term, 0, TERM_MAX) and _in_range(field.index, -1, INDEX_MAX)
+        else:
+            fine = type(field) is bool if name in _FLAGS else _in_range(field, *_RANGES[name])
+        if not fine:
+            raise WireError(f"malformed message: {name} is {field!r:.60}")
+
+
+def _in_range(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
 
 
 def _encode_append(message: AppendEntries) -> list[bytes]:

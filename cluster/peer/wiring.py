@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from cluster.alarms import Alarms
 from cluster.config import Config
 from cluster.environment import Environment
 from cluster.members.service import MembersService
+from cluster.peer.implausible import Implausible
 from cluster.peer.links import heartbeat_net
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import PeerTransport
+from cluster.raft_driver import RaftDriver
 
 
 def transport_of(
-    config: Config, environment: Environment, members: MembersService, secret: SecretKeeper
+    config: Config, environment: Environment, members: MembersService, secret: SecretKeeper, driver: RaftDriver,
+    alarms: Alarms,
 ) -> PeerTransport:  # fmt: skip
-    """Not started; `members` and `secret` are attached to it."""
+    """Not started; `members` and `secret` are attached to it, and what the core refuses ends connections."""
     transport = PeerTransport(
         members.handshake(), members.addresses(), (config.peer.bind, config.peer.port),
         int.from_bytes(environment.entropy(8)), members.own_address, heartbeat_net(config), secret.keyring,
@@ -21,4 +25,5 @@ def transport_of(
     )  # fmt: skip
     members.attach(transport)
     secret.attach(transport)
+    driver.on_implausible = Implausible(transport, alarms).note
     return transport

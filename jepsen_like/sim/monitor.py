@@ -19,7 +19,7 @@ from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.trim_check import TrimCheck
 from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
-from raftlog.errors import InvariantViolationError
+from raftlog.errors import ImplausibleMessageError, InvariantViolationError
 from raftlog.messages import RequestVoteReply
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
@@ -194,6 +194,14 @@ class Monitor:
             self._compare(machine, known, log)
             self._orderly.started(machine)
         machine.was_installing = False
+        cut_off = node.driver.on_implausible
+
+        def disbelieved(peer: NodeId, error: ImplausibleMessageError) -> None:
+            if peer in self.machines:
+                self.report("invariant", f"node {node_id} does not believe node {peer}: {error}")
+            cut_off(peer, error)
+
+        node.driver.on_implausible = disbelieved
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
         self._process[machine.process] = machine

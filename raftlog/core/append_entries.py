@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from raftlog.core import commit, membership_change, replication, transfer
 from raftlog.core.progress import Progress
 from raftlog.core.raft import Raft
@@ -15,8 +17,18 @@ _NO_HINT = EntryId(0, -1)
 
 
 def on_append_entries(raft: Raft, message: AppendEntries) -> None:
-    """Appends what is new, accepts up to the last entry of the message, or refuses with a hint."""
+    """Appends what is new, accepts up to the last entry of the message, or refuses with a hint.
+
+    What stands in front of a conflict has to be read. While it is damaged on disk nothing is changed and nothing
+    answered: the range is fetched meanwhile, and the leader asks again with every heartbeat that is answered.
+    """
     hear_leader(raft, message.from_id)
+    membership_change.check_received(message.entries)
+    with suppress(DamagedLogError):
+        _take(raft, message)
+
+
+def _take(raft: Raft, message: AppendEntries) -> None:
     log = raft.log
     prev = message.prev
     if prev.index < log.commit_index:
@@ -28,10 +40,7 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
         hint = log.last_not_above(prev.index, prev.term)
         raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
         return
-    try:
-        membership_change.on_appended(raft, log.append_received(message.entries))
-    except DamagedLogError:
-        return  # a conflict next to a damaged entry: nothing was changed, and the leader asks again
+    membership_change.on_appended(raft, log.append_received(message.entries))
     last_new = prev.index + len(message.entries)
     # "set commitIndex = min(leaderCommit, index of last new entry)": what lies above it here may still be cut
     log.commit_to(min(message.commit_index, last_new))

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from raftlog.core.entry_cache import EntryCache
 from raftlog.core.terms import TermRanges
-from raftlog.errors import FrameError, InvariantViolationError
+from raftlog.errors import FrameError, ImplausibleMessageError, InvariantViolationError
 from raftlog.frame import check_follows, tail_after
 from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
@@ -170,38 +170,52 @@ class RaftLog:
         "If an existing entry conflicts with a new one (same index but different terms), delete the existing entry and
         all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already
         there are left alone: a late, shorter message must not cut what a newer one brought.
-        Raises InvariantViolationError if a committed entry conflicts, or if the chain of headers breaks.
+        Raises ImplausibleMessageError if a committed entry conflicts, or if the chain of headers breaks, and
+        DamagedLogError if what stands in front of a conflict cannot be read. Nothing was changed then.
         """
         for at, entry in enumerate(entries):
             if entry.index > self.tail.index:
                 return self._append_chained(entries[at:])
             if self.term_at(entry.index) != entry.term:
+                self._check_conflict(entry.index)
+                self._check_chain(self._tail_at(entry.index - 1), entries[at:])
                 self._truncate_from(entry.index)
                 return self._append_chained(entries[at:])
             held = self.cache.get(entry.index)
             if held is not None and held.header_crc != entry.header_crc:
-                raise InvariantViolationError(
+                raise ImplausibleMessageError(
                     f"two entries with id {entry.id}: header_crc {held.header_crc:08x} here, "
                     f"{entry.header_crc:08x} at the leader"
                 )
         return ()
 
     def _append_chained(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        self._check_chain(self.tail, entries)
         for entry in entries:
-            try:
-                check_follows(self.tail, entry)
-            except FrameError as error:
-                raise InvariantViolationError(f"the leader's entry breaks the chain: {error}") from error
             self.append(entry)
         return entries
 
-    def _truncate_from(self, index: int) -> None:
+    @staticmethod
+    def _check_chain(tail: LogTail, entries: Sequence[Entry]) -> None:
+        try:
+            for entry in entries:
+                check_follows(tail, entry)
+                tail = tail_after(tail, entry)
+        except FrameError as error:
+            raise ImplausibleMessageError(f"the leader's entry breaks the chain: {error}") from error
+
+    def _check_conflict(self, index: int) -> None:
         if index <= self.commit_index:
-            raise InvariantViolationError(
+            raise ImplausibleMessageError(
                 f"the leader's log conflicts at index {index}, which is committed here (commit index "
                 f"{self.commit_index})"
             )
-        self.tail = self._tail_at(index - 1)
+
+    def _truncate_from(self, index: int) -> None:
+        self._check_conflict(index)
+        self.tail = tail = self._tail_at(index - 1)
+        while self._rolls and self._rolls[-1] > tail.segment_base:
+            self._rolls.pop()
         self.terms.truncate_from(index)
         self.cache.truncate_from(index)
         self.persisted_index = min(self.persisted_index, index - 1)
@@ -211,13 +225,10 @@ class RaftLog:
 
     def _tail_at(self, index: int) -> LogTail:
         if index == self.previous.index:
-            self._rolls.clear()
             return self.previous
         last = self.entry(index)
-        while self._rolls and self._rolls[-1] > last.position:
-            self._rolls.pop()
         # Rolled before this process started: not remembered. A base that is too low only rolls the next file early.
-        base = self._rolls[-1] if self._rolls else 0
+        base = max((roll for roll in self._rolls if roll <= last.position), default=0)
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 
     def trimmed(self) -> None:

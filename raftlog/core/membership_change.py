@@ -17,12 +17,22 @@ from raftlog import membership as memberships
 from raftlog.core import replication
 from raftlog.core.quorum import majority
 from raftlog.core.raft import Raft
-from raftlog.errors import FrameError, InvariantViolationError, MembershipError
+from raftlog.errors import FrameError, ImplausibleMessageError, InvariantViolationError, MembershipError
 from raftlog.membership import Membership
 from raftlog.messages import TimeoutNow
 from raftlog.types import NOBODY, Entry, EntryType, NodeId
 
 # -- what the log says is in force
+
+
+def check_received(entries: Sequence[Entry]) -> None:
+    """Raises ImplausibleMessageError if a MEMBERSHIP entry among them cannot be read: none of them is appended."""
+    for entry in entries:
+        if entry.type == EntryType.MEMBERSHIP:
+            try:
+                memberships.decode(entry)
+            except FrameError as error:
+                raise ImplausibleMessageError(f"an entry that does not say who the members are: {error}") from error
 
 
 def on_appended(raft: Raft, entries: Sequence[Entry]) -> None:

@@ -8,12 +8,29 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raftlog import membership as memberships
-from raftlog.core import commit, election, fit, membership_change, read_index, replication, status, step, transfer
+from raftlog.core import (
+    commit,
+    election,
+    fit,
+    membership_change,
+    plausible,
+    read_index,
+    replication,
+    status,
+    step,
+    transfer,
+)
 from raftlog.core.config import RaftConfig
 from raftlog.core.log import LogReader, RaftLog
 from raftlog.core.members import Members
 from raftlog.core.raft import Raft
-from raftlog.errors import DamagedLogError, InvariantViolationError, NotLeaderError, ProposalDroppedError
+from raftlog.errors import (
+    DamagedLogError,
+    ImplausibleMessageError,
+    InvariantViolationError,
+    NotLeaderError,
+    ProposalDroppedError,
+)
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
 from raftlog.messages import InstallSnapshot, Message
@@ -57,7 +74,8 @@ class Ready(NamedTuple):
 
 
 class RawNode:
-    """One member of a Raft group; not thread-safe, owned by one driver. Any InvariantViolationError is final."""
+    """One member of a Raft group; not thread-safe, owned by one driver. Any InvariantViolationError is final, but not
+    an ImplausibleMessageError."""
 
     __slots__ = ("_apply_waits", "_applying", "_applying_bytes", "_hard", "_soft", "raft")
 
@@ -109,8 +127,18 @@ class RawNode:
         step.tick(self.raft)
 
     def step(self, message: Message) -> None:
-        """A message arrived, from a peer or (duty 3) from this node."""
-        step.step(self.raft, message)
+        """A message arrived, from a peer or (duty 3) from this node.
+
+        Raises ImplausibleMessageError, having changed nothing but, perhaps, term and leader, if it cannot be true.
+        """
+        raft = self.raft
+        try:
+            if message.from_id != raft.id and (why := plausible.why_not(raft, message)):
+                raise ImplausibleMessageError(why)
+            step.step(raft, message)
+        except ImplausibleMessageError as error:
+            error.peer = message.from_id
+            raise
 
     def campaign(self) -> None:
         """Acts as if the election timeout had passed; nothing on a leader."""

@@ -30,6 +30,7 @@ _HANDLERS: dict[type, Callable[[Raft, Any], None]] = {
     TimeoutNow: transfer.on_timeout_now,
     InstallSnapshot: install_snapshot.on_install_snapshot,
 }
+_REPLIES = (RequestVoteReply, AppendEntriesReply, HeartbeatReply)
 
 
 def step(raft: Raft, message: Message) -> None:
@@ -52,15 +53,23 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     (thesis 4.2.3); pre-votes and their grants carry a term that nobody is in yet.
     """
     if isinstance(message, RequestVote):
-        if raft.config.check_quorum and raft.hears_leader and not message.transfer:
+        if raft.config.check_quorum and raft.hears_leader and not _is_handed_over(raft, message):
             return False
         if message.pre_vote:
             return True
     if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
         return True
+    if isinstance(message, _REPLIES) and message.from_id not in raft.members.current.node_uuids:
+        return False  # only members are asked; what others answer moves nobody
     leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)
     return True
+
+
+def _is_handed_over(raft: Raft, message: RequestVote) -> bool:
+    """The leader that is heard asked for this campaign: a voter's, and for the term after its own (thesis 3.10).
+    Anybody could say so; whoever is not believed is answered as soon as the leader is silent."""
+    return message.transfer and message.term == raft.term + 1 and raft.members.is_voter(message.from_id)
 
 
 def _answer_lower_term(raft: Raft, message: Message) -> None:

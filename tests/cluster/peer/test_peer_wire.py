@@ -26,9 +26,9 @@ from raftlog.messages import (
 from raftlog.types import EMPTY_TAIL, Entry, EntryId, EntryType, NodeId
 
 GROUP = 7
-u63 = st.integers(0, 2**63 - 1)
+u62 = st.integers(0, 2**62)
 nodes = st.integers(1, 2**16 - 1).map(NodeId)
-ids = st.builds(EntryId, u63, st.integers(-1, 2**63 - 1))
+ids = st.builds(EntryId, u62, st.integers(-1, 2**62))
 
 
 @st.composite
@@ -47,14 +47,14 @@ def entries(draw: st.DrawFn) -> tuple[Entry, ...]:
 
 
 messages = st.one_of(
-    st.builds(RequestVote, nodes, nodes, u63, ids, st.booleans(), st.booleans()),
-    st.builds(RequestVoteReply, nodes, nodes, u63, st.booleans(), st.booleans(), u63),
-    st.builds(AppendEntries, nodes, nodes, u63, ids, u63, entries()),
-    st.builds(AppendEntriesReply, nodes, nodes, u63, st.booleans(), st.integers(-1, 2**63 - 1), ids),
-    st.builds(Heartbeat, nodes, nodes, u63, u63, u63),
-    st.builds(HeartbeatReply, nodes, nodes, u63, u63, u63, st.booleans()),
-    st.builds(TimeoutNow, nodes, nodes, u63),
-    st.builds(InstallSnapshot, nodes, nodes, u63, u63, ids),
+    st.builds(RequestVote, nodes, nodes, u62, ids, st.booleans(), st.booleans()),
+    st.builds(RequestVoteReply, nodes, nodes, u62, st.booleans(), st.booleans(), u62),
+    st.builds(AppendEntries, nodes, nodes, u62, ids, u62, entries()),
+    st.builds(AppendEntriesReply, nodes, nodes, u62, st.booleans(), st.integers(-1, 2**62), ids),
+    st.builds(Heartbeat, nodes, nodes, u62, u62, u62),
+    st.builds(HeartbeatReply, nodes, nodes, u62, u62, u62, st.booleans()),
+    st.builds(TimeoutNow, nodes, nodes, u62),
+    st.builds(InstallSnapshot, nodes, nodes, u62, u62, ids),
 )
 
 
@@ -123,6 +123,23 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(message: Message, data: 
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     decode_anything(bytes(frame[: data.draw(st.integers(0, len(frame)))]))
     decode_anything(bytes(frame))
+
+
+@given(messages, st.data())
+def test_no_number_out_of_its_range_gets_through(message: Message, data: st.DataObject) -> None:
+    kind, header, payload = through(b"".join(encode_message(message)))
+    at = data.draw(st.integers(0, len(header) - 1))
+    beyond = 2**62 + 1
+    header[at] = data.draw(st.sampled_from([-2, beyond, 2**63 - 2, 2**64 - 1, [beyond, 0], [0, beyond], [-1, 0]]))
+    with pytest.raises(WireError):
+        decode_message(kind, header, payload, GROUP)
+
+
+@pytest.mark.parametrize("node", [0, 65536, True])
+def test_what_is_no_node_id_does_not_get_through(node: Any) -> None:
+    kind, header, payload = through(b"".join(encode_message(Heartbeat(NodeId(1), NodeId(2), 1, 0, 0))))
+    with pytest.raises(WireError, match="from_id"):
+        decode_message(kind, [node, *header[1:]], payload, GROUP)
 
 
 @given(messages, st.data())

@@ -209,7 +209,7 @@ def witness_C23() -> None:
 
 def witness_C23b() -> None:
     raw = stage("nodes 3 pre_vote=1 check_quorum=1\ncampaign 1\nrun\ntick 2 6\n").members[TWO].raw
-    raw.step(RequestVote(THREE, TWO, 2, EntryId(9, 9), True, False))
+    raw.step(RequestVote(THREE, TWO, 2, EntryId(1, 9), True, False))
     assert not raw.raft.messages
 
 

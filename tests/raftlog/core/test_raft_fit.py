@@ -60,7 +60,7 @@ def test_a_commit_of_an_earlier_term_is_not_enough() -> None:
 def test_a_withheld_vote_is_refused_in_every_form(pre_vote: bool) -> None:
     raw = withheld(term=2, since=2)
     raw.ready()
-    raw.step(RequestVote(ONE, THREE, 4, EntryId(9, 9), pre_vote, False))
+    raw.step(RequestVote(ONE, THREE, 4, EntryId(3, 9), pre_vote, False))
     ready = raw.ready()
     assert [message.granted for message in (*ready.messages, *ready.messages_after_persist)] == [False]  # type: ignore[union-attr]
     assert raw.raft.vote == NOBODY

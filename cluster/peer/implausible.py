@@ -1,0 +1,51 @@
+"""Peers that say what cannot be true (`raftlog.core.plausible`): their connections end, and the operator is told.
+
+Either the peer breaks the rules, or this node has lost what it once acknowledged: both need a person, neither needs the
+node to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from cluster.alarms import Alarms
+from raftlog.errors import ImplausibleMessageError
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+ALARM = "implausible_peer"
+QUIET_S = 600.0
+"""The alarm ends when nothing of the kind was heard for so long."""
+
+
+class Transport(Protocol):
+    """The part of PeerTransport that ends connections."""
+
+    def cut_off(self, peer: NodeId, why: str) -> None:
+        """See PeerTransport."""
+
+
+class Implausible:
+    """Event loop only."""
+
+    def __init__(self, transport: Transport, alarms: Alarms) -> None:
+        self._transport = transport
+        self._alarms = alarms
+        self._quiet: asyncio.TimerHandle | None = None
+        self.count = 0
+
+    def note(self, peer: NodeId, error: ImplausibleMessageError) -> None:
+        """A message of that peer was refused by the core."""
+        self.count += 1
+        self._transport.cut_off(peer, str(error))
+        self._alarms.raise_alarm(
+            ALARM,
+            f"node {peer} said what cannot be true, and its connections were closed: {error}. If this goes on, one of "
+            f"the two has lost something or breaks the rules: raftmq inspect-consistency, raftmq logs {peer}",
+        )
+        if self._quiet is not None:
+            self._quiet.cancel()
+        self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._alarms.clear, ALARM)

@@ -1,0 +1,122 @@
+"""Whether a message can be true, before anything is done about it.
+
+A peer that keeps the rules never sends what is refused here; one that does not, or a message that was damaged in a way
+no checksum sees, must not bring this node into a state that must not exist. So the message is not looked at any
+further, and its connection ends: the node goes on. What is left for InvariantViolationError are our own mistakes.
+
+Pure: reads the state and changes nothing. It costs a few comparisons per message, and nothing per entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.core.raft import Raft
+from raftlog.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+)
+from raftlog.types import EntryId, NodeId, Role
+
+TERM_MAX = 1 << 62
+"""No term is higher; half of what its fields hold. A thousand elections a second reach it after 146 million years."""
+TERM_STEP_MAX = 1 << 24
+"""Terms that a message may be ahead of this node. One that was away while others elected twice a second for three
+months is let in again; a message that would use up the terms is not."""
+
+
+def why_not(raft: Raft, message: Message) -> str:
+    """Why the message cannot be true; "" if it can. Late and repeated messages can."""
+    if message.term > raft.term + TERM_STEP_MAX:
+        return f"term {message.term} is more than {TERM_STEP_MAX} above this node's, {raft.term}"
+    check = _CHECKS.get(type(message))
+    return check(raft, message) if check is not None else ""
+
+
+def _append(raft: Raft, message: AppendEntries) -> str:
+    prev, entries = message.prev, message.entries
+    if entries:
+        first, last = entries[0], entries[-1]
+        if first.index != prev.index + 1 or last.index != prev.index + len(entries):
+            return f"entries {first.index} to {last.index} are said to follow {prev}, and are {len(entries)}"
+        if first.term < prev.term or last.term > message.term:
+            return f"entries of terms {first.term} to {last.term} in term {message.term}, after {prev}"
+    elif prev.term > message.term:
+        return f"entry {prev} in term {message.term}"
+    return _from_leader(raft, message, prev)
+
+
+def _heartbeat(raft: Raft, message: Heartbeat) -> str:
+    if message.term >= raft.term and message.commit_index > raft.log.tail.index:
+        return (
+            f"commit index {message.commit_index} is beyond the log, which ends at {raft.log.tail.index}: entries that "
+            "this node acknowledged are missing, or it never did"
+        )
+    return _second_leader(raft, message.from_id, message.term)
+
+
+def _install(raft: Raft, message: InstallSnapshot) -> str:
+    last = message.last
+    if last.index != message.first_index - 1 or last.index < 0 or last.term > message.term:
+        return f"a log of term {message.term} that begins at {message.first_index} after {last}"
+    return _from_leader(raft, message, last)
+
+
+def _from_leader(raft: Raft, message: AppendEntries | InstallSnapshot, known: EntryId) -> str:
+    """`known`: an entry that the leader says it has, or had."""
+    log = raft.log
+    if message.term >= raft.term and known.index <= log.commit_index and log.term_at(known.index) not in (
+        None, known.term,
+    ):  # fmt: skip
+        return f"its log has {known}, index {known.index} is committed here in term {log.term_at(known.index)}"
+    return _second_leader(raft, message.from_id, message.term)
+
+
+def _second_leader(raft: Raft, other: NodeId, term: int) -> str:
+    if raft.role is Role.LEADER and term == raft.term:
+        return f"two leaders in term {term}: {raft.id} and {other}"
+    return ""
+
+
+def _vote(raft: Raft, message: RequestVote) -> str:
+    if message.last.term >= message.term:
+        return f"a campaign for term {message.term} with a log that ends in term {message.last.term}"
+    return ""
+
+
+def _append_reply(raft: Raft, message: AppendEntriesReply) -> str:
+    if message.rejected:
+        return f"a log of term {message.hint.term} in term {message.term}" if message.hint.term > message.term else ""
+    if _counts(raft, message) and message.match_index > raft.log.tail.index:
+        return (
+            f"node {message.from_id} acknowledges index {message.match_index} in term {raft.term}, "
+            f"the leader's log ends at {raft.log.tail.index}"
+        )
+    return ""
+
+
+def _counts(raft: Raft, message: AppendEntriesReply | HeartbeatReply) -> bool:
+    """Whether it is an answer to this leader from one of its followers; others are ignored."""
+    return raft.role is Role.LEADER and message.term == raft.term and message.from_id in raft.members.peers
+
+
+def _heartbeat_reply(raft: Raft, message: HeartbeatReply) -> str:
+    if _counts(raft, message) and message.context > raft.reads.last_round:
+        return f"round {message.context} is confirmed, {raft.reads.last_round} was the last that began"
+    return ""
+
+
+_CHECKS: dict[type, Callable[[Raft, Any], str]] = {
+    AppendEntries: _append,
+    AppendEntriesReply: _append_reply,
+    Heartbeat: _heartbeat,
+    HeartbeatReply: _heartbeat_reply,
+    InstallSnapshot: _install,
+    RequestVote: _vote,
+}
