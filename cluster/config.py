@@ -157,6 +157,8 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     long_polls_max: Positive = 100_000
     connection_long_polls_max: Positive = 10_000
     connections_max: Positive = 10_000
+    topics_max: Positive = 50_000
+    groups_max: Positive = 20_000
 
 
 class SendSection(_Section, frozen=True, kw_only=True):

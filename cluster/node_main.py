@@ -18,6 +18,7 @@ import uvloop
 from cluster import logs
 from cluster.config import Config, load
 from cluster.config_source import ConfigError
+from cluster.descriptors import fit
 from cluster.ports import clash
 from raftlog.errors import RaftLogError
 from statemachine.kv import KVError
@@ -51,12 +52,17 @@ def _reload(node: Node) -> None:
         node.reload()
 
 
+def _read(path: str) -> Config:
+    """The configuration, fit to what the process may have."""
+    return fit(load(path, dict(os.environ), {}))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a node; 0 after an orderly stop, 1 after a failure, 2 for a bad configuration, 5 if its state refuses."""
     parser = argparse.ArgumentParser(prog="raftmq serve")
     parser.add_argument("--config", required=True, help="path of raftmq.toml")
     options = parser.parse_args(arguments)
-    read = functools.partial(load, options.config, dict(os.environ), {})
+    read = functools.partial(_read, options.config)
     try:
         config = read()
     except ConfigError as error:

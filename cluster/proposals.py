@@ -27,6 +27,7 @@ from cluster.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.modes.early import EarlyAnswers
 from cluster.modes.ledger import Ledger
 from cluster.modes.levels import ATTRIBUTE, EARLY, NAMES
+from cluster.names import NameLimits
 from cluster.offset_order import OffsetOrder
 from cluster.pending import (
     PendingCommands,
@@ -66,18 +67,10 @@ class Proposals:
     """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
 
     def __init__(
-        self,
-        config: Config,
-        state: BrokerState,
-        clock: Clock,
-        *,
-        store_host: bytes,
-        wake: Callable[[], None],
-        replies: SendReplies,
-        on_unproposed: Callable[[list[Send]], None],
-        metrics: NodeMetrics | None = None,
+        self, config: Config, state: BrokerState, clock: Clock, *, store_host: bytes, wake: Callable[[], None],
+        replies: SendReplies, on_unproposed: Callable[[list[Send]], None], metrics: NodeMetrics | None = None,
         ledger: Ledger | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
 
         `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader. Without a
@@ -86,6 +79,7 @@ class Proposals:
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
         self._index = config.index.enabled
+        self._names = NameLimits(config.limits, state)
         self._state = state
         self._clock = clock
         self._store_host = store_host
@@ -173,6 +167,7 @@ class Proposals:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
         try:
+            done = self._names.admit(commands, done)
             packed = encode(commands)
         except UnacceptableError as error:
             done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))

@@ -8,6 +8,7 @@ middle (docs/adr/0013-apply-atomicity.md).
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,15 @@ BLOCK_CACHE_BYTES = 16 * MIB
 """One cache for all families."""
 WAL_BYTES_MAX = 64 * MIB
 """Above this the families that pin the oldest WAL file are flushed: bounds disk use and replay at open."""
+
+
+OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
+"""Files that RocksDB keeps open."""
+
+
+def open_files_max(descriptors: int) -> int:
+    """Of so many descriptors (below 0: of any number)."""
+    return OPEN_FILES_MAX if descriptors < 0 else max(OPEN_FILES_MIN, min(OPEN_FILES_MAX, descriptors // 4))
 
 
 class RocksKV:
@@ -259,7 +269,7 @@ def _db_options(cache: Cache) -> Options:
     options.set_max_total_wal_size(WAL_BYTES_MAX)
     options.set_db_write_buffer_size(32 * MIB)
     options.set_max_background_jobs(2)
-    options.set_max_open_files(512)
+    options.set_max_open_files(open_files_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(4 * MIB)
     options.set_stats_dump_period_sec(0)

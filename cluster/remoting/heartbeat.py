@@ -105,6 +105,8 @@ class Heartbeats:
 
     def _heartbeat(self, request: Request) -> None:
         data = _parse(request.body)
+        groups = len(data.producer_data_set or ()) + len(data.consumer_data_set or ())
+        self._members.check(request.connection, data.client_id, groups)
         changed = False
         for producer in data.producer_data_set or ():
             self._members.add_producer(producer.group_name, _member(request, data.client_id))
@@ -146,9 +148,12 @@ class Heartbeats:
             return
         self._proposing |= proposed
 
-        def done(_result: ProposeResult) -> None:
+        def done(result: ProposeResult) -> None:
             self._proposing -= proposed
-            request.reply(ResponseCode.SUCCESS, None, ext)
+            if result.unacceptable:
+                request.reply(ResponseCode.INVALID_PARAMETER, result.remark)
+            else:
+                request.reply(ResponseCode.SUCCESS, None, ext)
 
         self._services.propose(news, done)
 

@@ -11,11 +11,14 @@ unanswered dies with it: then the duplicate is kept.
 from __future__ import annotations
 
 from collections import OrderedDict
+from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
 
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000
+KEY_MAX = 128
+"""Characters of a UNIQ_KEY that is kept as it is."""
 
 
 class Identity(NamedTuple):
@@ -46,6 +49,7 @@ class RetryMemory:
 
     def remember(self, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
         """Keeps an unanswered send, so that its retry is recognised."""
+        unique_key = _short(unique_key)
         while self._count >= REMEMBER_MAX:
             _, dropped = self._by_key.popitem(last=False)
             self._count -= len(dropped)
@@ -55,6 +59,7 @@ class RetryMemory:
 
     def claim(self, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
         """The identity of the oldest unanswered send that this one repeats; each is handed out once."""
+        unique_key = _short(unique_key)
         records = self._by_key.get((topic, unique_key))
         if not records:
             return None
@@ -76,6 +81,13 @@ class RetryMemory:
                 return
             del self._by_key[key]
             self._count -= len(records)
+
+
+def _short(unique_key: str) -> str:
+    """A key as it is remembered: clients' own have 32 characters, a longer one is told by its digest."""
+    if len(unique_key) <= KEY_MAX:
+        return unique_key
+    return blake2b(unique_key.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
 class ConnectionSession:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from cluster.config import Config
+from cluster.remoting.acceptor import Acceptor, has_descriptors
 from cluster.remoting.router import Router
 from cluster.remoting.server import RemotingConnection
 
@@ -15,19 +17,19 @@ class Listeners:
     def __init__(self, config: Config, router: Router) -> None:
         self._config = config
         self._router = router
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Acceptor] = []
 
     async def open(self) -> None:
         """Raises OSError if a port cannot be had."""
         loop, frame_max = asyncio.get_running_loop(), self._config.limits.frame_bytes_max
         for listener in self._config.listeners:
-            name = listener.name
-            self._servers.append(
-                await loop.create_server(
-                    lambda name=name: RemotingConnection(self._router, name, frame_max, loop),  # type: ignore[misc]
-                    listener.bind, listener.port, backlog=1024,
-                )
-            )  # fmt: skip
+            connection = partial(RemotingConnection, self._router, listener.name, frame_max, loop)
+            if has_descriptors(loop):
+                acceptor = Acceptor(loop, connection, self._router.full)
+                self._servers.append(acceptor)
+                await acceptor.open(listener.bind, listener.port)
+            else:
+                self._servers.append(await loop.create_server(connection, listener.bind, listener.port))
 
     def close(self) -> None:
         """New clients find another node; those that are connected stay."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cluster.remoting.room import Room
 from cluster.services import Connection, Services
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 TICK_MS = 100
 RECHECK_MS = 5_000
+USUAL_BYTES = 1024
+"""Of a pull that waits; what is larger is counted."""
+TAG_BYTES = 64
 
 _Key = TypeVar("_Key")
 Queue = tuple[int, int]
@@ -37,6 +41,8 @@ class LongPolls:
         self._ticking = False
         self.count = 0
         """How many pulls are parked."""
+        self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
+        """What large ones of them hold; usual ones are bounded by their number."""
         services.on_applied(self.wake)
 
     def park(self, pull: Pull) -> str | None:
@@ -51,6 +57,14 @@ class LongPolls:
         if mine is not None and len(mine) >= limits.connection_long_polls_max:
             maximum = limits.connection_long_polls_max
             return f"{len(mine)} pulls wait on this connection, limits.connection_long_polls_max is {maximum}"
+        size = _size(pull)
+        if size > USUAL_BYTES:
+            if not self._bytes.fits(size):
+                return (
+                    f"pulls that wait hold {self._bytes.taken} bytes on this node; with {size} more they pass "
+                    f"limits.node_inflight_bytes_max = {self._bytes.size}"
+                )
+            pull.kept = self._bytes.share(size)
         if mine is None:
             mine = self._by_connection[connection] = {}
             connection.on_close.append(lambda: self._on_close(connection))
@@ -77,6 +91,9 @@ class LongPolls:
     def _unpark(self, pull: Pull) -> None:
         pull.parked = False
         self.count -= 1
+        if pull.kept is not None:
+            pull.kept.hold(0)
+            pull.kept = None
         _discard(self._by_queue, (pull.topic_id, pull.queue_id), pull)
         _discard(self._slots, pull.slot, pull)
         mine = self._by_connection.get(pull.request.connection)
@@ -121,6 +138,12 @@ class LongPolls:
         for pull in self._by_connection.pop(connection, ()):
             if pull.parked:
                 self._unpark(pull)
+
+
+def _size(pull: Pull) -> int:
+    """What a pull keeps of its request, and the tags that it wants, bytes."""
+    ext = sum([len(name) + len(value) for name, value in pull.request.ext.items()])
+    return ext + len(pull.request.body) + TAG_BYTES * len(pull.tags or ())
 
 
 def _discard(table: dict[_Key, dict[Pull, None]], key: _Key, pull: Pull) -> None:

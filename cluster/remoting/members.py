@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cluster.remoting.codes import RequestCode
-from cluster.remoting.subscription import Subscription
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.fields import Refusal
+from cluster.remoting.room import Room, Share
+from cluster.remoting.subscription import Subscription, check_text
 from cluster.services import Connection, Services
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
 CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
+CLIENT_ID_MAX = 1024
+CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
+"""In so many groups may the clients of one connection be, and those of all connections together."""
+TEXT_BYTES_MAX = 64 << 20
+"""Of what all groups subscribe to, as this node keeps it."""
 _PRODUCER = "producer"
 _CONSUMER = "consumer"
 
@@ -38,13 +45,17 @@ class Member:
 class ConsumerGroup:
     """The members of a consumer group and what the group as a whole subscribes to."""
 
-    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "subscribed", "subscriptions")
+    __slots__ = (
+        "consume_from_where", "consume_type", "members", "message_model", "subscribed", "subscriptions", "text",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.subscribed = False
         """Whether any member has told `subscriptions`; after a restart the first heartbeats may come without."""
+        self.text: Share | None = None
+        """What its subscriptions hold of the node."""
         self.message_model = CLUSTERING
         self.consume_type = "CONSUME_PASSIVELY"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
@@ -68,8 +79,12 @@ class Members:
         self._services = services
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._groups_of: dict[Connection, dict[tuple[str, str], None]] = {}
-        """Connection -> (PRODUCER or CONSUMER, group), so that its end touches nobody else's groups."""
+        self._groups_of: dict[Connection, dict[tuple[str, str, str], None]] = {}
+        """Connection -> (PRODUCER or CONSUMER, group, client id), so that its end touches nobody else's groups."""
+        self._count = 0
+        """Of all of these."""
+        self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
+        """What groups subscribe to."""
         self._scanning = False
 
     def consumer_ids(self, group: str) -> list[str]:
@@ -84,7 +99,9 @@ class Members:
 
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
-        self._note(self.producers.setdefault(group, {}), member, (_PRODUCER, group))
+        members = self.producers.get(group, {})
+        self._note(members, member, (_PRODUCER, group, member.client_id))
+        self.producers[group] = members
 
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
@@ -93,10 +110,18 @@ class Members:
 
         Members of the group are told (40) of a new member, a new connection and a changed list.
         """
-        found = self.consumers.setdefault(group, ConsumerGroup())
+        found = self.consumers.get(group)
+        if subscriptions is not None:
+            self._check_text(group, found, subscriptions)
+        if found is None:
+            found = self.consumers[group] = ConsumerGroup()
         found.message_model = message_model
-        joined = self._note(found.members, member, (_CONSUMER, group))
+        joined = self._note(found.members, member, (_CONSUMER, group, member.client_id))
         changed = subscriptions is not None and found.subscribe(subscriptions)
+        if changed:
+            if found.text is None:
+                found.text = self._text.share()
+            found.text.hold(_text_bytes(found.subscriptions.values()))
         if joined or changed:
             self._notify(group, found)
         return changed
@@ -108,7 +133,32 @@ class Members:
         if consumer_group:
             self._drop_consumers(consumer_group, {client_id})
 
-    def _note(self, members: dict[str, Member], member: Member, key: tuple[str, str]) -> bool:
+    def check(self, connection: Connection, client_id: str, groups: int) -> None:
+        """Raises Refusal (29) if a client may not be in so many groups more; all that have room may say so again."""
+        mine = len(self._groups_of.get(connection, ()))
+        if len(client_id) > CLIENT_ID_MAX:
+            remark = f"a clientID of {len(client_id)} characters is too long; it may have {CLIENT_ID_MAX}"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        if max(mine, groups) > CONNECTION_GROUPS_MAX:
+            remark = f"one connection is in {max(mine, groups)} groups; it may be in {CONNECTION_GROUPS_MAX}"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        if self._count + groups - mine > MEMBERSHIPS_MAX:
+            remark = f"the clients of this node are in {self._count} groups together; they may be in {MEMBERSHIPS_MAX}"
+            raise Refusal(ResponseCode.SYSTEM_BUSY, remark)
+
+    def _check_text(self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription]) -> None:
+        for subscription in subscriptions:
+            check_text(subscription.sub_string)
+        held = found.text.held if found is not None and found.text is not None else 0
+        size = _text_bytes(subscriptions)
+        if size > held and not self._text.fits(size - held):
+            remark = (
+                f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "
+                f"would keep more than {self._text.size}"
+            )
+            raise Refusal(ResponseCode.SYSTEM_BUSY, remark)
+
+    def _note(self, members: dict[str, Member], member: Member, key: tuple[str, str, str]) -> bool:
         """True if the client is new or came over another connection."""
         member.last_seen_ms = self._services.monotonic_ms()
         old = members.get(member.client_id)
@@ -117,14 +167,20 @@ class Members:
         if groups is None:
             groups = self._groups_of[member.connection] = {}
             member.connection.on_close.append(lambda: self._on_close(member.connection))
-        groups[key] = None
+        if key not in groups:
+            groups[key] = None
+            self._count += 1
+        if old is not None and old.connection is not member.connection:
+            self._leave(old, key)
         if not self._scanning:
             self._scanning = True
             self._services.call_later(SCAN_MS, self._scan)
         return old is None or old.connection is not member.connection
 
     def _on_close(self, connection: Connection) -> None:
-        for kind, name in self._groups_of.pop(connection, ()):
+        mine = self._groups_of.pop(connection, {})
+        self._count -= len(mine)
+        for kind, name in dict.fromkeys((kind, name) for kind, name, _ in mine):
             self._drop_if(kind, name, lambda member: member.connection is connection)
 
     def _scan(self) -> None:
@@ -147,7 +203,8 @@ class Members:
     def _drop_producers(self, name: str, client_ids: set[str]) -> None:
         members = self.producers.get(name, {})
         for client_id in client_ids:
-            members.pop(client_id, None)
+            if (member := members.pop(client_id, None)) is not None:
+                self._leave(member, (_PRODUCER, name, client_id))
         if not members:
             self.producers.pop(name, None)
 
@@ -157,11 +214,20 @@ class Members:
             return
         before = len(group.members)
         for client_id in client_ids:
-            group.members.pop(client_id, None)
+            if (member := group.members.pop(client_id, None)) is not None:
+                self._leave(member, (_CONSUMER, name, client_id))
         if not group.members:
             del self.consumers[name]
+            if group.text is not None:
+                group.text.hold(0)
         elif len(group.members) != before:
             self._notify(name, group)
+
+    def _leave(self, member: Member, key: tuple[str, str, str]) -> None:
+        groups = self._groups_of.get(member.connection)
+        if groups is not None and key in groups:
+            del groups[key]
+            self._count -= 1
 
     def _notify(self, name: str, group: ConsumerGroup) -> None:
         """Asks the members of a CLUSTERING group to divide the queues anew."""
@@ -169,3 +235,8 @@ class Members:
             return
         for connection in dict.fromkeys(member.connection for member in group.members.values()):
             connection.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+
+
+def _text_bytes(subscriptions: Iterable[Subscription]) -> int:
+    """What they take in memory, about."""
+    return sum(4 * (len(one.topic) + len(one.sub_string) + len(one.expression_type)) + 200 for one in subscriptions)

@@ -20,6 +20,7 @@ from cluster.remoting.fields import RETRY_PREFIX, Refusal, integer, no_topic, re
 from cluster.remoting.hold_back import HoldBack
 from cluster.remoting.long_poll import LongPolls
 from cluster.remoting.members import Members
+from cluster.remoting.room import Share
 from cluster.remoting.route import PERM_READ
 from cluster.remoting.subscription import TagFilter, compares_tags, tag_filter
 from cluster.services import Handler, Request, Services
@@ -56,7 +57,7 @@ class Pull:
     """One pull as long as it is unanswered."""
 
     __slots__ = (
-        "bytes_max", "deadline_ms", "group", "held", "messages_max", "offset", "parked", "queue_id",
+        "bytes_max", "deadline_ms", "group", "held", "kept", "messages_max", "offset", "parked", "queue_id",
         "repair_tries", "request", "slot", "suspend_ms", "tags", "topic", "topic_id",
     )  # fmt: skip
 
@@ -79,6 +80,8 @@ class Pull:
         self.held = False
         """It was parked once: what does not match its filter no longer ends it."""
         self.parked = False
+        self.kept: Share | None = None
+        """The room that it takes while it is parked, if it is a large one."""
         self.slot = 0
         self.repair_tries = 0
         """So often its first message could not be read intact."""

@@ -97,10 +97,16 @@ class Router(Dispatch):
         self._forwarder = forwarder
         self._handlers = with_room(handlers, self._large_answers)
 
+    def full(self, opening: int = 0) -> str:
+        """Why no more connections may be taken, with `opening` on their way; "" if they may."""
+        if len(self.connections) + opening < self._connections_max:
+            return ""
+        return f"limits.connections_max = {self._connections_max} is reached"
+
     def on_open(self, connection: RemotingConnection) -> bool:
         """Counts the connection; refuses it above limits.connections_max."""
-        if len(self.connections) >= self._connections_max:
-            logger.warning("connection refused: limits.connections_max = %d is reached", self._connections_max)
+        if why := self.full():
+            logger.warning("connection refused: %s", why)
             return False
         self.connections[connection] = None
         return True

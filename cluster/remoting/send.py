@@ -53,10 +53,20 @@ class Refused(Exception):
         self.remark = remark
 
 
+CACHED_TAG_MAX = 64
+"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
+
+
 @lru_cache(maxsize=65536)
+def _cached_tag_hash(tag: bytes) -> int:
+    return java_hash(tag.decode("utf-8", "replace"))
+
+
 def tag_hash(tag: bytes) -> int:
     """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
-    return java_hash(tag.decode("utf-8", "replace")) if tag else 0
+    if not tag:
+        return 0
+    return _cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else java_hash(tag.decode("utf-8", "replace"))
 
 
 class Route(Protocol):

@@ -56,9 +56,33 @@ def compares_tags(request: Request, flags: int) -> bool:
     return request.language == "CPP" or (request.language == "JAVA" and request.version >= V4_0_0)
 
 
-@functools.lru_cache(maxsize=4096)
+TEXT_MAX = 32 << 10
+"""Characters of a subscription: each group and each pull that waits keeps one."""
+CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
+"""Characters of a text that is remembered with its hashes, and how many are: some 10 MB at most."""
+
+
 def tag_hashes(sub_string: str) -> TagFilter:
-    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all."""
+    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all. Raises Refusal (23): too long."""
+    if len(sub_string) <= CACHED_TEXT_MAX:
+        return _cached_hashes(sub_string)
+    check_text(sub_string)
+    return _hashes(sub_string)
+
+
+def check_text(sub_string: str) -> None:
+    """Raises Refusal (23) if a subscription is too long to be kept."""
+    if len(sub_string) > TEXT_MAX:
+        remark = f"a subscription of {len(sub_string)} characters is too long; it may have {TEXT_MAX}"
+        raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+
+
+@functools.lru_cache(maxsize=CACHED_MAX)
+def _cached_hashes(sub_string: str) -> TagFilter:
+    return _hashes(sub_string)
+
+
+def _hashes(sub_string: str) -> TagFilter:
     if sub_string.strip() in ("", "*"):
         return None
     return frozenset(java_hash(tag.strip()) for tag in sub_string.split("||") if tag.strip()) or None

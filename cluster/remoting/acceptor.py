@@ -1,0 +1,125 @@
+"""Takes connections from a listening socket, never one more than there may be.
+
+An event loop's own server takes all that wait before anybody is asked: a burst of clients has the descriptors that the
+next segment file needs. Here each is asked for first, and closed at once if it is one too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+PER_TURN = 64
+"""Connections taken before the loop gets its turn."""
+PAUSE_S = 0.1
+"""Without descriptors nothing is taken for so long: asking again at once would only burn the processor."""
+QUIET_S = 10.0
+"""Between two lines in the log about it."""
+_NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
+    """False for a loop without sockets of the system (the simulator's)."""
+    return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+
+
+class Acceptor:
+    """One port, at every address that its name has."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol],
+        room: Callable[[int], str],
+    ) -> None:  # fmt: skip
+        """`room`: why no more may be taken, when so many that were taken are not open yet; "" if one may."""
+        self._loop = loop
+        self._factory = factory
+        self._room = room
+        self._sockets: list[socket.socket] = []
+        self._opening: set[asyncio.Task[object]] = set()
+        self._quiet_until = 0.0
+        self._closed = False
+
+    async def open(self, host: str, port: int) -> None:
+        """Listens. Raises OSError if the address cannot be had."""
+        rows = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(rows):
+                self._listen(family, kind, protocol, address)
+        except OSError:
+            self.close()
+            raise
+        for listening in self._sockets:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _listen(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> None:
+        listening = socket.socket(family, kind, protocol)
+        self._sockets.append(listening)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            listening.bind(address)
+        except OSError as error:
+            why = f"error while attempting to bind on address {address!r}: {(error.strerror or str(error)).lower()}"
+            raise OSError(error.errno, why) from None
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+
+    def close(self) -> None:
+        """Takes no more."""
+        self._closed = True
+        for listening in self._sockets:
+            if listening.fileno() >= 0:
+                self._loop.remove_reader(listening.fileno())
+                listening.close()
+        self._sockets.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(PER_TURN):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NONE_LEFT:
+                    raise
+                self._pause(listening, error)
+                return
+            why = self._room(len(self._opening))
+            if why:
+                connection.close()
+                self._say("connection refused: %s", why)
+                continue
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task: asyncio.Task[object] = self._loop.create_task(self._open(connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection)
+        except OSError as error:
+            logger.debug("a connection ended before it was open: %s", error)
+            connection.close()
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        self._say("no connection can be taken: %s", error.strerror or str(error))
+        self._loop.remove_reader(listening.fileno())
+
+        def again() -> None:
+            if not self._closed:
+                self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+        self._loop.call_later(PAUSE_S, again)
+
+    def _say(self, line: str, why: str) -> None:
+        if self._loop.time() >= self._quiet_until:
+            self._quiet_until = self._loop.time() + QUIET_S
+            logger.warning(line, why)
