@@ -10,11 +10,13 @@ import struct
 
 from cluster.remoting.codes import RequestCode
 from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
-from jepsen_like.hostile.wire import HOST, Target, Wire, framed, request
+from jepsen_like.hostile.wire import HOST, Target, Wire, request
 
 _MIB = 1 << 20
 _HALF, _WHOLE = 8 * _MIB, 16 * _MIB
 _TEXT = 15_900_000
+_SENT_S = 1.0
+"""A node that does not read for so long has no more room."""
 
 
 def _pull(topic: str, **more: str) -> dict[str, str]:
@@ -46,10 +48,11 @@ async def halves(arena: Arena, node: Target, report: Report) -> None:
     wires = [await Wire.dial(node.client_port) for _ in range(arena.sized(16))]
     half = struct.pack(">i", _WHOLE) + bytes(_HALF)
     try:
-        await asyncio.gather(*(wire.send(half) for wire in wires))
-        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6) * arena.sized(8):  # what room is left goes too
-            wires.append(await Wire.dial(node.client_port))
-            await wires[-1].send(half[:size])
+        await asyncio.gather(*(wire.send(half, _SENT_S) for wire in wires))
+        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6):  # what room is left goes too
+            more = [await Wire.dial(node.client_port) for _ in range(arena.sized(8))]
+            wires += more
+            await asyncio.gather(*(wire.send(half[:size], _SENT_S / 5) for wire in more))
         report.sent += len(wires)
         await _in_two_pieces(node, report)
         await asyncio.sleep(HOLD_S)
@@ -108,13 +111,22 @@ async def idle(arena: Arena, node: Target, report: Report) -> None:
 async def subscriptions(arena: Arena, node: Target, report: Report) -> None:
     """60 pulls, each with another subscription text of 16 MB."""
     text = b"t" * arena.sized(_TEXT)
-    for _ in range(60 if arena.size >= 1 else 6):
-        async with await Wire.dial(node.client_port) as wire:
-            opaque, _ = request(0)
-            ext = json.dumps(_pull(TOPIC, subscription=f"{next(arena.serial)}-@"), separators=(",", ":")).encode()
-            header = b'{"code":11,"opaque":%d,"flag":0,"extFields":%s}' % (opaque, ext.replace(b"@", text))
-            await wire.send(framed(header))
-            report.note(await wire.answer(opaque), "a pull with a long subscription")
+
+    async def some(count: int) -> None:
+        for _ in range(count):
+            async with await Wire.dial(node.client_port) as wire:
+                opaque, _ = request(0)
+                fields = json.dumps(_pull(TOPIC, subscription=f"{next(arena.serial)}-@"), separators=(",", ":"))
+                header = b'{"code":11,"opaque":%d,"flag":0,"extFields":%s}' % (opaque, fields.encode())
+                before, after = header.split(b"@")
+                length = len(before) + len(text) + len(after)
+                wire.write(struct.pack(">iI", 4 + length, length) + before)
+                wire.write(text)
+                await wire.send(after)
+                report.note(await wire.answer(opaque), "a pull with a long subscription")
+
+    count = 60 if arena.size >= 1 else 6
+    await asyncio.gather(*(some(count // 6) for _ in range(6)))
 
 
 ATTACKS = (

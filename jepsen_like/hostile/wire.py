@@ -104,11 +104,11 @@ class Wire(asyncio.Protocol):
         if self._transport is not None and not self.closed.done():
             self._transport.write(data)
 
-    async def send(self, data: bytes) -> None:
-        """Sends bytes, and waits until most of them have left or the connection is closed."""
+    async def send(self, data: bytes, timeout_s: float = ANSWER_S) -> None:
+        """Sends bytes; waits until most of them have left, the connection is closed, or nobody reads for so long."""
         self.write(data)
         room = asyncio.ensure_future(self._room.wait())
-        await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=ANSWER_S)
+        await asyncio.wait((room, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
         room.cancel()
 
     async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:

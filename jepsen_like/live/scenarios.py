@@ -83,8 +83,8 @@ _BUILT = (
              (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",)),
     Scenario("hostile", "clients that mean harm: every attack at once, beside honest ones", FAMILIES["hostile"],
              subjects=("raftmq",)),
-    Scenario("hostile-few-files", "the same on nodes that may have 256 files and connections open", FAMILIES["hostile"],
-             subjects=("raftmq",), files_max=256),
+    Scenario("hostile-few-files", "300 idle connections to nodes that may have 256 files and connections open",
+             ("idle-connections",), subjects=("raftmq",), files_max=256),
     Scenario("report-001", "metadata made on one leader is there on every other, after restarts without it and after"
              " 200 role switches", subjects=("raftmq",), is_scripted=True),
     Scenario("bitflip-minority", "bytes rot in files of one node after another: never served, never spread, repaired",
