@@ -168,6 +168,7 @@ class Forwarder:
         if over:
             if promised is not None:
                 promised.hold(0)
+                path.room_given_back()
             self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
             return
         if identity is None and header.code in SENDS:
@@ -272,6 +273,7 @@ class Forwarder:
                 held.line.leave(forward_id)
             if held.promised is not None:
                 held.promised.hold(0)
+                held.path.room_given_back()
         return held
 
     def _wait_again(self, forward_id: int, held: Held) -> None:

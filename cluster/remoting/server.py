@@ -89,6 +89,7 @@ class RemotingRequest:
         """Answers once; a oneway request is never answered. What cannot be encoded is answered as an error."""
         if self._promised is not None:
             self._promised.hold(0)
+            self.connection.room_given_back()
         if self._answered or self.flag & FLAG_ONEWAY:
             return
         self._answered = True
@@ -141,6 +142,9 @@ class ReplyPath:
             return True
         self.room.wait(size, lambda: None if self.closed else again())
         return False
+
+    def room_given_back(self) -> None:
+        """What was promised to a request is not held for it any more: what waits behind it may go on."""
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Sends a server-to-client request that wants no reply."""
@@ -314,6 +318,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
         self.room.wait(size, granted)
         return False
+
+    def room_given_back(self) -> None:
+        """Perhaps the answer was small, or there was none: nothing else would tell."""
+        if self._halted and not self._waits:
+            self._loop.call_soon(self.go_on)
 
     def _halt(self) -> None:
         if not self._halted:

@@ -1,31 +1,31 @@
 """A schedule written by hand: commands, one per line, and the same monitors and checkers as in a random run.
 
-    nodes COUNT [field=value ...]   RaftConfig fields; pre_vote and check_quorum are off unless given (0 or 1)
-    campaign N                      N's election timeout passes
-    tick N [COUNT] | ticks COUNT    ticks of one member, of all in turn (messages and disks at rest in between)
-    propose N [COUNT]               new operations at a leader      again N      the last operation once more
-    read N                          a linearizable read at N        clock N MS   N's wall clock is off by MS from now on
-    transfer N M | closed N M       hand leadership over; N's connection from M breaks
-    sync N [COUNT]                  N's oldest writes reach the disk (all without COUNT), each by its own fdatasync
-    deliver N->M [COUNT]            oldest messages of the link (all without COUNT)      last N->M   the newest
-    drop N->M [COUNT]               loses the oldest (all without COUNT)       repeat N->M  the newest, and keeps it
-    save N->M | late                puts the link's newest message aside; delivers what was put aside
-    cut N->M | cut N | heal         until healed everything sent there is lost; cut N: to and from N
-    crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
-    lose N INDEX                    the disk of a crashed member loses INDEX and all above
-    unfit N                         N's log is damaged, or its state suspect: it must not campaign
-    join N                          a new node with nothing but GENESIS
-    add N M | promote N M | remove N M   the leader N proposes that M joins as learner, becomes a voter, leaves
-    trim N INDEX                    N makes a checkpoint, and its log begins at INDEX
-    install N M                     N takes over the checkpoint of M and the end of its log, and starts again
-    gone N ...                      the operator stops these for good
-    start N
-    run                             disks and links work until nothing moves
-    settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
-    check                           every invariant of every member, now
-    same                            remembers the highest term for `expect same`
-    expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
-                                    "disruption" (twice), "message-budget" (entries sent in vain, refusals)
+nodes COUNT [field=value ...]   RaftConfig fields; pre_vote and check_quorum are off unless given (0 or 1)
+campaign N                      N's election timeout passes
+tick N [COUNT] | ticks COUNT    ticks of one member, of all in turn (messages and disks at rest in between)
+propose N [COUNT]               new operations at a leader      again N      the last operation once more
+read N                          a linearizable read at N        clock N MS   N's wall clock is off by MS from now on
+transfer N M | closed N M       hand leadership over; N's connection from M breaks
+sync N [COUNT]                  N's oldest writes reach the disk (all without COUNT), each by its own fdatasync
+deliver N->M [COUNT]            oldest messages of the link (all without COUNT)      last N->M   the newest
+drop N->M [COUNT]               loses the oldest (all without COUNT)       repeat N->M  the newest, and keeps it
+save N->M | late                puts the link's newest message aside; delivers what was put aside
+cut N->M | cut N | heal         until healed everything sent there is lost; cut N: to and from N
+crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
+lose N INDEX                    the disk of a crashed member loses INDEX and all above
+unfit N                         N's log is damaged, or its state suspect: it must not campaign
+join N                          a new node with nothing but GENESIS
+add N M | promote N M | remove N M   the leader N proposes that M joins as learner, becomes a voter, leaves
+trim N INDEX                    N makes a checkpoint, and its log begins at INDEX
+install N M                     N takes over the checkpoint of M and the end of its log, and starts again
+gone N ...                      the operator stops these for good
+start N
+run                             disks and links work until nothing moves
+settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
+check                           every invariant of every member, now
+same                            remembers the highest term for `expect same`
+expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
+                                "disruption" (twice), "message-budget" (entries sent in vain, refusals)
 """
 
 from __future__ import annotations

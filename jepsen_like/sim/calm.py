@@ -29,8 +29,8 @@ SERVED_S = 10.0
 """Within which an honest send succeeds while others mean harm."""
 GIVEN_BACK_S = 10.0
 """Within which what was counted for requests is given back once there are none."""
-WAITING_MAX = 1 << 20
-"""Bytes of answers that one node may keep for clients that do not take them; messages here have at most 500 bytes."""
+SLACK = 256 << 10
+"""Bytes of answers that a node may keep for one client beside what its limits allow (`rooms.FIRST_ANSWER_BYTES`)."""
 PORTS = (BROKER_PORT, NAMESRV_PORT)
 
 
@@ -100,7 +100,11 @@ class Prober:
 class Accounts:
     """What nodes keep for clients, looked at while a run goes on."""
 
-    def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], report: Report) -> None:
+    def __init__(
+        self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report
+    ) -> None:  # fmt: skip
+        """`limit`: bytes of answers that a node may keep."""
+        self._limit = limit
         self._network, self._machines, self._report = network, machines, report
         self.most = 0
 
@@ -112,8 +116,9 @@ class Accounts:
                 waiting[endpoint.own[0]] = waiting.get(endpoint.own[0], 0) + endpoint.get_write_buffer_size()
         for host, size in waiting.items():
             self.most = max(self.most, size)
-            if size > WAITING_MAX:
-                self._report("memory", f"{host} keeps {size} bytes of answers that nobody takes, {WAITING_MAX} at most")
+            most = self._limit + SLACK * sum(end.own[0] == host for end in self._network.endpoints)
+            if size > most:
+                self._report("memory", f"{host} keeps {size} bytes of answers that nobody takes, {most} at most")
 
     def given_back(self) -> str:
         """What is still counted although nothing is under way; "" if all is given back."""
@@ -138,7 +143,9 @@ class Calm:
     def __init__(self, world: World) -> None:
         self._world = world
         self.hostile = world.hostile
-        self.accounts = Accounts(world.network, world.members, world.monitor.report)
+        limit = 4 * world.options.unsent_bytes
+        self.accounts = Accounts(world.network, world.members, limit, world.monitor.report)
+        self._began_s = world.loop.now
 
     def attack(self, seconds: float = ATTACK_S) -> None:
         """Everybody who means harm goes on, faster; nobody leads another term, and honest clients are served."""
@@ -170,10 +177,10 @@ class Calm:
         if world.monitor.violations:
             return
         while world.loop.now < end and not world.monitor.violations:
-            if not hostile.overdue(world.loop.now, silent_too=True):
+            if not hostile.overdue(world.loop.now, silent_since_s=self._began_s):
                 break
             world.pass_time(0.1)
-        for name, asked in hostile.overdue(world.loop.now, silent_too=True)[:1]:
+        for name, asked in hostile.overdue(world.loop.now, silent_since_s=self._began_s)[:1]:
             what = f"a request of code {asked.code}, asked at {asked.at_s:.3f} s on {name}"
             world.monitor.report("answers", f"{what}, has no answer {ANSWERS_S:.0f} s after all is healed")
 

@@ -70,10 +70,14 @@ class Hostile:
         """True if nothing is under way."""
         return not self._busy
 
-    def overdue(self, before_s: float, *, silent_too: bool) -> list[tuple[str, Asked]]:
+    def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, Asked]]:
         """What was asked before then and has no answer, by connection."""
         self.connections = [one for one in self.connections if not one.closed]
-        return [(one.name, asked) for one in self.connections for asked in one.overdue(before_s, silent_too=silent_too)]
+        return [
+            (one.name, asked)
+            for one in self.connections
+            for asked in one.overdue(before_s, silent_since_s=silent_since_s)
+        ]
 
     def leave(self) -> None:
         """Closes whatever is open."""

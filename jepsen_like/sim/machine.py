@@ -417,6 +417,8 @@ def config_of(node_id: int, options: Options) -> Config:
             message_bytes_max=4096, batch_bytes_max=options.batch_bytes_max,
             node_inflight_bytes_max=options.node_inflight_bytes_max,
             batch_messages_max=options.batch_messages_max, batches_inflight_max=options.batches_inflight_max,
+            connection_unsent_bytes_max=options.unsent_bytes, node_unsent_bytes_max=4 * options.unsent_bytes,
+            stalled_ms=2_000 if options.hostile else 10_000,
         ),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
         modes=ModesSection(

@@ -19,8 +19,6 @@ ADDED_KINDS = ("stop", "half-open", "acks-lost")
 """Those that `Options.added` counts: beside the others, in some seeds."""
 LATER_KINDS = ("hold-apply", "late-refusal")
 """And those that `Options.later` counts."""
-ATTACKED = 0
-"""1: seeds may have clients that mean harm."""
 
 
 def stream(seed: int, name: str) -> random.Random:
@@ -90,6 +88,8 @@ class Options(NamedTuple):
     """How often a lane's drain is taken apart (`sim/steps.py`)."""
     later: tuple[int, ...]
     """How many faults of each of LATER_KINDS the plan has beside the others."""
+    unsent_bytes: int
+    """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int
     """What kernels hold for who writes to a slow reader."""
 
@@ -155,7 +155,7 @@ def draw(seed: int) -> Options:
         retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
         added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0, catch_up_bytes_per_second=32 << 20,
-        hostile=0, tides=0, remakes=0, stepped=0.0, later=(0, 0), socket_bytes=256 << 10,
+        hostile=0, tides=0, remakes=0, stepped=0.0, later=(0, 0), unsent_bytes=16 << 20, socket_bytes=256 << 10,
     )  # fmt: skip
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     return _with_clients(more, stream(seed, "clients"))
@@ -190,12 +190,12 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
     if rng.random() < 0.5:
         return drawn
     hostile, tides, remakes = rng.choice(((1, 1, 1), (1, 0, 0), (0, 2, 0), (0, 0, 1), (0, 1, 1), (1, 1, 0)))
-    hostile *= ATTACKED
     small = rng.choice((0, 20_000)) if hostile else 0
     later = rng.choice((0, 1, 2)), rng.choice((0, 0, 1, 2))
     socket_bytes = rng.choice((2 << 10, 16 << 10)) if hostile else 256 << 10
     return drawn._replace(
         hostile=hostile, tides=tides, remakes=remakes, socket_bytes=socket_bytes, later=later,
+        unsent_bytes=rng.choice((32 << 10, 256 << 10)) if hostile else drawn.unsent_bytes,
         stepped=rng.choice((0.0, 0.0, 0.2, 0.7)),
         node_inflight_bytes_max=small or drawn.node_inflight_bytes_max,
     )  # fmt: skip

@@ -74,12 +74,13 @@ class RawConnection(asyncio.Protocol):
         if not self.closed:
             self.transport.write(data)
 
-    def overdue(self, before_s: float, *, silent_too: bool) -> list[Asked]:
-        """What was asked before then and has no answer, on a connection that stands."""
+    def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[Asked]:
+        """What was asked before then and has no answer, on a connection that stands; of what may rightly get none
+        while nobody leads, what was asked since then."""
         if self.closed or not self.transport.is_reading() or self.transport.leads_nowhere:
             return []
         due = [asked for asked in self.unanswered.values() if asked.at_s < before_s]
-        return [asked for asked in due if silent_too or not asked.silent]
+        return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data

@@ -78,7 +78,7 @@ _CALM: dict[str, Any] = {
     "retained_ms": 0,
     "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
     "catch_up_bytes_per_second": 32 << 20, "hostile": 0, "tides": 0, "remakes": 0, "stepped": 0.0, "later": (0, 0),
-    "socket_bytes": 256 << 10,
+    "unsent_bytes": 16 << 20, "socket_bytes": 256 << 10,
 }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ class Tide:
     async def _stands(self, rng: random.Random) -> bool:
         """Whether there is a connection to go on with; now and then it is another one."""
         connection, before_s = self.connection, self.host.loop.now - STALE_S
-        lives = connection is not None and not connection.closed and not connection.overdue(before_s, silent_too=True)
+        lives = connection is not None and not connection.closed and not connection.overdue(before_s)
         if lives and rng.random() < 0.97:
             return True
         if connection is not None:

@@ -54,19 +54,17 @@ def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:
     assert {f"{package}/py.typed" for package in PRODUCT} <= data
 
 
-USE = '''
+USE = """
 import raftmq
 
 with raftmq.connect() as mq:
     mq.send("orders", "a str is no body")
     reveal_type(mq.send("orders", b"bytes are").queue_offset)
     reveal_type(mq.admin.topics())
-'''
+"""
 
 
-def test_a_users_type_checker_sees_the_types_of_the_installed_package(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
+def test_a_users_type_checker_sees_the_types_of_the_installed_package(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """Where a package has no marker, everything that comes out of it is Any, and any call passes."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")

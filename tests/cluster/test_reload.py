@@ -65,7 +65,10 @@ def test_what_may_change_changes_at_once_and_the_rest_waits(path: Path) -> None:
         ("log_output.level", '"info"', '"warning"'),
     }  # fmt: skip
     assert {change.key for change in view.needs_restart} == {
-        "log_output.format", "send.deadline_ms", "listeners", "peers"
+        "log_output.format",
+        "send.deadline_ms",
+        "listeners",
+        "peers",
     }
     assert node.links.part.send_heartbeat_interval_ms == 250
     assert node.links.part.catch_up_bytes_per_second == 0

@@ -50,8 +50,11 @@ def three_lines(result: Result) -> tuple[str, str, str]:
         (["uup"], "raftmq has no command uup", "raftmq up"),
         (["sttaus", "--json"], "raftmq has no command sttaus", "raftmq status"),
         (["message"], "give one of --key, --id and --position", "raftmq message --topic orders --key order-1"),
-        (["message", "--key", "k"], "--key needs --topic: keys are indexed by topic",
-         "raftmq message --topic NAME --key k"),
+        (
+            ["message", "--key", "k"],
+            "--key needs --topic: keys are indexed by topic",
+            "raftmq message --topic NAME --key k",
+        ),
         (["topic", "crate", "t"], "raftmq topic has no command crate", "raftmq topic create"),
         (["up", "--node", "3"], "raftmq up has no option --node", "raftmq up --nodes"),
         (["consume", "t", "--folow"], "raftmq consume has no option --folow", "raftmq consume --follow"),

@@ -162,7 +162,7 @@ async def test_a_helper_that_fails_is_told() -> None:
 
 
 async def test_closing_ends_the_helper() -> None:
-    watched = Watched("import time; print('{\"kind\": \"other\", \"text\": \"x\"}', flush=True); time.sleep(600)")
+    watched = Watched('import time; print(\'{"kind": "other", "text": "x"}\', flush=True); time.sleep(600)')
     watched.scrubber.start()
     await watched.until(lambda: watched.scrubber.view.findings)
     await watched.scrubber.close()

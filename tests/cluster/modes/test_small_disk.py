@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-FILL = '''
+FILL = """
 import os, sys
 from pathlib import Path
 
@@ -27,9 +27,11 @@ class Ballast:
         self.file.seek(0)
 
 ballast = Ballast()
-'''
+"""
 
-ROCKS = FILL + '''
+ROCKS = (
+    FILL
+    + """
 from statemachine.kv import FAMILIES, Batch, KVFullError
 from statemachine.rocks import RocksKV
 
@@ -69,7 +71,8 @@ assert kv.get(FAMILIES[-1], b"%08d" % number) is None
 write(kv, number)
 kv.close()
 print("whole")
-'''
+"""
+)
 
 
 def test_rocksdb_must_be_opened_again_after_a_full_disk_and_has_lost_nothing(small_disk: Callable[..., str]) -> None:
@@ -77,7 +80,9 @@ def test_rocksdb_must_be_opened_again_after_a_full_disk_and_has_lost_nothing(sma
     assert small_disk(ROCKS).split("\n")[:2] == ["stays closed", "whole"]
 
 
-LOG = FILL + '''
+LOG = (
+    FILL
+    + """
 from uuid import UUID
 from cluster.append_lane import RETRY, AppendLane, PersistJob, PrepareLane
 from raftlog.frame import make_entry, tail_after
@@ -119,7 +124,8 @@ log.close(clean=False)
 log = SegmentedLog.open(fs, place, group_id=7)
 assert log.read_entries(1, 41, 1 << 30) == entries
 print("whole", parked)
-'''
+"""
+)
 
 
 def test_log_and_vote_on_a_disk_that_fills_up_and_is_freed(small_disk: Callable[..., str]) -> None:

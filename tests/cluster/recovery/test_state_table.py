@@ -67,9 +67,7 @@ def test_the_page_shows_the_table() -> None:
     page = (Path(__file__).parents[3] / "docs" / "disk-format.md").read_text()
     section = page.split("### State\n")[1].split("### ")[0]
     shown = [tuple(row.strip("| ").split(" | ")) for row in section.splitlines() if row.startswith("|")][2:]
-    assert shown == [
-        (found.name.lower().replace("_", " "), found.what, found.done.value, found.why) for found in Found
-    ]
+    assert shown == [(found.name.lower().replace("_", " "), found.what, found.done.value, found.why) for found in Found]
 
 
 def test_new(place: Place) -> None:

@@ -164,5 +164,3 @@ class StepLaneRunner(Generic[Job, Done]):
     def _idle(self, worked: int) -> None:
         if not (self._dead or self._busy or self._jobs) and worked == self._worked:
             self._lane.idle()
-
-

@@ -7,6 +7,7 @@ import pytest
 from cluster.effects import Effects
 from cluster.pending import TopicBarriers
 from cluster.remoting import pull
+from cluster.remoting.server import RemotingConnection
 from jepsen_like.sim.odd import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.stage import play
@@ -73,6 +74,19 @@ def test_a_pull_that_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch)
     script = "nodes 3\nlead 1\nsend 1\nrequest 1 11 consumerGroup=g topic=orders queueId=0 queueOffset=0 maxMsgNums=1 "
     fields = "sysFlag=4 subscription=* subVersion=0\nsettle\n"
     assert found(script + fields)[0][0] == "answers"
+
+
+HARM = "nodes 3 hostile=1 unsent_bytes=32768 socket_bytes=2048\nlead 1\nsend 40\nattack {}\nsettle\n"
+
+
+@pytest.mark.parametrize("episode", ["odd", "halves", "pulls", "twice", "crowd"])
+def test_clients_that_mean_harm_harm_nobody(episode: str) -> None:
+    assert found(HARM.format(episode)) == []
+
+
+def test_a_connection_that_is_never_read_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemotingConnection, "room_given_back", lambda connection: None)
+    assert found(HARM.format("odd"))[0][0] == "answers"
 
 
 def test_odd_requests_are_of_every_code_and_those_of_a_seed_are_the_same() -> None:
