@@ -19,6 +19,7 @@ from cluster.recovery.keeper import StateKeeper
 from cluster.recovery.opening import StateLostError, StateOpening
 from cluster.recovery.status import RecoveryAccount, Stages
 from raftlog.core.config import RaftConfig
+from raftlog.core.plausible import TERM_MAX
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import StorageError
 from raftlog.storage import vote_withheld
@@ -118,6 +119,13 @@ class Parts:
         """The core over this directory."""
         genesis = self.directory.log.genesis
         raft, hard_state = config.raft, self.directory.hard_state_store.load()
+        if hard_state.term > TERM_MAX:
+            raise StorageError(
+                f"the terms of this cluster ran away: node {config.node_id} has saved term {hard_state.term}.\n"
+                "Terms end at 2^62, and nobody could be elected: a peer that breaks the rules must have used them up.\n"
+                f"With all nodes stopped: raftmq unsafe-recover {self.directory.path} --plan    (docs/operations.md, "
+                '"When the terms ran away")'
+            )
         withheld = vote_withheld.load(self._fs, self.directory.path, genesis.group_id)
         return RawNode(
             RaftConfig(

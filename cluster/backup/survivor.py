@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from cluster.backup.segments import bases_of, last_of, walk
 from cluster.local_errors import ExitCode, LocalError
 from raftlog import membership as memberships
+from raftlog.core.plausible import TERM_STEP_MAX
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.membership import Membership
@@ -23,7 +24,7 @@ from raftlog.storage import identity as identities
 from raftlog.storage import layout, vote_withheld
 from raftlog.storage.fs import File, OsFileSystem
 from raftlog.storage.genesis import Voter
-from raftlog.storage.hard_state import SLOT_OFFSETS, decode_slot
+from raftlog.storage.hard_state import SLOT_OFFSETS, HardStateStore, decode_slot
 from raftlog.storage.identity import Ancestor, Identity
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
@@ -120,12 +121,36 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
             members = _append(opened, survivor, now_ms)
         finally:
             opened.close(clean=True)
+        _settle_term(fs, directory, survivor.identity.group_id)
         origin = (*survivor.identity.origin, Ancestor(survivor.identity.cluster_uuid, members.index - 1))
         vote_withheld.release(fs, directory)
         identities.save(fs, directory, survivor.identity._replace(cluster_uuid=members.cluster_uuid, origin=origin))
     except (RaftLogError, OSError) as error:
         raise _unusable(directory, error) from error
     return members
+
+
+def ran_away(saved: int, last: int) -> bool:
+    """The saved term lies so far above that of the last entry that no elections can have led there."""
+    return saved - last > TERM_STEP_MAX
+
+
+def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
+    """A term that ran away is given up: nobody in the new cluster has ever voted in it, or in any other. The entry that
+    begins the new cluster is on disk by now, under the higher term."""
+    opened = open_node_dir(fs, directory)
+    tail, saved = opened.log.tail, opened.hard_state_store.load().term
+    opened.close(clean=True)
+    if not ran_away(saved, tail.term):
+        return
+    path = directory / layout.HARD_STATE
+    fresh = path.with_name(f"{layout.HARD_STATE}.settled.tmp")
+    fresh.unlink(missing_ok=True)
+    store = HardStateStore.create(fs, fresh, group_id)
+    store.save(HardState(tail.term, NOBODY, tail.index))
+    store.close()
+    fs.rename(fresh, path)
+    fs.fsync_dir(directory)
 
 
 def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
@@ -139,7 +164,8 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
     begun = newest_above(log, survivor.applied_index)
     if begun is not None and begun.cluster_uuid != identity.cluster_uuid:
         return begun
-    term = max(opened.hard_state_store.load().term, log.tail.term) + 1
+    saved = opened.hard_state_store.load().term
+    term = (log.tail.term if ran_away(saved, log.tail.term) else max(saved, log.tail.term)) + 1
     detail = (
         f"node {identity.node_id} went on alone from cluster {identity.cluster_uuid} after index {log.tail.index} "
         f"(term {log.tail.term}): what the lost nodes had acknowledged beyond that is gone"
@@ -151,7 +177,8 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
     if survivor.missing[0] < survivor.missing[1]:  # nobody has it any more, and the node would wait for it
         given_up = Trim(log.first_position, log.first_index, "unsafe-recover: nobody has what is below")
         payloads.insert(0, (EntryType.TRIM, encode_trim(given_up)))
-    opened.hard_state_store.save(HardState(term, NOBODY, log.tail.index))
+    if not ran_away(saved, log.tail.term):
+        opened.hard_state_store.save(HardState(term, NOBODY, log.tail.index))
     log.append(_stamped(log, term, payloads, now_ms))
     return members._replace(index=log.tail.index)
 

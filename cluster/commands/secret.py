@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 IN_FORCE_S = 60.0
 POLL_S = 0.2
+_OLDER = {"state": "none", "key": "", "waiting_for": []}
+"""Of a node of a release that knows no secret."""
 _FILE = click.option(
     "--file", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Only write FILE, to be copied to each machine.",
@@ -113,7 +115,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"node": view["node"], **view["secret"]} for _, view in each_node(addresses, "/v1/status")]
+    return [{"node": view["node"], **view.get("secret", _OLDER)} for _, view in each_node(addresses, "/v1/status")]
 
 
 def _local(data: str | None) -> tuple[list[Config], str]:

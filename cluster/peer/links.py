@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 KINDS = frozenset({Kind.PING, Kind.PONG})
 LOOK_EVERY_MS = 200
+INTERVAL_MAX_MS = 86_400_000
+"""What [ha] send_heartbeat_interval_ms may be at most: more is not believed of a peer."""
 AWAKE_MS = 1000
 """Of a longer time without a look, this much counts: the node stood still, and what it was sent waits to be read."""
 READY_FINDING_MS = 10_000
@@ -246,7 +248,8 @@ class Links:
             record.round_trip_ms = round(1000 * self._clock.monotonic_s() - asked_ms, 3)
 
     def _on_ping(self, peer: NodeId, channel: str, number: int, header: list[Any]) -> None:
-        interval_ms = header[2] if len(header) > 2 and type(header[2]) is int else 0
+        said = header[2] if len(header) > 2 else 0
+        interval_ms = said if type(said) is int and 0 <= said <= INTERVAL_MAX_MS else 0
         if channel == CONTROL:  # one connection: what was said last counts
             self._reach.heard(peer, header[3] if len(header) > 3 else [])
         for inlet in self._transport.inlets:

@@ -17,6 +17,7 @@ Address = tuple[str, int]
 """Host (name or ip) and port."""
 Addresses = Mapping[NodeId, tuple[Address, ...]]
 """Where each node may listen, best first: each is tried in turn."""
+NODE_ID_MAX = 65535
 GUESTS_MAX = 16
 """More unknown nodes at once are no change of members but a mistake."""
 REMOVED = "removed"
@@ -120,7 +121,7 @@ class Roster:
             return Refusal(f"it looks for node {to_id} at this address, which is node {me.node_id}: check [[peers]]")
         if channel not in channels:
             return Refusal(f"unknown channel {channel!r}")
-        if type(node_id) is not int or type(node_uuid) is not str or node_id < 1:
+        if type(node_id) is not int or type(node_uuid) is not str or not 1 <= node_id <= NODE_ID_MAX:
             return Refusal(f"node {node_id} is no member of this cluster")
         if node_id == me.node_id:
             return Refusal(f"node {node_id} is this node: two configurations have the same node.id")

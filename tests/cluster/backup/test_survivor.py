@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.backup import survivor
 from cluster.backup.survivor import look_at, recover
 from cluster.local_errors import LocalError
 from raftlog.errors import IdentityError
@@ -18,6 +19,7 @@ from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.types import NOBODY, HardState
 
 NOW_MS = 1_800_000_000_000
 
@@ -66,6 +68,22 @@ def test_a_survivor_becomes_the_only_voter_of_a_new_cluster(stopped: Any) -> Non
     assert after.identity.cluster_uuid == made.cluster_uuid != before.identity.cluster_uuid
     assert [tuple(each) for each in after.identity.origin] == [(before.identity.cluster_uuid, before.tail.index)]
     assert after.tail.term == after.term > before.term
+
+
+def test_terms_that_ran_away_are_given_up_with_the_old_cluster(stopped: Any, monkeypatch: Any) -> None:
+    opened = open_node_dir(OsFileSystem(), stopped.data)
+    opened.hard_state_store.save(HardState(2**63 - 2, NOBODY, 0))
+    last = opened.log.tail.term
+    opened.close(clean=True)
+    before = look_at(stopped.data)
+    with monkeypatch.context() as patch:  # interrupted when the new cluster's first entry is on disk
+        patch.setattr(survivor, "_settle_term", lambda *_: (_ for _ in ()).throw(OSError(5, "pulled")))
+        with pytest.raises(LocalError):
+            recover(stopped.data, str(before.identity.cluster_uuid), NOW_MS)
+    made = recover(stopped.data, str(before.identity.cluster_uuid), NOW_MS)
+    after = look_at(stopped.data)
+    assert after.identity.cluster_uuid == made.cluster_uuid
+    assert (before.term, after.term, after.tail.term) == (2**63 - 2, last + 1, last + 1)
 
 
 @pytest.mark.parametrize("typed", ["", "yes", "00000000-0000-0000-0000-000000000000"])

@@ -1,0 +1,27 @@
+"""A directory whose saved term leaves none to elect in is refused in words."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.config import Config, NodeSection
+from cluster.node_parts import Parts
+from raftlog.core.plausible import TERM_MAX
+from raftlog.errors import StorageError
+from raftlog.types import NOBODY, HardState
+
+
+def test_a_term_above_which_there_is_none_refuses_the_start() -> None:
+    saved = HardState(TERM_MAX + 1, NOBODY, 0)
+    directory = SimpleNamespace(
+        log=SimpleNamespace(genesis=None), hard_state_store=SimpleNamespace(load=lambda: saved), path=Path("/data")
+    )
+    parts: Any = SimpleNamespace(directory=directory)
+    with pytest.raises(StorageError, match="unsafe-recover /data --plan") as refused:
+        Parts.raw_node(parts, Config(node=NodeSection(id=1, data_dir="/data")), random.Random(1))
+    assert len(str(refused.value).split("\n")) == 3
