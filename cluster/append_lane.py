@@ -105,20 +105,22 @@ class AppendLane:
     """Writes hard state and frames. Lack of space puts work aside; any other storage error propagates: it is final."""
 
     def __init__(
-        self, log: Log, hard_states: HardStates, idle_mark_ms: int, reserved: Callable[[], str] = lambda: ""
-    ) -> None:
+        self, log: Log, hard_states: HardStates, idle_mark_ms: int, reserved: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:  # fmt: skip
         """`idle_mark_ms`: write the sync mark alone after this long without work. `reserved`: why messages may not be
-        written now although there is some space ("": they may)."""
+        written now although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`."""
         self._log = log
         self._hard_states = hard_states
         self._reserved = reserved
+        self._clock = clock
         self._work = _Work()
         """Empty unless something is put aside. Invariant: nothing that came later is done before it."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
         """Persists the whole batch, and what was put aside before it."""
-        start = perf_counter()
+        start = self._clock()
         work = self._work
         for job in batch:
             if job is not RETRY:
@@ -127,9 +129,9 @@ class AppendLane:
             self._persist(work)
         except OutOfSpaceError as error:
             votes = [] if work.hard_state is not None else work.take_votes()
-            return Persisted(None, votes, 0, 0, perf_counter() - start, str(error))
+            return Persisted(None, votes, 0, 0, self._clock() - start, str(error))
         self._work = _Work()
-        return Persisted(work.last, work.messages, work.jobs, work.written, perf_counter() - start)
+        return Persisted(work.last, work.messages, work.jobs, work.written, self._clock() - start)
 
     def _persist(self, work: _Work) -> None:
         """Term and vote first: no frame of a term is on disk before the term is."""

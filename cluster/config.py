@@ -136,6 +136,8 @@ class LogSection(_Section, frozen=True, kw_only=True):
 
     segment_size_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)] = 64 << 20
     idle_mark_ms: Milliseconds = 10
+    slow_append_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 250
+    """More than 1 % of appends above it raise the alarm `disk_slow`; 0: never."""
 
 
 class LimitsSection(_Section, frozen=True, kw_only=True):

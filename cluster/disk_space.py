@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cluster.append_lane import Persisted
+from cluster.disk_outlook import Filling, SlowAppends
 from raftlog.errors import DiskFullError
 from statemachine.kv import KVFullError
 
@@ -84,6 +85,10 @@ class DiskView(msgspec.Struct, frozen=True, kw_only=True):
     """Times that sends began to be refused since the start."""
     parkings: int
     """Times that the log began to wait since the start."""
+    full_in_s: int | None = None
+    """Until sends are refused at the rate of the last hour; None if the disk does not fill up, or is not known to."""
+    slow_appends: int = 0
+    """Appends that took longer than `log.slow_append_ms` since the start."""
 
 
 class DiskSpace:
@@ -100,9 +105,10 @@ class DiskSpace:
         retry: Callable[[], None],
         hold: Callable[[bool], None] = lambda held: None,
         metrics: ModeMetrics | None = None,
+        slow_append_ms: int = 0,
     ) -> None:
         """`refuse` is told why no send may enter ("": they may), `retry` has the append lane try again, `hold` keeps
-        the node from becoming leader (True) while it cannot write."""
+        the node from becoming leader (True) while it cannot write; `slow_append_ms`: see SlowAppends."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent
@@ -111,6 +117,9 @@ class DiskSpace:
         self._retry = retry
         self._hold = hold
         self._metrics = metrics
+        self._filling = Filling(str(directory), limits, alarms)
+        self._appends = SlowAppends(slow_append_ms, alarms)
+        self._now_ms = 0
         self._look_ms = self._retry_ms = 0
         self._reserved = ""
         self._parked = ""
@@ -122,6 +131,7 @@ class DiskSpace:
     def reload(self, limits: RetentionSection) -> None:
         """Another limit from now on."""
         self._limit = limits.disk_refuse_writes_percent
+        self._filling.reload(limits)
         self._look_ms = 0
 
     def reserved(self) -> str:
@@ -135,6 +145,8 @@ class DiskSpace:
 
     def tick(self, now_ms: int) -> None:
         """Looks when it is time to, and has what is put aside tried again."""
+        self._now_ms = now_ms
+        self._appends.tick(now_ms)
         if now_ms >= self._look_ms:
             self._look_ms = now_ms + LOOK_EVERY_MS
             self.look()
@@ -156,11 +168,15 @@ class DiskSpace:
         )  # fmt: skip
         line = self._limit - RESUME_POINTS if self._refusing else self._limit
         self._set_refusing(self._used > line)
+        self._filling.look(self._now_ms, self._used, refusing=self._refusing)
         if self._metrics is not None:
             self._metrics.disk(self._used / 100, refusing=self._refusing, parked=bool(self._parked))
+            self._metrics.outlook(self._filling.full_in_ms)
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """A drain of the append lane is over: did it have to put something aside?"""
+        """A drain of the append lane is over: was it slow, did it have to put something aside?"""
+        if persisted.bytes_written and self._appends.note(persisted.seconds) and self._metrics is not None:
+            self._metrics.slow_append()
         if persisted.parked:
             if not self._parked:
                 self._parkings += 1
@@ -184,7 +200,8 @@ class DiskSpace:
         return DiskView(
             used_percent=round(self._used, 1), free_bytes=self._free, total_bytes=self._total,
             refuse_percent=self._limit, refusing=self._refusing, parked=self._parked, refusals=self._refusals,
-            parkings=self._parkings,
+            parkings=self._parkings, slow_appends=self._appends.slow_total,
+            full_in_s=None if self._filling.full_in_ms is None else self._filling.full_in_ms // 1000,
         )  # fmt: skip
 
     def _set_refusing(self, full: bool) -> None:

@@ -156,7 +156,9 @@ class Node:
         log = parts.directory.log
         self.disk = disk_of(self, retry=lambda: self._append.submit(RETRY))
         self.modes = modes_of(self, loop, self._clock)
-        append_lane = AppendLane(log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved)
+        append_lane = AppendLane(
+            log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved, self._clock.monotonic_s
+        )
         self.retention = Retention(
             config.retention, raw, self.state, log, parts.keeper, fs=self.environment.fs,
             directory=parts.directory.path, clock=self._clock, leases=self.leases, alarms=self.alarms,

@@ -19,6 +19,10 @@ class ModeMetrics:
         self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
         self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log is not written for lack of space")
 
+        self._full_in = gauge("raftmq_disk_full_in_seconds", "Until sends are refused at the rate of the last hour")
+        self._full_in.set(float("inf"))
+        self._slow_appends = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
+
         self._early = counter("raftmq_early_answers", "Messages acknowledged before they were committed")
         self._window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
         self._lost = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
@@ -41,3 +45,11 @@ class ModeMetrics:
         self._disk_used.set(used)
         self._disk_refusing.set(refusing)
         self._log_waits.set(parked)
+
+    def outlook(self, full_in_ms: int | None) -> None:
+        """As of the last look; None: it does not fill up."""
+        self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
+
+    def slow_append(self) -> None:
+        """Write and fdatasync took longer than the bound."""
+        self._slow_appends.inc()

@@ -20,7 +20,7 @@ def disk_of(node: Node, retry: Callable[[], None]) -> DiskSpace:
     return DiskSpace(
         node.environment.fs, node.parts.directory.path, node.config.retention, node.alarms,
         refuse=node.proposals.refuse, retry=retry, hold=partial(node.raw.hold_campaigns, "disk"),
-        metrics=node.metrics.modes,
+        metrics=node.metrics.modes, slow_append_ms=node.config.log.slow_append_ms,
     )  # fmt: skip
 
 
