@@ -56,7 +56,7 @@ class Disk:
         made, tail = [], tail or self.log.tail
         for size in sizes:
             entry = make_entry(
-                tail, term=term, entry_type=kind, payload=bytes(size), timestamp_ms=0, group_id=GROUP,
+                tail, term=term, entry_type=kind, payload=b"\x01" * size, timestamp_ms=0, group_id=GROUP,
                 segment_size=SEGMENT,
             )  # fmt: skip
             made.append(entry)
