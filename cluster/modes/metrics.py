@@ -19,7 +19,10 @@ class ModeMetrics:
         self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
         self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log is not written for lack of space")
 
-        self._full_in = gauge("raftmq_disk_full_in_seconds", "Until sends are refused at the rate of the last hour")
+        self._full_in = gauge(
+            "raftmq_disk_full_in_seconds",
+            "Until sends are refused at the rate of the last hour; +Inf if that is not in sight",
+        )
         self._full_in.set(float("inf"))
         self._slow_appends = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
 
