@@ -78,7 +78,9 @@ class WrittenRelay:
                 self._log.on_written = self._on_lane
             else:
                 term, index = header
-                self._early.written(peer, EntryId(int(term), int(index)))
+                if type(term) is not int or type(index) is not int or min(term, index) < 0:
+                    raise ValueError(f"{header!r:.60} is no entry")
+                self._early.written(peer, EntryId(term, index))
                 self._wake()
         except (TypeError, ValueError) as error:
             raise WireError(f"malformed frame of kind {kind}: {error}") from error

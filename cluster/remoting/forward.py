@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
+from cluster.remoting.forward_frame import decode_forward
 from cluster.remoting.identity import Identity
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
@@ -332,7 +333,7 @@ class Forwarder:
             raise WireError(f"malformed forward frame: {error}") from error
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
-        forward_id, ip, port, listener, identity, term = header
+        forward_id, client, listener, identity, term = decode_forward(header)
         # Meant for the leader of that term: one that comes late, after a partition, was handed to another leader since,
         # and a commit of an offset, which has no identity, would be done a second time over a newer one.
         if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
@@ -346,8 +347,8 @@ class Forwarder:
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
-        path = ForwardedPath(self._transport, peer, forward_id, (ip, port), listener, self._room)
-        self._local(path, frame[0], request, header_bytes, frame[end:], Identity(*identity) if identity else None)
+        path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room)
+        self._local(path, frame[0], request, header_bytes, frame[end:], identity)
 
     def _opens_soon(self, size: int) -> bool:
         return self._leader() == self._own_id and self._early_bytes + size <= self._limits.node_inflight_bytes_max

@@ -1,0 +1,45 @@
+"""Frames that another node passes on, with headers that are none: refused before anything is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from cluster.modes.written import WrittenRelay
+from cluster.peer.wire import Kind, WireError
+from cluster.remoting.forward_frame import decode_forward
+from cluster.remoting.identity import Identity
+
+GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9]
+
+
+def test_a_good_header_is_read() -> None:
+    told = decode_forward(GOOD)
+    assert (told.forward_id, told.client, told.listener, told.term) == (7, ("10.0.0.1", 5000), "default", 9)
+    assert told.identity == Identity(b"p" * 16, 3, 2)
+    assert decode_forward([*GOOD[:4], None, 9]).identity is None
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize(
+    "value", [[], {}, 1.5, float("inf"), -1, 1 << 64, b"x", ["a", 1, 1], [b"p", -1, 1], [b"", 1, 1]]
+)
+def test_a_field_that_is_none_is_refused(place: int, value: Any) -> None:
+    with pytest.raises(WireError):
+        decode_forward([*GOOD[:place], value, *GOOD[place + 1 :]])
+
+
+@pytest.mark.parametrize("header", [[], GOOD[:5], [*GOOD, 1], [[GOOD]]])
+def test_a_header_of_another_length_is_refused(header: list[Any]) -> None:
+    with pytest.raises(WireError):
+        decode_forward(header)
+
+
+@pytest.mark.parametrize("entry", [[float("inf"), 1], [1, float("nan")], ["1", 2], [1, -1], [1], [[1], 2]])
+def test_a_place_in_the_log_that_is_none_is_refused(entry: list[Any]) -> None:
+    relay = WrittenRelay(1, MagicMock(), early := MagicMock(), MagicMock(), MagicMock(), MagicMock(), MagicMock())  # type: ignore[arg-type]
+    with pytest.raises(WireError):
+        relay.on_frame(2, Kind.WRITTEN, entry)  # type: ignore[arg-type]
+    early.written.assert_not_called()
