@@ -175,11 +175,7 @@ class BrokerState:
         """Where a message with this key and body went, for topics with dedup=strict."""
         return self._dedup.unique(topic_id, key_hash, body_crc)
 
-    # -- apply and flush, one lane
-
-    def flush(self) -> None:
-        """Makes everything applied survive a power loss, so that a restart replays less. Waits for the disk."""
-        self._kv.flush_wal()
+    # -- apply, one lane
 
     def apply(self, entries: Sequence[Entry]) -> ApplyRun:
         """Applies the entries after `applied`, in one batch, or more where there is a TRIM among them. Raises

@@ -17,6 +17,8 @@ CORE_CHUNKS, FULL_CHUNKS = (10, 40, 100), (2, 6, 12)
 """Random seeds, a process for each number: most of what dies dies at once."""
 FIRST_SEED = 900_000
 SEARCH_TIMEOUT_S = 600
+ALSO = {"cluster/peer/": "tests/cluster/peer", "cluster/modes/": "tests/cluster/modes"}
+"""Mutated files -> tests beside those of a planted bug of the same layer, whose column in the record stays as it is."""
 
 
 class Judgement(NamedTuple):
@@ -67,7 +69,7 @@ def _judged(file: str, workshop: Workshop) -> tuple[str, str]:
 
 def _by_unit_tests(file: str, workshop: Workshop) -> tuple[str, str] | None:
     request = requested_of([file], workshop.root, searches=True) | {"failures_max": 1, "test_timeout_s": 30}
-    request["paths"] = _likely_first(file, workshop.root, request["paths"])
+    request["paths"] = _likely_first(file, workshop.root, judges_of(file, request["paths"]))
     try:
         found = workshop.call("jepsen_like.seeded_bugs.unit_tests", request, TIMEOUT_S)
     except RuntimeError as error:
@@ -77,6 +79,11 @@ def _by_unit_tests(file: str, workshop: Workshop) -> tuple[str, str] | None:
     if found["failed"] or found["note"]:
         return KILLED, f"unit tests: {(found['failed'] or [found['note']])[0]}"
     return None
+
+
+def judges_of(file: str, paths: list[str]) -> list[str]:
+    """`paths`, the tests of the file's layer, after those of its own folder."""
+    return [tests for source, tests in ALSO.items() if file.startswith(source)] + paths
 
 
 def _likely_first(file: str, root: Path, paths: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ class Workshop:
     def __init__(self, root: Path) -> None:
         """Fills `root`, an empty folder, and checks the types once, so that later checks look at one file."""
         self.root = root
+        self._written_s = int(time.time()) + 1
         make_copy(root, None)
         shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*NOT_COPIED))
         shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
@@ -74,8 +76,11 @@ class Workshop:
             capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
-    @staticmethod
-    def _write(path: Path, text: str) -> None:
+    def _write(self, path: Path, text: str) -> None:
+        """mypy and the interpreter take a file of the same size and second for the one that they have looked at: no
+        two versions share a second."""
         path.write_text(text)
+        self._written_s = max(self._written_s + 1, int(time.time()))
+        os.utime(path, (self._written_s, self._written_s))
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-            compiled.unlink()  # its time stamp has seconds, and two mutants may share one
+            compiled.unlink()

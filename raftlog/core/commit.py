@@ -6,16 +6,14 @@ from raftlog.core import membership_change
 from raftlog.core.raft import Raft
 
 
-def advance(raft: Raft) -> bool:
-    """Commits what a majority of disks holds; True if the commit index moved. Leader only.
+def advance(raft: Raft) -> None:
+    """Commits what a majority of disks holds. Leader only.
 
     "Only log entries from the leader's current term are committed by counting replicas; once an entry from the current
     term has been committed in this way, then all prior entries are committed indirectly" (Raft paper 5.4.2, figure 8).
     """
     log = raft.log
     agreed = raft.members.agreed_match(log.persisted_index)
-    if agreed <= log.commit_index or agreed < raft.term_start_index:
-        return False
-    log.commit_to(agreed)
-    membership_change.step_down_if_removed(raft)
-    return True
+    if agreed > log.commit_index and agreed >= raft.term_start_index:
+        log.commit_to(agreed)
+        membership_change.step_down_if_removed(raft)

@@ -84,7 +84,7 @@ def test_a_crash_loses_a_suffix_and_replay_restores_it(
     for group in in_groups(entries[: rng.randrange(1, len(entries))], rng):
         state.apply(group)
         if rng.random() < 0.2:
-            state.flush()
+            kv.flush_wal()
     applied = state.applied.index
     after = kv.crash(int(kv.unsynced * kept_share))
     state = BrokerState(after)

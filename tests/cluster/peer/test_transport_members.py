@@ -9,7 +9,7 @@ from collections.abc import Callable
 from cluster.local_process import free_base_port
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Removed
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 
@@ -75,6 +75,28 @@ def tried(addresses: dict[NodeId, Address]) -> Addresses:
 def some_addresses() -> dict[NodeId, Address]:
     base = free_base_port(5)
     return {node: ("127.0.0.1", base + node) for node in (ONE, TWO, FOUR)}
+
+
+async def test_a_network_of_their_own_carries_heartbeats_and_nothing_else() -> None:
+    """The peer ports are where no other node is; only what the bulk connection carries would go there."""
+    peer_ports, heartbeat_ports = some_addresses(), some_addresses()
+    nets = {
+        node: HeartbeatNet(heartbeat_ports[node], {each: heartbeat_ports[each] for each in (ONE, TWO) if each != node})
+        for node in (ONE, TWO)
+    }
+    elsewhere = {node: (host, port + 1000) for node, (host, port) in peer_ports.items()}
+    peers = {
+        node: Peer(PeerTransport(membership(node, ONE, TWO), tried(elsewhere), peer_ports[node], heartbeats=nets[node]))
+        for node in (ONE, TWO)
+    }
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, ONE, TWO) and says(peers, TWO, ONE))
+        assert all((to, CONTROL) in peers[node].transport.links for node, to in ((ONE, TWO), (TWO, ONE)))
+        assert not any(channel == BULK for node in peers for _, channel in peers[node].transport.links)
+    finally:
+        await close(peers)
 
 
 async def test_a_new_member_is_dialled_and_one_that_left_is_told_so() -> None:

@@ -90,11 +90,11 @@ class SyncLane:
 
     idle_after_s: float | None = None
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(self, kv: MemoryKV) -> None:
+        self._kv = kv
 
     def drain(self, batch: object) -> None:
-        self._state.flush()
+        self._kv.flush_wal()
 
     def idle(self) -> None:
         pass
@@ -200,7 +200,7 @@ class SimNode:
         )
 
         self.flushes = StepLaneRunner[object, None](
-            SyncLane(self.state), self.loop, self.rng, lambda _: None, self.driver.fail, DISK_S
+            SyncLane(self.kv), self.loop, self.rng, lambda _: None, self.driver.fail, DISK_S
         )
         self.flush_due_s = self.loop.now + FLUSH_S
 

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from jepsen_like.mutants import records
 from jepsen_like.mutants.__main__ import main
 from jepsen_like.mutants.drawing import FAKES, REPLICATION, Mutant, Site, drawn, files
-from jepsen_like.mutants.judging import KILLED, SURVIVED, TIMED_OUT, Judgement, change
+from jepsen_like.mutants.judging import ALSO, KILLED, SURVIVED, TIMED_OUT, Judgement, change, judges_of
 from jepsen_like.mutants.operators import operators
+from jepsen_like.mutants.workshop import Workshop
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT
 
 FILE = "raftlog/core/quorum.py"
@@ -80,6 +81,26 @@ def test_statements_are_left_out_and_docstrings_and_new_names_are_not() -> None:
 def test_a_mutant_of_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match="changes nothing"):
         Mutant(Site("x", 1, 1), "LeaveOut", 99).applied(TEXT)
+
+
+def test_mutants_of_a_folder_are_judged_by_its_own_tests_too() -> None:
+    assert judges_of("cluster/peer/links.py", ["tests/x"]) == ["tests/cluster/peer", "tests/x"]
+    assert judges_of("cluster/modes/early.py", ["tests/x"]) == ["tests/cluster/modes", "tests/x"]
+    assert judges_of("raftlog/frame.py", ["tests/x"]) == ["tests/x"]
+    assert all((SOURCE_ROOT / tests).is_dir() for tests in ALSO.values())
+
+
+def test_no_two_texts_of_a_file_share_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mypy believes size and second: it told of a mutant that was gone, and so fourteen others did not count."""
+    monkeypatch.setattr(Workshop, "type_errors", lambda _: "")
+    workshop = Workshop(tmp_path)
+    path, seconds = tmp_path / FILE, []
+    for text in ("a = 1\n", "a = 2\n", "a = 3\n"):
+        with workshop.holding(FILE, text):
+            assert path.read_text() == text
+            seconds.append(int(path.stat().st_mtime))
+        seconds.append(int(path.stat().st_mtime))
+    assert sorted(set(seconds)) == seconds
 
 
 def judgement(name: str, status: str, by: str = "", lines: tuple[str, ...] = ("- a", "+ b")) -> Judgement:

@@ -41,6 +41,21 @@ def test_open_needs_a_file_or_create(fs: FileSystem, directory: Path) -> None:
     assert not fs.exists(directory / "y")
 
 
+def test_two_processes_may_make_the_same_directory_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, wanted = OsFileSystem(), tmp_path / "a" / "b"
+    real = Path.mkdir
+
+    def slower(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        real(path, mode, exist_ok=True)  # the other one was here first
+        real(path, mode, parents, exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", slower)
+    fs.mkdir(wanted)
+    assert wanted.is_dir()
+
+
 def test_reads_and_writes(fs: FileSystem, directory: Path) -> None:
     file = fs.open(directory / "x", create=True)
     file.pwritev([b"ab", b"", b"cd"], 5)

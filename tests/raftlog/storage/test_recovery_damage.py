@@ -8,11 +8,12 @@ from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.fs import read_file
+from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
 )
+from raftlog.storage.segment_index import decode_index, encode_index
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.verify import verify_log
 from raftlog.types import EntryType
@@ -390,6 +391,40 @@ def test_a_sidecar_from_before_a_conflict_is_not_believed(disk: Disk, frames: Fr
     log = disk.open()
     assert log.read_entries(0, log.tail.index + 1, 1 << 30) == expected
     assert log.term_ranges() == [(0, 0), (1, 1), (2, 2)]
+
+
+@row("local header of a sealed segment", "missing middle segment")
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_sidecar_that_ends_before_its_file_does_is_not_believed(disk: Disk, number: int, missing: bool) -> None:
+    """The next file cannot tell where this one ends: its local header is damaged, or the file is missing."""
+    if missing and number == 2:
+        return  # the last file: nothing says that there was one
+    sidecar = disk.paths[number - 1].with_suffix(".idx")
+    _, index = decode_index(read_file(disk.fs, sidecar), GROUP)
+    last = [3, 6][number - 1]
+    index.cut(last)
+    write_file(disk.fs, sidecar, b"".join(encode_index(index, disk.entries_tail(last - 1), GROUP)))
+    if missing:
+        disk.fs.unlink(disk.paths[1])
+        disk.check_damaged(disk.open(), 4, 6, "missing middle segment")
+    else:
+        disk.fs.damage(disk.paths[number], 20, b"\xee")
+        log = disk.open()
+        assert not log.damage
+        disk.check(log, 10)
+
+
+@row("local header of a sealed segment")
+def test_an_honest_sidecar_spares_reading_its_file(disk: Disk) -> None:
+    """Also where the next file cannot tell: a start reads no sealed file whole that has its index."""
+    whole = disk.fs.open(disk.paths[0]).size()
+    disk.fs.damage(disk.paths[1], 20, b"\xee")
+    with_index = disk.open().report.bytes_scanned
+    disk.fs.damage(disk.paths[1], 20, b"\xee")
+    disk.fs.unlink(disk.paths[0].with_suffix(".idx"))
+    assert disk.open().report.bytes_scanned > with_index
+    assert with_index < whole
 
 
 @row("damage in a sealed segment")

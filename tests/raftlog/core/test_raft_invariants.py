@@ -1,0 +1,55 @@
+"""The judges of the simulators judge: what each invariant forbids is noticed when it happens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from raft_group import Disk, Group, chain, members_of
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import InvariantViolationError
+from raftlog.messages import RequestVoteReply
+from raftlog.types import NOBODY, HardState, NodeId, Role
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+COMMITTED = chain([1, 1])
+
+
+def committed_everywhere() -> Group:
+    """Three followers of term 1 that have entries 1 and 2; node 1 knows that they are committed."""
+    disks = {node: Disk(list(COMMITTED), HardState(1, NOBODY, 0)) for node in (ONE, TWO, THREE)}
+    group = Group(lambda node: RaftConfig(node, 1), disks)
+    group.nodes[ONE].raft.log.commit_to(2)
+    group.observe(ONE)
+    return group
+
+
+def leader_of_term_4(disk: Disk) -> RawNode:
+    """Node 3, elected although it must not be: votes are put into its hands."""
+    raw = RawNode(
+        RaftConfig(THREE, 1, pre_vote=False), hard_state=disk.hard_state, log=disk, members=[members_of((1, 2, 3))],
+        applied_index=0, rng=random.Random(1),
+    )  # fmt: skip
+    raw.campaign()
+    for node in (TWO, THREE):
+        raw.step(RequestVoteReply(node, THREE, 4, granted=True, pre_vote=False, clock_ms=0))
+    assert raw.role is Role.LEADER
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [([1], "the entry is missing"), ([1, 2], "another entry is in its place"), ([1, 2, 3], "and more follows it")],
+)
+def test_a_leader_without_a_committed_entry_is_noticed(terms: list[int], why: str) -> None:
+    group = committed_everywhere()
+    usurper = leader_of_term_4(Disk(chain(terms), HardState(3, NOBODY, 0)))
+    with pytest.raises(InvariantViolationError, match="leader completeness"):
+        group.invariants.observe(usurper.raft, group.disks)
+
+
+def test_a_leader_that_has_what_is_committed_is_none_the_worse_for_more() -> None:
+    group = committed_everywhere()
+    group.invariants.observe(leader_of_term_4(Disk(chain([1, 1, 2]), HardState(3, NOBODY, 0))).raft, group.disks)

@@ -1,0 +1,45 @@
+"""The offline check where the page that says what a file is cannot be read, and FIRST neither."""
+
+from __future__ import annotations
+
+import pytest
+from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog
+
+from raftlog.storage import layout
+from raftlog.storage.findings import Finding
+from raftlog.storage.verify import verify_log
+
+
+@pytest.fixture
+def disk(new_log: NewLog, frames: Frames) -> Disk:
+    return Disk(new_log, frames)
+
+
+def lose_first(disk: Disk) -> None:
+    if disk.fs.exists(LOG / layout.FIRST):
+        disk.fs.damage(LOG / layout.FIRST, 20, b"\xee")
+    else:
+        disk.fs.open(LOG / layout.FIRST, create=True).pwritev([b"rot"], 0)
+
+
+def found(disk: Disk) -> list[Finding]:
+    return list(verify_log(disk.fs, DATA, group_id=GROUP))
+
+
+def test_a_log_that_begins_with_the_first_file_is_checked_whatever_else_is_lost(disk: Disk) -> None:
+    """Nothing comes before position 0: no header needs to say so."""
+    lose_first(disk)
+    disk.fs.damage(disk.paths[0], 20, b"\xee")
+    assert not [finding for finding in found(disk) if "not checked" in finding.text or finding.kind == "frame"]
+    disk.fs.damage(disk.paths[0], disk.offset(2) + 8, b"\xee")
+    assert [finding.path for finding in found(disk) if finding.kind == "frame"] == [disk.paths[0]]
+
+
+def test_a_trimmed_log_of_which_nothing_says_how_it_begins_is_said_to_be_unchecked(disk: Disk) -> None:
+    log = disk.open()
+    log.remove_files(log.trim(disk.entries[4].position))
+    log.close(clean=False)
+    lose_first(disk)
+    disk.fs.damage(disk.paths[1], 20, b"\xee")
+    said = [finding for finding in found(disk) if "what comes before it is not known" in finding.text]
+    assert [finding.path for finding in said] == [disk.paths[1]]
