@@ -17,6 +17,8 @@ from cluster.commands.admin_http import AdminApi
 from cluster.config import load
 from cluster.local_errors import LocalError
 from cluster.members.joining import add_request, make_directory
+from cluster.peer.secret import path_of
+from cluster.secret_files import copy
 from raftlog.storage.fs import OsFileSystem
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class LiveMembers:
         join = next(iter(self._apis())).get("/v1/members/join")
         now_ms = time.time_ns() // 1_000_000
         identity = make_directory(OsFileSystem(), Path(config.node.data_dir), node.id, join, now_ms)
+        known = [load(other.config_path) for other in self._subject.nodes if other.id != node.id]
+        copy(next(other for other in known if path_of(other).exists()), config, join["cluster_id"])
         request = add_request(config, identity, auto_promote=not manual)
         added = self.reach(lambda view: role_of(view, node.id) != "", lambda api: api.post("/v1/members", request))
         if not added:
