@@ -110,21 +110,22 @@ class LocalMembers:
             raise _no_member(node_id, members)
         joined = self.add(replaces=node_id)
         self._tell(f"removing node {node_id}")
-        return joined, self.remove(node_id)
+        return joined, self.remove(node_id, below_three=True)  # as many as there were
 
-    def remove(self, node_id: int) -> Path | None:
-        """Takes a node out of the cluster, then stops it and sets its folder aside. Returns where that is now."""
+    def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
+        """Takes a node out of the cluster, then stops it and sets its folder aside. Returns where that is now. Fewer
+        than three voters are left only if that is said to be meant. Raises LocalError."""
         members = self.members()
         if node_id in [member["id"] for member in members["members"]]:
-            self._take_out(node_id)
+            self._take_out(node_id, "?below_three=true" if below_three else "")
         elif node_id not in [node.id for node in self._cluster.nodes]:
             raise _no_member(node_id, members)
         with _locked_in_turn(self._cluster.data):
             return self._set_aside(node_id)
 
-    def _take_out(self, node_id: int) -> None:
+    def _take_out(self, node_id: int, query: str) -> None:
         try:
-            self._patiently(lambda: self._api.delete(f"/v1/members/{node_id}"))
+            self._patiently(lambda: self._api.delete(f"/v1/members/{node_id}{query}"))
         except LocalError as error:
             # A leader that is taken out may be gone before it can say that it is.
             if error.exit_code is not ExitCode.UNKNOWN or self._is_member(node_id):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.admin.versions import versions
+from cluster.members.quorum import QuorumView, quorum_of
 from cluster.metrics import NodeMetrics
 from cluster.remoting.members import Members
 from raftlog.core.status import Status
-from raftlog.types import Role
+from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
     from cluster.node import Node
@@ -39,11 +40,19 @@ def status(node: Node) -> NodeStatus:
             )
             for peer in raft.peers
         ],
-        load=load, recovery=node.parts.recovery.status(node.parts.keeper.run), install=node.installs.view(),
+        quorum=quorum(node), load=load,
+        recovery=node.parts.recovery.status(node.parts.keeper.run), install=node.installs.view(),
         limits=_numbers(node.config.limits), links=node.links.view(), modes=node.modes.view(), disk=node.disk.view(),
         versions=versions(), secret=_secret(node),
         uptime_ms=node.monotonic_ms() - node.started_ms,
     )  # fmt: skip
+
+
+def quorum(node: Node) -> QuorumView:
+    """The voters in force; who has a connection to this node, and this node, take part."""
+    return quorum_of(
+        node.membership.in_force.voter_ids, lambda voter: voter == node.node_id or node.connected(NodeId(voter))
+    )
 
 
 def note_raft(metrics: NodeMetrics, raft: Status) -> None:

@@ -17,6 +17,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 BODY_BYTES_MAX: Final = 64 * 1024
 NAME_SIGNS: Final = "a name, which may hold only letters, digits and the signs % | _ -"
 CONSISTENCIES: Final = ("local", "linearizable")
+FLAGS: Final = ("true", "false")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 
 
@@ -58,6 +59,14 @@ def consistency_of(query: Mapping[str, str]) -> Any:
     if wanted not in CONSISTENCIES:
         raise ApiError("bad_query", f"consistency cannot be {wanted}", did_you_mean(wanted, CONSISTENCIES))
     return wanted
+
+
+def flag_of(query: Mapping[str, str], name: str) -> bool:
+    """?name=true; False if it is not given. Raises ApiError."""
+    wanted = query.get(name, "false")
+    if wanted not in FLAGS:
+        raise ApiError("bad_query", f"{name} cannot be {wanted}", did_you_mean(wanted, FLAGS))
+    return wanted == "true"
 
 
 def _whole(value: Any) -> Any:

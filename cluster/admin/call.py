@@ -15,6 +15,8 @@ from raftlog.types import EntryId
 from statemachine.commands import Command, CommandResult
 
 Consistency = Literal["local", "linearizable"]
+BELOW_THREE = "below_three"
+"""Query of a removal that leaves fewer than three voters: it is meant."""
 
 
 class Raw(NamedTuple):
@@ -40,6 +42,8 @@ class Call(NamedTuple):
     body: Any
     """The route's body Struct, None if it has none."""
     consistency: Consistency
+    query: Mapping[str, str] = {}
+    """What stands after the question mark: names that the route knows."""
 
 
 Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw]]

@@ -35,6 +35,7 @@ STATUS: Final = {
     "bad_method": 405,
     "exists": 409,
     "refused": 409,
+    "unconfirmed": 409,
     "too_large": 413,
     "not_json": 415,
     "internal": 500,

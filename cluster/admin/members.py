@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
-from cluster.admin.call import Call
+from cluster.admin.body import flag_of
+from cluster.admin.call import BELOW_THREE, Call
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
 from cluster.config import PeerNode, split_address
 from cluster.local_errors import LocalError
 from cluster.members.changes import Ending
-from cluster.members.checks import Group
+from cluster.members.checks import Group, Unconfirmed
 from cluster.members.places import Place
 from cluster.members.views import (
     AddRequest,
@@ -114,19 +115,21 @@ async def promote_member(call: Call) -> MemberChanged:
 
 
 async def remove_member(call: Call) -> MemberChanged:
-    """Takes a node out of the cluster; refused where the rest would have no majority. A leader hands over first."""
-    node = member_id(call.params["id"])
-    await _hand_over_before_leaving(call.port, node)
-    return _changed(call.port, node, await _change(call.port, lambda done: call.port.changes.remove(node, done)))
+    """Takes a node out of the cluster; refused where the rest would have no majority, and, without below_three=true,
+    where it would be fewer than three voters. A leader hands over first."""
+    node, below_three = member_id(call.params["id"]), flag_of(call.query, BELOW_THREE)
+    await _hand_over_before_leaving(call.port, node, below_three)
+    remove, port = call.port.changes.remove, call.port
+    return _changed(port, node, await _change(port, lambda done: remove(node, done, below_three=below_three)))
 
 
-async def _hand_over_before_leaving(port: AdminPort, node: NodeId) -> None:
+async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:
     """A leader that leaves while it leads keeps its clients waiting: it cannot pass their requests on afterwards. Where
     nobody can take over, it leads until its own removal is committed. Raises HandedOver."""
     if node != port.config.node.id:
         return
     try:
-        port.changes.check_removal(node)
+        port.changes.check_removal(node, below_three=below_three)
     except LocalError as error:
         raise _refused(error) from None
     to = port.changes.successor()
@@ -220,6 +223,8 @@ def _changed(port: AdminPort, node: NodeId, entry: EntryId) -> MemberChanged:
 
 
 def _refused(error: LocalError) -> ApiError:
+    if isinstance(error, Unconfirmed):
+        return ApiError("unconfirmed", f"{error.what}: {error.why}", f"{error.fix}; over HTTP: ?{BELOW_THREE}=true")
     return ApiError("refused", f"{error.what}: {error.why}", error.fix)
 
 

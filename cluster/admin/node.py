@@ -42,6 +42,7 @@ async def get_health(call: Call) -> Answer:
         reasons.append(f"it leads term {status.term} and has not applied the first entry of that term yet")
     warnings = [f"node {peer.node} is not connected" for peer in status.peers if not peer.connected]
     warnings += [link.finding for link in status.links if link.finding]
+    warnings += [status.quorum.finding] if status.quorum is not None and status.quorum.finding else []
     warnings += [
         f"failpoint {point.name} is {point.action}" for point in call.port.failpoints.states() if point.action != "off"
     ]

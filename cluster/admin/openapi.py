@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cluster.admin.call import BELOW_THREE
 from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.routes import Route, Serves, documented
 from cluster.admin.versions import versions
@@ -19,6 +20,10 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
 }
 """Of parameters that stand in a path; the others are names."""
+QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "consistency": {"enum": ["local", "linearizable"], "default": "local"},
+    BELOW_THREE: {"enum": ["true", "false"], "default": "false"},
+}
 _PARAMETER = re.compile(r"{(\w+)}")
 _REF = "#/components/schemas/{name}"
 
@@ -81,7 +86,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "query", "schema": {"enum": ["local", "linearizable"], "default": "local"}}
+        {"name": name, "in": "query", "schema": QUERY_SCHEMAS[name]}
         for name in route.query
     ]
 

@@ -11,6 +11,7 @@ from cluster.alarms import Alarm, Alarms
 from cluster.consistency.views import DamageView
 from cluster.disk_space import DiskView
 from cluster.install.progress import InstallView
+from cluster.members.quorum import QuorumView
 from cluster.modes.service import ModesView
 from cluster.peer.links import LinkView
 from raftlog.types import NodeId
@@ -153,6 +154,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator must know now, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
+    quorum: QuorumView | None = None
+    """The voters in force, and how many of them may fail."""
     links: list[LinkView] = []
     """What this node's links to the others are doing."""
     secret: SecretView = SecretView()

@@ -22,7 +22,7 @@ from cluster.admin import (
     retention,
     topics,
 )
-from cluster.admin.call import Call, Handler, Raw
+from cluster.admin.call import BELOW_THREE, Call, Handler, Raw
 from cluster.admin.port import NodeStatus
 from cluster.backup.metadata import Metadata
 from cluster.consistency import views
@@ -53,11 +53,13 @@ class Route(NamedTuple):
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
     """What it answers with, errors aside."""
+    asks: tuple[str, ...] = ()
+    """Names of its own that may stand after the question mark."""
 
     @property
     def query(self) -> tuple[str, ...]:
         """Names that may stand after the question mark."""
-        return ("consistency",) if self.serves is Serves.READ else ()
+        return (*(("consistency",) if self.serves is Serves.READ else ()), *self.asks)
 
     @property
     def operation_id(self) -> str:
@@ -98,7 +100,10 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/members/join", members.describe_joining, membership.JoinView, Serves.READ),
     Route("POST", "/v1/members", members.add_member, membership.MemberChanged, Serves.LEADER, membership.AddRequest),
     Route("POST", "/v1/members/{id}/promote", members.promote_member, membership.MemberChanged, Serves.LEADER),
-    Route("DELETE", "/v1/members/{id}", members.remove_member, membership.MemberChanged, Serves.LEADER),
+    Route(
+        "DELETE", "/v1/members/{id}", members.remove_member, membership.MemberChanged, Serves.LEADER,
+        asks=(BELOW_THREE,),
+    ),
     Route(
         "POST", "/v1/members/{id}/drain", members.drain_member, membership.DrainView, Serves.MEMBER,
         membership.DrainRequest,

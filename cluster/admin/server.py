@@ -99,7 +99,7 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
                 return await forwarder.pass_on(request, changes=False)
             await confirm_read(port)
         try:
-            return _response(await route.handler(Call(port, request.match_info, body, consistency)))
+            return _response(await route.handler(Call(port, request.match_info, body, consistency, request.query)))
         except HandedOver:
             return await forwarder.pass_on(request, changes=True)
 

@@ -23,6 +23,7 @@ _EXIT_CODES = {
     "not_found": ExitCode.FAILED,
     "exists": ExitCode.REFUSED,
     "refused": ExitCode.REFUSED,
+    "unconfirmed": ExitCode.REFUSED,
     "no_leader": ExitCode.REFUSED,
     "not_leader": ExitCode.REFUSED,
     "leader_unreachable": ExitCode.REFUSED,
@@ -181,7 +182,7 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         hint = "raftmq topic create NAME --update    (or --keep, to be content with it as it is)"
     if code == "unknown_outcome":
         hint = f"look first, then repeat it if need be: {look}"
-    if code == "refused" and ": " in error["message"]:
+    if code in ("refused", "unconfirmed") and ": " in error["message"]:
         what, why = error["message"].split(": ", 1)
         return ApiRefusal(code, what, why, hint, ExitCode.REFUSED)
     reason = {

@@ -11,6 +11,7 @@ import click
 
 from cluster.commands.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option
 from cluster.commands.common import console, data_dir, data_option, json_option, print_json, print_table
+from cluster.commands.node_plan import confirmed, show_plan
 from cluster.local_errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
@@ -177,24 +178,35 @@ def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> No
 
 @node.command()
 @NODE
+@click.option("--plan", is_flag=True, help="Only show the voters before and after, and how many failures they survive.")
+@click.option("--yes", is_flag=True, help="Do not ask, although fewer than three voters would be left.")
 @data_option
 @admin_option
 @json_option
-def remove(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+def remove(node: int, plan: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Take a node out of the cluster.
 
-    Refused if the rest would have no majority. In a local cluster it is then stopped and its folder set aside;
-    elsewhere it says so itself, serves nobody, and can be stopped.
+    Refused if the rest would have no majority; asks if fewer than three voters would be left, since they survive no
+    failure. In a local cluster the node is then stopped and its folder set aside; elsewhere it says so itself, serves
+    nobody, and can be stopped.
     """
+    if plan:
+        show_plan(AdminApi(admin_addresses(admin, data), LOOK), node, as_json=as_json)
+        return
+    confirmed(lambda meant: _remove(node, meant, data, admin, as_json), yes=yes)
+
+
+def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     addresses = admin_addresses(admin, data)
     if _is_elsewhere(admin, data):
-        changed = AdminApi(addresses, LOOK).delete(f"/v1/members/{node}")
+        query = "?below_three=true" if meant else ""
+        changed = AdminApi(addresses, LOOK).delete(f"/v1/members/{node}{query}")
         _print_changed(changed, as_json)
         if not as_json:
             console().print(f"node {node} serves nobody any more; stop it on its machine")
         return
     with _working(data) as members:
-        folder = members.remove(node)
+        folder = members.remove(node, below_three=meant)
     if as_json:
         print_json({"schema": 1, "node": node, "role": "removed", "folder": str(folder) if folder else None})
         return

@@ -38,6 +38,8 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
             out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in alarm_lines(view):
             out.print(line, markup=False, style="red", soft_wrap=True)
+        for line in quorum_lines(view):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in link_lines(view):
             out.print(line, markup=False, style="yellow", soft_wrap=True)
     if view.term is None:
@@ -107,6 +109,13 @@ def alarm_lines(view: ClusterView) -> list[str]:
         for node in view.nodes
         for alarm in (node.status or {}).get("alarms", ())
     ]
+
+
+def quorum_lines(view: ClusterView) -> list[str]:
+    """One line if the next failure stops writes: the leader's word, or that of any node without a leader."""
+    said = sorted((node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
+                  for node in view.nodes if node.status and not node.is_removed)  # fmt: skip
+    return [said[0][2]["finding"]] if said and said[0][2].get("finding") else []
 
 
 def link_lines(view: ClusterView) -> list[str]:

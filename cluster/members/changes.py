@@ -88,15 +88,15 @@ class MemberChanges:
         checks.promote(group, node, self.is_caught_up(node))
         return self._propose(promoted(group.membership, node), done)
 
-    def remove(self, node: NodeId, done: Callable[[Ending], None]) -> EntryId:
+    def remove(self, node: NodeId, done: Callable[[Ending], None], *, below_three: bool = True) -> EntryId:
         """Takes a member out; this node too, which leads until that is committed. Raises LocalError, RaftLogError."""
         group = self.group()
-        checks.remove(group, node)
+        checks.remove(group, node, below_three=below_three)
         return self._propose(without(group.membership, node), done)
 
-    def check_removal(self, node: NodeId) -> None:
-        """Raises LocalError if the rest could not go on."""
-        checks.remove(self.group(), node)
+    def check_removal(self, node: NodeId, *, below_three: bool) -> None:
+        """Raises LocalError if the rest could not go on, or only just and that was not said to be meant."""
+        checks.remove(self.group(), node, below_three=below_three)
 
     def successor(self) -> NodeId:
         """The voter that could take over from this leader at once; NOBODY if there is none."""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from cluster.local_errors import ExitCode, LocalError
 from cluster.members.places import Place
+from cluster.members.quorum import SAFE_VOTERS, quorum_of, told
 from raftlog.core.quorum import majority
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
@@ -19,6 +20,10 @@ from raftlog.types import NodeId
 
 TRANSFER_LAG_MAX = 256
 """Entries that a node may be behind to be handed leadership: the leader takes no writes until it has them."""
+
+
+class Unconfirmed(LocalError):
+    """Allowed, but only to who says that it is meant. Nothing was proposed."""
 
 
 class Group(NamedTuple):
@@ -143,8 +148,9 @@ def promote(group: Group, node: NodeId, caught_up: bool) -> None:
         )  # fmt: skip
 
 
-def remove(group: Group, node: NodeId) -> None:
-    """Raises LocalError if the rest could not go on."""
+def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
+    """Raises LocalError if the rest could not go on, Unconfirmed if it would survive no failure and that was not said
+    to be meant (`below_three`)."""
     known(group, node)
     if node not in group.voters:
         settled(group)
@@ -158,12 +164,24 @@ def remove(group: Group, node: NodeId) -> None:
     settled(group)
     alive = [voter for voter in rest if group.answers(voter)]
     if len(alive) >= majority(len(rest)):
+        if len(rest) < SAFE_VOTERS and not below_three:
+            raise _unconfirmed(group, node, rest)
         return
     dead = [voter for voter in rest if voter not in alive]
     raise refusal(
         f"without node {node} there would be no majority",
         f"of the voters {_names(rest)} that are left only {_names(alive) or 'none'} answers",
         f"raftmq restart {dead[0]}    (or raftmq node replace {dead[0]} if its disk is lost; then repeat the command)",
+    )
+
+
+def _unconfirmed(group: Group, node: NodeId, rest: list[NodeId]) -> Unconfirmed:
+    before, after = (quorum_of(voters, lambda voter: group.answers(NodeId(voter))) for voters in (group.voters, rest))
+    return Unconfirmed(
+        f"without node {node} no failure would be survived",
+        f"now: {told(before)}. Afterwards: {told(after)}. Nothing was changed",
+        f"raftmq node remove {node} --yes    (if it is meant; or raftmq node add first)",
+        ExitCode.REFUSED,
     )
 
 

@@ -104,7 +104,8 @@ class LiveMembers:
 
     def leave(self, node: int) -> bool:
         """See ChangesMembers."""
-        left = self.reach(lambda view: role_of(view, node) == "", lambda api: api.delete(f"/v1/members/{node}"))
+        path = f"/v1/members/{node}?below_three=true"
+        left = self.reach(lambda view: role_of(view, node) == "", lambda api: api.delete(path))
         if node not in self._subject.node_ids:
             return left
         told = left and self._says_removed(node)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from cluster.members.changes import Ending
+from cluster.members.quorum import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 
 CLUSTER = str(UUID(int=1))
@@ -135,7 +136,7 @@ async def test_a_loss_that_nobody_has_taken_note_of_comes_first(client: Any, nod
 
 async def test_a_change_that_another_leader_replaces_did_not_happen(client: Any, node: Any) -> None:
     node.raw.commits = lambda entry: node.call_later(0, lambda: node.changes.on_applied([other(entry)]))
-    assert (await error_of(await client.delete("/v1/members/3")))[:2] == (503, "failed")
+    assert (await error_of(await client.delete("/v1/members/3?below_three=true")))[:2] == (503, "failed")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ async def test_a_change_that_another_leader_replaces_did_not_happen(client: Any,
 )
 async def test_what_the_core_refuses(client: Any, node: Any, refusal: Any, status: int, code: str) -> None:
     node.raw.refuses = refusal
-    assert (await error_of(await client.delete("/v1/members/3")))[:2] == (status, code)
+    assert (await error_of(await client.delete("/v1/members/3?below_three=true")))[:2] == (status, code)
 
 
 async def test_ids_that_are_none(client: Any) -> None:
@@ -208,7 +209,7 @@ async def test_a_leader_that_is_removed_hands_over_first_and_the_next_one_remove
     places = old.membership.places
     places[3] = places[3]._replace(admin=address)
     old.transfer = lambda to: setattr(old, "leader", to)
-    removed = await (await (await serve(old)).delete("/v1/members/1")).json()
+    removed = await (await (await serve(old)).delete("/v1/members/1?below_three=true")).json()
     assert (old.leader, removed["role"], removed["voters"]) == (3, "removed", [2, 3])
     assert old.membership.in_force.index == 0, "it is the next leader that proposed it"
 
@@ -216,7 +217,7 @@ async def test_a_leader_that_is_removed_hands_over_first_and_the_next_one_remove
 async def test_a_leader_that_nobody_can_follow_leads_until_it_is_out(client: Any, node: Any) -> None:
     node.raw.lag = {2: 5000, 3: 5000}
     node.transfer = lambda to: pytest.fail("they would take long to take over")
-    assert (await (await client.delete("/v1/members/1")).json())["voters"] == [2, 3]
+    assert (await (await client.delete("/v1/members/1?below_three=true")).json())["voters"] == [2, 3]
 
 
 async def test_a_leader_without_a_successor_is_not_drained(client: Any, node: Any) -> None:
@@ -236,3 +237,32 @@ def test_who_asked_is_told_once_what_stands_at_that_index(node: Any) -> None:
     node.commit_members(proposed[0])
     node.changes.on_applied(proposed)
     assert heard == [Ending.DONE]
+
+
+async def test_fewer_than_three_voters_are_left_only_if_that_is_meant(client: Any, node: Any) -> None:
+    """Twice removed, without a question, and one voter was left that called itself healthy."""
+    told = await error_of(await client.delete("/v1/members/3"))
+    assert told[:2] == (409, "unconfirmed")
+    assert told[2] == (
+        "without node 3 no failure would be survived: now: voters 1, 2, 3; 2 of 3 are a majority; one failure is "
+        "survived. Afterwards: voters 1, 2; 2 of 2 are a majority; no failure is survived. Nothing was changed"
+    )
+    assert "raftmq node remove 3 --yes" in told[3]
+    assert "?below_three=true" in told[3]
+    assert node.membership.in_force.index == 0
+    assert (await error_of(await client.delete("/v1/members/3?below_three=yes")))[:2] == (400, "bad_query")
+    assert (await error_of(await client.delete("/v1/members/1?below_three=false")))[1] == "unconfirmed"
+    assert node.leads, "nor does a leader hand over for nothing"
+    for gone in (3, 2):
+        answer = await client.delete(f"/v1/members/{gone}?below_three=true")
+        assert answer.status == 200
+    assert (await answer.json())["voters"] == [1]
+
+
+async def test_health_says_that_no_failure_is_survived(client: Any, node: Any) -> None:
+    status, quorum = node.status, quorum_of([1, 2], lambda voter: True)
+    node.status = lambda: msgspec.structs.replace(status(), quorum=quorum)
+    body = await (await client.get("/v1/health")).json()
+    assert body["healthy"]
+    assert quorum.finding in body["warnings"]
+    assert quorum.finding.startswith("no failure is survived: both voters, 1, 2, are needed")

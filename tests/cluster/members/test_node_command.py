@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -45,6 +46,14 @@ def api() -> Iterator[str]:
             self.answer(200, VIEW)
 
         def do_DELETE(self) -> None:
+            if self.path == "/v1/members/3":
+                told = {"code": "unconfirmed", "message": "without node 3 no failure would be survived: now: three",
+                        "hint": "raftmq node remove 3 --yes"}  # fmt: skip
+                self.answer(409, {"error": told})
+                return
+            if self.path == "/v1/members/3?below_three=true":
+                self.answer(200, {"id": 3, "role": "removed", "term": 4, "index": 32, "voters": [1, 2]})
+                return
             told = {"code": "refused", "message": "without node 2 there would be no majority: of the voters 1, 3 that "
                     "are left only 1 answers", "hint": "raftmq restart 3"}  # fmt: skip
             self.answer(409, {"error": told})
@@ -116,3 +125,43 @@ def test_what_cannot_be_done_says_what_to_type(
     what, _, fixing = capsys.readouterr().err.splitlines()[-3:]
     assert says in what
     assert fix in fixing
+
+
+def test_fewer_than_three_voters_are_asked_about(
+    api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["node", "remove", "3", "--admin", api]
+    assert run(command) == ExitCode.REFUSED, "there is no terminal: nobody can be asked"
+    assert capsys.readouterr().err.splitlines() == [
+        "without node 3 no failure would be survived", "because: now: three", "type:    raftmq node remove 3 --yes"
+    ]  # fmt: skip
+    assert run([*command, "--yes"]) == ExitCode.OK
+    assert "node 3 is removed: voters 1, 2" in capsys.readouterr().out
+    for typed, code in (("n\n", ExitCode.FAILED), ("y\n", ExitCode.OK)):
+        answers = io.StringIO(typed)
+        answers.isatty = lambda: True  # type: ignore[method-assign]
+        monkeypatch.setattr("sys.stdin", answers)
+        assert (run(command) == ExitCode.OK) is (code == ExitCode.OK)
+        captured = capsys.readouterr()
+        assert "no failure would be survived: now: three" in captured.err
+        assert ("node 3 is removed" in captured.out) is (code == ExitCode.OK)
+
+
+def test_a_plan_shows_the_voters_before_and_after(api: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["node", "remove", "3", "--plan", "--admin", api]
+    assert run(command) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "now    voters 1, 2, 3 (2 away); 2 of 3 are a majority; no failure is survived",
+        "after  voters 1, 2 (2 away); 2 of 2 are a majority; no majority: no writes",
+        "raftmq node remove 3 would be refused: the rest would have no majority",
+    ]
+    assert run([*command, "--json"]) == ExitCode.OK
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["before"]["survives"], plan["after"]["survives"], plan["allowed"]) == (0, -1, False)
+    assert run(["node", "remove", "2", "--plan", "--admin", api]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "after  voters 1, 3; 2 of 2 are a majority; no failure is survived",
+        "to do it: raftmq node remove 2 --yes",
+    ]
+    assert run(["node", "remove", "4", "--plan", "--admin", api]) == ExitCode.REFUSED
+    assert "use one of 1, 2, 3, 5, 6, 7" in capsys.readouterr().err
