@@ -18,7 +18,7 @@ from jepsen_like.live.outcome import Played
 from jepsen_like.live.raftmq_subject import LOAD
 from jepsen_like.live.stage import Effect
 from jepsen_like.live.story import Scene, Story
-from jepsen_like.live.watch import Change, Watch
+from jepsen_like.live.watch import Watch
 
 CALM_SHARE, CALM_S = 0.1, (4.0, 30.0)
 """How much of the run is calm, within these limits."""
@@ -50,7 +50,7 @@ def play(scene: Scene) -> None:
         attacked_s = time.monotonic() - begun_s
         end_ns = time.monotonic_ns()
     scene.measured |= {"rate": round(rate), "calm_s": round(calm_s, 1), "attacked_s": round(attacked_s, 1)}
-    _judge_life(scene, watch.changes, rounds, begun_s)
+    _judge_life(scene, watch, rounds, begun_s)
     _judge_memory(scene, resting, watch.peak)
     _judge_honest(scene, (calm_ns, attack_ns), (attack_ns, end_ns))
     _judge_rounds(scene, rounds, attacked_s)
@@ -112,11 +112,16 @@ def _attack(scene: Scene, watch: Watch) -> _Rounds:
     return rounds
 
 
-def _judge_life(scene: Scene, changes: list[Change], rounds: _Rounds, begun_s: float) -> None:
-    for change in changes[:_SHOWN]:
+def _judge_life(scene: Scene, watch: Watch, rounds: _Rounds, begun_s: float) -> None:
+    for change in watch.changes[:_SHOWN]:
+        late_ms, under_way = 1000 * watch.late_near(change.at_s), rounds.under_way(change.at_s)
         scene.demand(False, f"{change.what}, {change.at_s - begun_s:.1f} s after the attacks began; under way were: "
-                     f"{', '.join(rounds.under_way(change.at_s)) or 'none'}")  # fmt: skip
-    scene.measured["leader_or_node_changes"] = len(changes)
+                     f"{', '.join(under_way) or 'none'}; in the 2 s before, the harness itself woke {late_ms:.0f} ms "
+                     "too late")  # fmt: skip
+    scene.measured |= {
+        "leader_or_node_changes": len(watch.changes),
+        "harness_late_ms": round(1000 * max((late for _, late in watch.late), default=0.0)),
+    }
 
 
 def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jepsen_like.live.raftmq_subject import RaftMQSubject
 
 EVERY_S = 0.1
+LATE_S = 0.05
+"""Less is no news on any machine."""
 
 
 class Change(NamedTuple):
@@ -36,6 +38,8 @@ class Watch:
         """Node -> most resident memory, bytes."""
         self.latest: dict[int, int] = {}
         self.changes: list[Change] = []
+        self.late: list[tuple[float, float]] = []
+        """(when, seconds) that this thread itself woke too late: the machine stood still, not a node."""
         self._processes: dict[int, psutil.Process] = {}
         self._led: tuple[int, int] | None = None
         self._ended: set[int] = set()
@@ -54,9 +58,17 @@ class Watch:
         """The highest from now on."""
         self.peak = {}
 
+    def late_near(self, at_s: float, within_s: float = 2.0) -> float:
+        """Seconds that this thread woke too late at most, in so many seconds before that."""
+        return max((late for when, late in self.late if at_s - within_s <= when <= at_s), default=0.0)
+
     def _look_on(self) -> None:
-        while not self._stop.wait(EVERY_S):
+        due = time.monotonic() + EVERY_S
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            if (late := time.monotonic() - due) > LATE_S:
+                self.late.append((self._clock(), late))
             self._look()
+            due = time.monotonic() + EVERY_S
 
     def _look(self) -> None:
         for node in self._subject.node_ids:

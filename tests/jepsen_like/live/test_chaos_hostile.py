@@ -83,10 +83,14 @@ def test_a_change_is_charged_to_what_was_under_way(tmp_path: Path) -> None:
     rounds.hear(Round("twins", 1, 0, at_ns=1))
     rounds.hear(Round("names", 2, 0, at_ns=1))
     rounds.over.append((now - 5, Round("names", 2, 0, took_s=1.0)))
-    story_hostile._judge_life(scene, [Change(now + 1, "node 1 ended by itself")], rounds, now - 10)
+    watch = Watch(scene.subject)
+    watch.changes.append(Change(now + 1, "node 1 ended by itself"))
+    watch.late += [(now - 5, 3.0), (now, 0.25)]
+    story_hostile._judge_life(scene, watch, rounds, now - 10)
     (told,) = scene.broken
     assert told.startswith("node 1 ended by itself, 11.0 s after")
-    assert told.endswith("under way were: twins on node 1")
+    assert "under way were: twins on node 1;" in told
+    assert told.endswith("woke 250 ms too late")
 
 
 def test_memory_has_a_bound(tmp_path: Path) -> None:
