@@ -39,6 +39,7 @@ STATUS: Final = {
     "too_large": 413,
     "not_json": 415,
     "internal": 500,
+    "busy": 503,
     "no_leader": 503,
     "not_leader": 503,
     "leader_unreachable": 503,

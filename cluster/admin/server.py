@@ -5,6 +5,7 @@ Importing this module imports aiohttp (0.13 s of CPU): a node does it when all e
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable
@@ -18,12 +19,14 @@ from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, deco
 from cluster.admin.call import Answer, Call, Raw, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.forward import Forwarder
+from cluster.admin.guard import PATIENCE_S, Guard, guarded, is_large, sent
 from cluster.admin.members import member_id
 from cluster.admin.page import SECURITY_POLICY
 from cluster.admin.port import AdminPort
 from cluster.admin.routes import ROUTES, Route, Serves
 from cluster.admin.sites import check_site
 from cluster.config_source import ConfigError, nearest
+from cluster.remoting.acceptor import Acceptor
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +40,20 @@ class AdminServer:
     def __init__(self, port: AdminPort) -> None:
         self._port = port
         self._runner: web.AppRunner | None = None
+        self._acceptor: Acceptor | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listens. Raises ConfigError if the address cannot be had."""
-        admin = self._port.config.admin
-        self._runner = web.AppRunner(build_app(self._port), access_log=None, shutdown_timeout=SHUTDOWN_S)
+        admin, loop = self._port.config.admin, asyncio.get_running_loop()
+        guard = Guard(loop.time)
+        self._runner = web.AppRunner(build_app(self._port, guard), access_log=None, shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._acceptor = Acceptor(loop, guarded(guard, self._runner.server), guard.room)
+        self._watch = loop.create_task(guard.watch(), name="admin-guard")
         try:
-            await web.TCPSite(self._runner, admin.bind, admin.port).start()
+            await self._acceptor.open(admin.bind, admin.port)
         except OSError as error:
             await self.close()
             why = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
@@ -56,18 +65,25 @@ class AdminServer:
 
     async def close(self) -> None:
         """Stops listening; requests under way get a moment to finish."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
 
-def build_app(port: AdminPort) -> web.Application:
+def build_app(port: AdminPort, guard: Guard | None = None) -> web.Application:
     """The aiohttp application, as tests run it."""
+    guard = guard or Guard(asyncio.get_running_loop().time)
     tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = Forwarder(port)
     for route in ROUTES:
-        handler = _serve(route, port, forwarder)
+        handler = _sheltered(_serve(route, port, forwarder), route, guard)
         app.router.add_route(route.method, route.path, handler)
         if route.method == "GET":  # as HTTP has it: the same answer without its body
             app.router.add_route("HEAD", route.path, handler)
@@ -77,6 +93,19 @@ def build_app(port: AdminPort) -> web.Application:
 
     app.on_cleanup.append(close_forwarder)
     return app
+
+
+def _sheltered(handler: WebHandler, route: Route, guard: Guard) -> WebHandler:
+    large = is_large(route.path, route.serves is Serves.READ)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        async with guard.serving(request):
+            if not large:
+                return await handler(request)
+            async with guard.large():
+                return await sent(request, await handler(request))
+
+    return handle
 
 
 def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
@@ -112,7 +141,10 @@ async def _body(request: web.Request, route: Route) -> Any:
     if request.content_type != "application/json":
         raise ApiError("not_json", f"the body is {request.content_type}", "send it with Content-Type: application/json")
     try:
-        data = await request.read()
+        async with asyncio.timeout(PATIENCE_S):
+            data = await request.read()
+    except TimeoutError:
+        raise ApiError("bad_request", f"the body was not here after {PATIENCE_S:g} s", "send it faster") from None
     except ConnectionError:
         raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
     return decode_body(data, route.body)

@@ -1,0 +1,164 @@
+"""What keeps the HTTP API within its descriptors and its memory, whoever asks.
+
+- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.descriptors`).
+- A connection has PATIENCE_S to finish a request, from its beginning or from the answer before; idle ones make room.
+- An answer is taken at SLOWEST_BYTES in PATIENCE_S or faster, or its connection is closed.
+- Answers that grow with what is stored are made and sent LARGE_AT_ONCE at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from cluster.admin.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 64
+PATIENCE_S: Final = 10.0
+SLOWEST_BYTES: Final = 64 << 10
+LARGE_AT_ONCE: Final = 4
+LOOK_EVERY_S: Final = 1.0
+
+
+class Guarded(asyncio.Protocol):
+    """Stands between a connection and aiohttp's protocol, and knows since when it is waited for."""
+
+    def __init__(self, guard: Guard, inner: asyncio.Protocol) -> None:
+        self._guard = guard
+        self._inner = inner
+        self.transport: asyncio.Transport | None = None
+        self.since_s = 0.0
+        """When it was opened, or its last answer was given, or it last took enough of one."""
+        self.busy = 0
+        self.unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self.transport = cast(asyncio.Transport, transport)
+        self._guard.opened(self)
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._guard.closed(self)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a request."""
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """The client sends no more."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client is slow."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It is not any more."""
+        self._inner.resume_writing()
+
+
+class Guard:
+    """All connections of one node's HTTP API."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._connections: dict[asyncio.BaseTransport, Guarded] = {}
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+
+    def room(self, opening: int) -> str:
+        """Why no more connections may be taken, besides so many that are not open yet; "" if one may."""
+        if len(self._connections) + opening < CONNECTIONS_MAX:
+            return ""
+        return f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
+
+    def opened(self, connection: Guarded) -> None:
+        """A connection is there."""
+        assert connection.transport is not None
+        connection.since_s = self._now_s()
+        self._connections[connection.transport] = connection
+
+    def closed(self, connection: Guarded) -> None:
+        """It is gone."""
+        if connection.transport is not None:
+            self._connections.pop(connection.transport, None)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, request: web.Request) -> AsyncIterator[None]:
+        """While a request whose header is complete is answered, only the taking of the answer is watched."""
+        connection = self._connections.get(request.transport) if request.transport is not None else None
+        if connection is None:
+            yield
+            return
+        connection.busy += 1
+        try:
+            yield
+        finally:
+            connection.busy -= 1
+            connection.since_s = self._now_s()
+
+    @contextlib.asynccontextmanager
+    async def large(self) -> AsyncIterator[None]:
+        """One of the few turns for answers that may be large; until it is sent. Raises ApiError(`busy`)."""
+        try:
+            async with asyncio.timeout(PATIENCE_S / 2):
+                await self._large.acquire()
+        except TimeoutError:
+            why = f"{LARGE_AT_ONCE} large answers are being sent"
+            raise ApiError("busy", why, "ask again in a moment") from None
+        try:
+            yield
+        finally:
+            self._large.release()
+
+    async def watch(self) -> None:
+        """Closes what has been waited for long enough; for ever."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Looks at every connection once."""
+        now_s = self._now_s()
+        for connection in list(self._connections.values()):
+            transport = connection.transport
+            unsent = transport.get_write_buffer_size() if transport is not None else 0
+            if unsent:
+                moved = connection.unsent == 0 or unsent > connection.unsent
+                moved = moved or unsent <= connection.unsent - SLOWEST_BYTES
+            else:
+                moved = connection.busy > 0 or connection.unsent > 0
+            if moved or not unsent:
+                connection.unsent = unsent
+            if moved:
+                connection.since_s = now_s
+            if transport is not None and now_s - connection.since_s >= PATIENCE_S:
+                logger.debug("a connection of the HTTP API was waited for too long, closed")
+                transport.abort()
+
+
+def is_large(path: str, serves_reads: bool) -> bool:
+    """Whether the answers of a route grow with what is stored."""
+    return serves_reads or path in ("/metrics", "/v1/consistency/log", "/v1/consistency/entries/{index}")
+
+
+async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Sends the answer to its end; aiohttp, which is handed it back, finds nothing left to do."""
+    await response.prepare(request)
+    if isinstance(response, web.Response):
+        await response.write_eof()
+    return response
+
+
+def guarded(guard: Guard, inner: Callable[[], Any]) -> Callable[[], Guarded]:
+    """A protocol factory for aiohttp's."""
+    return lambda: Guarded(guard, inner())

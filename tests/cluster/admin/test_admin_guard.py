@@ -1,0 +1,115 @@
+"""The HTTP API within its descriptors and its memory: idle connections, slow readers, many large answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.admin import guard as guarding
+from cluster.admin.errors import ApiError
+from cluster.admin.guard import CONNECTIONS_MAX, LARGE_AT_ONCE, PATIENCE_S, SLOWEST_BYTES, Guard, Guarded, is_large
+from cluster.admin.routes import ROUTES, Serves
+from cluster.admin.server import AdminServer
+
+ASK = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.unsent = 0
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def connected(guard: Guard) -> tuple[Guarded, Transport]:
+    transport = Transport()
+    connection = Guarded(guard, cast("Any", SimpleNamespace(connection_made=lambda _: None)))
+    connection.connection_made(cast("Any", transport))
+    return connection, transport
+
+
+def test_an_idle_connection_is_closed_and_one_that_is_served_is_not() -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    (_, idle), (busy, served) = connected(guard), connected(guard)
+    busy.busy = 1
+    for _ in range(2):
+        clock.s += PATIENCE_S / 2
+        guard.look()
+    assert (idle.aborted, served.aborted) == (True, False)
+
+
+@pytest.mark.parametrize(("a_second", "closed"), [(0, True), (1000, True), (SLOWEST_BYTES, False)])
+def test_a_reader_is_closed_when_it_takes_too_little(a_second: int, closed: bool) -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    connection, transport = connected(guard)
+    connection.busy = 1
+    transport.unsent = 100 * SLOWEST_BYTES
+    for _ in range(2 * int(PATIENCE_S)):
+        guard.look()
+        clock.s += 1
+        transport.unsent -= a_second
+    assert transport.aborted is closed
+
+
+async def test_large_answers_take_turns_and_who_gets_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "PATIENCE_S", 0.02)
+    guard = Guard(Clock())
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(LARGE_AT_ONCE):
+            await stack.enter_async_context(guard.large())
+        with pytest.raises(ApiError) as caught:
+            async with guard.large():
+                pass
+        assert (caught.value.code, caught.value.status) == ("busy", 503)
+    async with guard.large():
+        pass
+
+
+def test_what_grows_with_what_is_stored_is_known() -> None:
+    large = {route.path for route in ROUTES if is_large(route.path, route.serves is Serves.READ)}
+    assert {"/v1/topics", "/v1/groups", "/v1/metadata", "/v1/messages/{position}", "/metrics"} <= large
+    assert not {"/v1/health", "/v1/status", "/v1/failpoints", "/"} & large
+
+
+async def test_idle_connections_neither_fill_the_node_nor_keep_others_out(
+    make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarding, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    server = AdminServer(make_node(1, admin__port=port))
+    await server.start()
+    try:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX + 20)]
+        reads = [asyncio.wait_for(reader.read(), 20) for reader, _ in idle]
+        ends = await asyncio.gather(*reads, return_exceptions=True)
+        assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
+        for _, writer in idle:
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ASK)
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
+    finally:
+        await server.close()
