@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -32,6 +33,12 @@ class Arena:
         self.rng = random.Random(seed)
         self.size = size
         self.serial = itertools.count(1)
+        self._turns: Counter[str] = Counter()
+
+    def turn(self, name: str, of: int) -> int:
+        """0, 1, ... in turn, for each name by itself: rounds that overlap do not meet."""
+        self._turns[name] += 1
+        return self._turns[name] % of
 
     def sized(self, full: int) -> int:
         """A number of things, at least one."""

@@ -68,7 +68,7 @@ def _place(group: str, queue: int) -> dict[str, str]:
 
 async def offset_order(arena: Arena, node: Target, report: Report) -> None:
     """A oneway commit, then a two-way one of the same queue: what was acknowledged last stays."""
-    group = ORDER_GROUPS[next(arena.serial) % len(ORDER_GROUPS)]
+    group = ORDER_GROUPS[arena.turn("order", len(ORDER_GROUPS))]
     later, earlier = arena.rng.randrange(1000, 1 << 40), arena.rng.randrange(1000)
     async with await Wire.dial(node.client_port) as wire:
         asked = []
@@ -89,7 +89,7 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
 
 async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
     """A oneway commit, then the group is deleted with its offsets: it is not to come back."""
-    group = f"hostile-clean-{next(arena.serial) % 8}"
+    group = f"hostile-clean-{arena.turn('clean', 8)}"
     config = json.dumps({"groupName": group}).encode()
     async with await Wire.dial(node.client_port) as wire:
         if report.note(await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config), "code 200").code:

@@ -151,7 +151,7 @@ def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float) -> None:
     for _, each in rounds.over:
         found[each.attack].append(each)
         scene.played.append(Played(each.attack, Effect(each.sent > 0, ""), 0.0, each.took_s, 0.0))
-    wanted = int(attacked_s / EVERY_S)
+    wanted = int(min(attacked_s, scene.time_s) / EVERY_S)
     for name in scene.attacks:
         done = found[name]
         sent, slowest = sum(each.sent for each in done), max((each.took_s for each in done), default=0.0)
