@@ -11,6 +11,8 @@ deliver N->M [COUNT]            oldest messages of the link (all without COUNT) 
 drop N->M [COUNT]               loses the oldest (all without COUNT)       repeat N->M  the newest, and keeps it
 save N->M | late                puts the link's newest message aside; delivers what was put aside
 cut N->M | cut N | heal         until healed everything sent there is lost; cut N: to and from N
+offer N->M INDEX                N's offer of a snapshot that ends at INDEX comes (again)
+crash N torn                    power fails in the middle of all that is not synced: term and vote are written first
 crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
 lose N INDEX                    the disk of a crashed member loses INDEX and all above
 unfit N                         N's log is damaged, or its state suspect: it must not campaign
@@ -47,7 +49,7 @@ from raftlog.core.config import RaftConfig
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, Message
-from raftlog.types import NOBODY, Entry, EntryType, NodeId, Role, SoftState, Voter
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, NodeId, Role, SoftState, Voter
 
 _REST_MAX = 2_000
 _SETTLE_TICKS = 300
@@ -230,7 +232,10 @@ class Stage:
 
     def do_crash(self, node: str, keep: str = "") -> None:
         member = self._member(node)
-        if keep:
+        if keep == "torn":
+            states = [ready.hard_state for ready in member.disk.queued if ready.hard_state is not None]
+            member.disk.hard_state = states[-1] if states else member.disk.hard_state
+        elif keep:
             for ready in member.disk.writing + member.disk.queued:
                 member.disk.put(ready)
         member.disk.writing, member.disk.queued = [], []
@@ -241,6 +246,13 @@ class Stage:
         for link, queue in self.links.items():
             if member.id == link[1]:
                 queue.clear()
+
+    def do_offer(self, link: str, index: str) -> None:
+        a, b = self._link(link)
+        raft = self._member(str(a)).raw.raft
+        term = raft.log.term_at(int(index))
+        assert term is not None
+        self._deliver(InstallSnapshot(a, b, raft.term, int(index) + 1, EntryId(term, int(index))))
 
     def do_lose(self, node: str, index: str) -> None:
         member = self._member(node)

@@ -36,6 +36,8 @@ class Hand:
         self.open = 0
         self.retried: list[Foreign] = []
         self._sent = 0
+        self._named: dict[int, Op] = {}
+        self._stored: set[int] = set()
         self._producer: AsyncProducer | None = None
         self._links: Links | None = None
 
@@ -128,6 +130,29 @@ class Hand:
         if self._links is None:
             self._links = Links(self.host.environment)
         return await self._links.get(f"{node}:{BROKER_PORT}")
+
+    # --- a client that names its sends -------------------------------------------------------------------------------
+
+    def named(self, node: str, sequences: list[int], low: int) -> None:
+        """Sends messages under one producer id, whose answers it may not have noticed before: at most one copy each."""
+        for sequence in sequences:
+            op = self._named.get(sequence)
+            if op is None:
+                value = {"id": f"named-{sequence}", "topic": TOPIC}
+                op = self._named[sequence] = self.recorder.invoke("send", value)
+            self._begin(partial(self._name, node, op, sequence, low))
+
+    async def _name(self, node: str, op: Op, sequence: int, low: int) -> None:
+        ext = foreign_send(TOPIC, op.value["id"], 0)
+        ext |= {"raftmqPid": "ab" * 16, "raftmqSeq": str(sequence), "raftmqLow": str(low)}
+        try:
+            reply = await (await self._link(node)).call(SEND_CODE, ext, body_of(op.value["id"], 10), timeout_s=4.0)
+        except OSError:
+            return
+        if reply.code == 0 and sequence not in self._stored:
+            self._stored.add(sequence)
+            place = {"queue_id": int(reply.ext["queueId"]), "queue_offset": int(reply.ext["queueOffset"])}
+            self.recorder.end(op, "ok", {**op.value, **place})
 
     # --- the register ------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, foreign_send
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.odd import OWN_TOPICS, draw_odd
 from jepsen_like.sim.raw_client import Asked, RawConnection, Report
+from jepsen_like.sim.strangers import intrude
+from raftlog.types import NodeId
 
 HALVES = (4, 16)
 """So many connections hold half a frame at a time."""
@@ -40,6 +42,7 @@ class Hostile:
         self._busy = 0
         self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
             self.odd, self.odd, self.odd, self.halves, self.pulls, self.twice, self.crowd,
+            self.stranger,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -161,6 +164,10 @@ class Hostile:
             )
         )
         await self._wait(connection)
+
+    async def stranger(self, node: str) -> None:
+        """Somebody on the peer port who has no secret."""
+        await intrude(self.host.loop, random.Random(self.rng.random()), node, NodeId(int(node.rsplit(".", 1)[1])))
 
     async def _wait(self, connection: RawConnection) -> None:
         """Closes it once everything is answered; what is not by then stays open, and is looked at in the end."""

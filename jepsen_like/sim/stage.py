@@ -10,7 +10,9 @@
     tide N KIND ... [later]             on one connection to N, without waiting: oneway, commit, pull (offset commits of
                                         each kind), delete, make (the group), query
     request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
-    attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd
+    attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
+                                        stranger (on the peer port, without the secret)
+    named N SEQUENCE ... [low=S]        a client with an identity sends these at node N, all at once, perhaps again
     remake SECONDS                      topics are made, changed and deleted (`nodes` says remakes=1)
     garbage N                           somebody sends malformed bytes to N, one connection for each kind
     load SECONDS                        the clients of a random run work for so long
@@ -102,6 +104,8 @@ class Stage(World):
         self.hand = Hand(host, self.recorder, self.register)
         self._reads = False
         self._tide_at = ""
+        self._asked: list[list[RawConnection]] = []
+        """Connections of requests whose answers nobody waited for."""
         self._started: list[Any] = []
         self._crashes: dict[tuple[NodeId, str], None] = {}
         self.monitor.on_drained = self._drained
@@ -217,6 +221,7 @@ class Stage(World):
 
         self.auditor.spawn(ask)
         if later:
+            self._asked.append(made)
             return
         self._until(lambda: answers or (made and made[0].closed), OPERATION_S)
         if self.monitor.violations:
@@ -226,6 +231,10 @@ class Stage(World):
         elif expect and answers[0].code != int(expect):
             what = f"{answers[0].code} {answers[0].remark[:100]}"
             self.monitor.report("answers", f"a request of code {code} is answered {what}, {expect} is right")
+
+    def do_named(self, name: str, *sequences: str, low: str = "1") -> None:
+        self.hand.named(self._machine(name).host, [int(sequence) for sequence in sequences], int(low))
+        self._operation("")
 
     def do_attack(self, *episodes: str, seconds: str = "3") -> None:
         if self.hostile is None:
@@ -245,7 +254,13 @@ class Stage(World):
         self._pass_time(float(seconds))
 
     def do_answered(self) -> None:
-        self._until(lambda: not self.hand.open, OPERATION_S)
+        self._until(lambda: not self.hand.open and not self._unanswered(), OPERATION_S)
+        for what in self._unanswered()[:1]:
+            self.monitor.report("answers", f"{what} has no answer")
+
+    def _unanswered(self) -> list[str]:
+        made = [connection for connections in self._asked for connection in connections if not connection.closed]
+        return [connection.name for connection in made if connection.unanswered]
 
     def do_garbage(self, name: str) -> None:
         for kind in MALFORMED:

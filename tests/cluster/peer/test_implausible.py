@@ -42,7 +42,12 @@ class Raw:
 async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Alarms]:
     raw, cut, ended, alarms = Raw(), [], [], Alarms(lambda: 1)
     driver = RaftDriver(
-        raw, ONE, loop=asyncio.get_running_loop(), clock=SystemClock(), tick_ms=50, on_stop=ended.append  # type: ignore[arg-type]
+        raw,
+        ONE,
+        loop=asyncio.get_running_loop(),
+        clock=SystemClock(),
+        tick_ms=50,
+        on_stop=ended.append,  # type: ignore[arg-type]
     )
     driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)  # type: ignore[arg-type]
     transport: Any = SimpleNamespace(cut_off=lambda peer, why: cut.append((peer, why)))

@@ -79,7 +79,7 @@ def test_groups(node: Any, name: str) -> None:
 def test_what_is_at_the_edge_is_taken(node: Any) -> None:
     for number in (2**63 - 1, -(2**63)):
         assert node.ask(34, heartbeat(sub_subVersion=number, beat_clientID=f"c{number}")).answer.code == 0
-    edge = dict.fromkeys(NUMBERS, 2 ** 31 - 1)
+    edge = dict.fromkeys(NUMBERS, 2**31 - 1)
     assert node.ask(200, group(**edge, groupRetryPolicy={"x": "y" * 16_000})).answer.code == 0
     assert node.ask(34, heartbeat(200, 5)).answer.code == 0
 

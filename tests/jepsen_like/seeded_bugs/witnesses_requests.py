@@ -1,0 +1,123 @@
+"""Witnesses of the planted bugs about requests, and of those that one side alone had seen; see witnesses.py.
+
+What these bugs change shows only between a client and a whole node, so each witness is the bug's own schedule.
+"""
+
+from __future__ import annotations
+
+from jepsen_like.seeded_bugs.catalogue import DATA, load
+from jepsen_like.seeded_bugs.engines import ENGINES
+
+
+def holds(bug_id: str) -> None:
+    bug = load(DATA / f"{bug_id}.toml")
+    fired = ENGINES[bug.engine].play(bug.schedule, bug.checkers)
+    assert fired.checker is None, fired.detail
+
+
+def witness_A01() -> None:
+    holds("A01")
+
+
+def witness_A03() -> None:
+    holds("A03")
+
+
+def witness_A04() -> None:
+    holds("A04")
+
+
+def witness_A06() -> None:
+    holds("A06")
+
+
+def witness_A07() -> None:
+    holds("A07")
+
+
+def witness_A08() -> None:
+    holds("A08")
+
+
+def witness_A14() -> None:
+    holds("A14")
+
+
+def witness_A15() -> None:
+    holds("A15")
+
+
+def witness_A16() -> None:
+    holds("A16")
+
+
+def witness_A17() -> None:
+    holds("A17")
+
+
+def witness_A18() -> None:
+    holds("A18")
+
+
+def witness_A19() -> None:
+    holds("A19")
+
+
+def witness_A20() -> None:
+    holds("A20")
+
+
+def witness_A21() -> None:
+    holds("A21")
+
+
+def witness_A22() -> None:
+    holds("A22")
+
+
+def witness_A23() -> None:
+    holds("A23")
+
+
+def witness_A24() -> None:
+    holds("A24")
+
+
+def witness_A29() -> None:
+    holds("A29")
+
+
+def witness_A30() -> None:
+    holds("A30")
+
+
+def witness_A32() -> None:
+    holds("A32")
+
+
+def witness_A35() -> None:
+    holds("A35")
+
+
+def witness_E01() -> None:
+    holds("E01")
+
+
+def witness_E03() -> None:
+    holds("E03")
+
+
+def witness_E04() -> None:
+    holds("E04")
+
+
+def witness_E05() -> None:
+    holds("E05")
+
+
+def witness_E06() -> None:
+    holds("E06")
+
+
+def witness_E07() -> None:
+    holds("E07")
