@@ -299,7 +299,8 @@ class Node:
 
     def on_role(self, raw: RawNode) -> None:
         """Role or leader changed."""
-        logger.info("term %d: %s, leader %s", raw.term, raw.role.name.lower(), raw.leader_id or "unknown")
+        role = raw.role.name.lower()
+        logger.info("term %d: %s, leader %s: %s", raw.term, role, raw.leader_id or "unknown", raw.why)
         self.proposals.on_role(raw)
         self.forwarder.pump()
         node_view.note_raft(self.metrics, raw.status())

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from cluster import start_line
 from cluster.config import Config
 from cluster.disk_space import is_full, wait_for_space
 from cluster.environment import Environment
@@ -54,6 +55,7 @@ class NodeLife:
                 break
             self._opened(node)
             await node.start()
+            start_line.tell(node)
             self._started(node)
             if self._ended():
                 node.stop()

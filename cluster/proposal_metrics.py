@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 from cluster.clock import Clock
 from cluster.pending import PendingEntry
 from cluster.services import Outcome
+from cluster.slow_requests import SlowRequests
 from statemachine.broker_state import BrokerState
 
 if TYPE_CHECKING:
+    from cluster.config import Config
     from cluster.metrics import NodeMetrics
 
 
 class ProposalMetrics:
-    """Does nothing without metrics. One clock call per entry."""
+    """Does nothing without metrics. Two clock calls per entry."""
 
-    def __init__(self, metrics: NodeMetrics | None, clock: Clock, state: BrokerState) -> None:
+    def __init__(self, metrics: NodeMetrics | None, clock: Clock, state: BrokerState, config: Config) -> None:
         self._metrics = metrics
         self._clock = clock
         self._state = state
+        self._slow = SlowRequests(config)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
         """The entry has its place in the leader's log."""
@@ -33,7 +36,9 @@ class ProposalMetrics:
         if metrics is None:
             return
         waiting = len(waiter.sends) + len(waiter.calls)
-        metrics.settled(outcome, waiting, self._clock.monotonic_s() - waiter.proposed_s)
+        now_s = self._clock.monotonic_s()
+        metrics.settled(outcome, waiting, now_s - waiter.proposed_s)
+        self._slow.settled(waiter, outcome, 1000 * now_s)
         if outcome is Outcome.OK and waiter.built is not None:
             names = self._state.topics_by_id
             for cursor, _, count, size in waiter.built.touched:

@@ -86,7 +86,7 @@ class Proposals:
         self._wake = wake
         self._replies = replies
         self._on_unproposed = on_unproposed
-        self._metrics = ProposalMetrics(metrics, clock, state)
+        self._metrics = ProposalMetrics(metrics, clock, state, config)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}

@@ -10,7 +10,7 @@ always safe and is undone by the next election timeout.
 
 from __future__ import annotations
 
-from raftlog.core import fit, replication
+from raftlog.core import fit, reasons, replication
 from raftlog.core.raft import Raft
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVote, RequestVoteReply
@@ -25,6 +25,7 @@ def tick(raft: Raft) -> None:
     """One tick of a member that does not lead."""
     raft.election_elapsed += 1
     if raft.election_elapsed >= raft.election_timeout:
+        reasons.timed_out(raft)
         start(raft)
         return
     if raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
@@ -48,6 +49,7 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
     if raft.role is not Role.FOLLOWER or peer == NOBODY or raft.leader_id != peer:
         return
     raft.leader_id = NOBODY
+    reasons.leader_closed(raft, peer)
     stagger = raft.rng.randrange(_STAGGER_TICKS)
     raft.election_elapsed = max(raft.election_elapsed, raft.election_timeout - stagger)
     if stagger == 0:
@@ -126,6 +128,7 @@ def _count(raft: Raft) -> bool:
             _win(raft)
         return True
     if len(raft.votes) - granted > len(raft.members.voters) - quorum:
+        reasons.refused(raft)
         # A majority can no longer be reached. The term, and the vote given to itself in it, stay.
         raft.become_follower(raft.term, NOBODY)
         return True
@@ -176,4 +179,5 @@ def on_request_vote(raft: Raft, message: RequestVote) -> None:
 
 def _withdraw_for(raft: Raft, message: RequestVote) -> None:
     if raft.role is Role.PRE_CANDIDATE and (message.last, message.from_id) > (raft.log.tail.id, raft.id):
+        reasons.withdrew(raft, message.from_id)
         raft.become_follower(raft.term, NOBODY)

@@ -19,7 +19,7 @@ campaigns until its log again holds everything that it can have acknowledged:
 
 from __future__ import annotations
 
-from raftlog.core import membership_change
+from raftlog.core import membership_change, reasons
 from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, Role
 
@@ -51,6 +51,7 @@ def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
 
 def stand_aside(raft: Raft) -> None:
     """Does not campaign when it is time to, but stops helping a silent leader: it answers whoever campaigns."""
+    reasons.stood_aside(raft)
     raft.become_follower(raft.term, NOBODY)
 
 

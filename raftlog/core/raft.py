@@ -32,7 +32,7 @@ class Raft:
         "catch_up_budget", "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "holds", "id",
         "install", "leader_id", "log", "log_time", "members", "messages", "messages_after_persist", "monotonic_ms",
         "reads", "replication_due", "rng", "role", "term", "term_start_index", "transfer", "transfer_elapsed",
-        "transferee", "vote", "vote_clocks", "vote_withheld_since", "votes", "wall_ms",
+        "transferee", "vote", "vote_clocks", "vote_withheld_since", "votes", "wall_ms", "why",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,8 @@ class Raft:
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
+        self.why = ""
+        """Why it took its role, or began its campaign, in a few words for a log (reasons.py). Nothing depends on it."""
         self.wall_ms = 0
         self.monotonic_ms = 0
         self.messages: list[Message] = []
@@ -150,6 +152,8 @@ class Raft:
         self._reset(term)
         self.role = Role.FOLLOWER
         self.leader_id = leader_id
+        if leader_id != NOBODY:
+            self.why = f"node {leader_id} leads"
 
     def become_pre_candidate(self) -> None:
         """Asks whether a campaign would succeed; neither term nor vote moves (thesis 9.6)."""

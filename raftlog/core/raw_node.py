@@ -15,6 +15,7 @@ from raftlog.core import (
     membership_change,
     plausible,
     read_index,
+    reasons,
     replication,
     status,
     step,
@@ -202,6 +203,7 @@ class RawNode:
     def resign(self) -> None:
         """A leader follows nobody from now on; nothing on any other member."""
         if self.raft.role is Role.LEADER:
+            reasons.resigned(self.raft)
             self.raft.become_follower(self.raft.term, NOBODY)
 
     def release_vote(self) -> None:
@@ -332,6 +334,11 @@ class RawNode:
     def role(self) -> Role:
         """Current role."""
         return self.raft.role
+
+    @property
+    def why(self) -> str:
+        """Why it took its role, or began its campaign; for a log."""
+        return self.raft.why
 
     @property
     def leader_id(self) -> NodeId:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.core import append_entries, election, heartbeat, install_snapshot, transfer
+from raftlog.core import append_entries, election, heartbeat, install_snapshot, reasons, transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import (
     AppendEntries,
@@ -62,6 +62,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     if isinstance(message, _REPLIES) and message.from_id not in raft.members.current.node_uuids:
         return False  # only members are asked; what others answer moves nobody
     leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
+    reasons.higher_term(raft, message.from_id, message.term)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)
     return True
 

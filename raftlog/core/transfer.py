@@ -6,7 +6,7 @@ If the target does not take over within an election timeout, the leader goes on 
 
 from __future__ import annotations
 
-from raftlog.core import election, fit, replication
+from raftlog.core import election, fit, reasons, replication
 from raftlog.core.raft import Raft
 from raftlog.errors import NotLeaderError
 from raftlog.messages import TimeoutNow
@@ -60,4 +60,5 @@ def tick(raft: Raft) -> None:
 def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
     """Campaigns at once and without a pre-vote: the leader itself asked for it."""
     if raft.role is Role.FOLLOWER and raft.leader_id == message.from_id and fit.may_campaign(raft):
+        reasons.handed_over(raft, message.from_id)
         election.campaign(raft, transfer=True)

@@ -41,7 +41,8 @@ async def until(reached: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_node_that_asks_for_it_is_opened_again(config: Config) -> None:
+async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cluster")
     lives: list[Node] = []
     closed: list[Node] = []
     life = NodeLife(config, Environment(), lives.append, closed=closed.append)
@@ -58,6 +59,14 @@ async def test_a_node_that_asks_for_it_is_opened_again(config: Config) -> None:
     life.stop()
     async with asyncio.timeout(PATIENCE_S):
         assert await running is lives[1]
+    first, second = [line for line in caplog.messages if " serves: raftmq " in line]
+    listener, identity = config.listeners[0], lives[0].parts.directory.identity
+    parts = ("node 1 of cluster", f"broker 127.0.0.1:{listener.port}", f"admin 127.0.0.1:{config.admin.port}",
+             f"directory {config.node.data_dir}", "log up to index 0", str(identity.cluster_uuid))  # fmt: skip
+    for part in parts:
+        assert part in first
+    assert "term 0" not in second
+    assert any(line.endswith("leader 1: no leader was heard since it started") for line in caplog.messages)
     assert closed == lives
     assert not lives[1].restarting
     assert lives[1].failure is None
