@@ -38,6 +38,7 @@ SOMETIMES = (
     "emptied disk replaced", "leader stopped in order", "leadership handed over whole",
     "connections forgotten by the network", "acknowledgements alone lost", "weak acknowledgement",
     "weakly acknowledged message lost", "apply held back on a leader", "refusal of a former leader late",
+    "attacked in calm",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 

@@ -79,7 +79,7 @@ def test_a_pull_that_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch)
 HARM = "nodes 3 hostile=1 unsent_bytes=32768 socket_bytes=2048\nlead 1\nsend 40\nattack {}\nsettle\n"
 
 
-@pytest.mark.parametrize("episode", ["odd", "halves", "pulls", "twice", "crowd"])
+@pytest.mark.parametrize("episode", ["odd", "halves", "pulls", "twice", "crowd", "stranger"])
 def test_clients_that_mean_harm_harm_nobody(episode: str) -> None:
     assert found(HARM.format(episode)) == []
 
@@ -87,6 +87,16 @@ def test_clients_that_mean_harm_harm_nobody(episode: str) -> None:
 def test_a_connection_that_is_never_read_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemotingConnection, "room_given_back", lambda connection: None)
     assert found(HARM.format("odd"))[0][0] == "answers"
+
+
+def test_strangers_that_are_believed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.peer.handshake.fits", lambda proof, expected: True)
+    assert found(HARM.format("stranger"))[0][0] in ("invariant", "calm", "node")
+
+
+def test_bytes_that_are_never_given_back_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.twins.Twins.take", lambda twins, sends: [])
+    assert found(HARM.format("twice"))[0][0] in ("answers", "memory")
 
 
 def test_odd_requests_are_of_every_code_and_those_of_a_seed_are_the_same() -> None:
