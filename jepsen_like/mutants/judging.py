@@ -2,56 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from jepsen_like.mutants.drawing import Mutant
+from jepsen_like.mutants.records import KILLED, NOT_COUNTED, SURVIVED, TIMED_OUT, Row
 from jepsen_like.mutants.workshop import Workshop
 from jepsen_like.seeded_bugs.unit_tests import TIMEOUT_S, requested_of
 
-KILLED, SURVIVED, TIMED_OUT, NOT_COUNTED = "killed", "survived", "timed out", "not counted"
 CORE_CHUNKS, FULL_CHUNKS = (10, 40, 100), (2, 6, 12)
 """Random seeds, a process for each number: most of what dies dies at once."""
 FIRST_SEED = 900_000
 SEARCH_TIMEOUT_S = 600
+TEST_TIMEOUT_S = 120
+"""Long, so that it is an endless loop and not a busy machine that makes a test end."""
 ALSO = {"cluster/peer/": "tests/cluster/peer", "cluster/modes/": "tests/cluster/modes"}
 """Mutated files -> tests beside those of a planted bug of the same layer, whose column in the record stays as it is."""
 
 
-class Judgement(NamedTuple):
-    """What became of one mutant."""
-
-    name: str
-    file: str
-    change: tuple[str, ...]
-    """The lines that differ, as in a diff."""
-    status: str
-    by: str
-    """Which test or checker noticed it, or why it does not count."""
-    seconds: float
-
-
-def judge(mutant: Mutant, workshop: Workshop) -> Judgement:
-    """Tries it. Nothing is left of it afterwards."""
+def judge(row: Row, workshop: Workshop) -> Row:
+    """Tries it: the row with what became of it. Nothing is left in the workshop. Raises ValueError if its lines are not
+    there."""
     started = time.monotonic()
-    before = (workshop.root / mutant.site.file).read_text()
-    try:
-        after = mutant.applied(before)
-    except ValueError as error:
-        return Judgement(mutant.name, mutant.site.file, (), NOT_COUNTED, str(error), 0.0)
-    with workshop.holding(mutant.site.file, after):
-        status, by = _judged(mutant.site.file, workshop)
-    seconds = round(time.monotonic() - started, 1)
-    return Judgement(mutant.name, mutant.site.file, change(before, after), status, by, seconds)
-
-
-def change(before: str, after: str) -> tuple[str, ...]:
-    """The lines that differ: `- old`, `+ new`."""
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    return tuple(f"{line[0]} {line[2:].strip()}" for line in lines if line[0] in "+-")
+    after = row.applied((workshop.root / row.file).read_text())
+    if after is None:
+        raise ValueError(f"{row.name}: its lines are no longer there")
+    with workshop.holding(row.file, after):
+        status, by = _judged(row.file, workshop)
+    return row._replace(status=status, by=by, seconds=round(time.monotonic() - started, 1))
 
 
 def _judged(file: str, workshop: Workshop) -> tuple[str, str]:
@@ -68,7 +47,7 @@ def _judged(file: str, workshop: Workshop) -> tuple[str, str]:
 
 
 def _by_unit_tests(file: str, workshop: Workshop) -> tuple[str, str] | None:
-    request = requested_of([file], workshop.root, searches=True) | {"failures_max": 1, "test_timeout_s": 30}
+    request = requested_of([file], workshop.root, searches=True) | {"failures_max": 1, "test_timeout_s": TEST_TIMEOUT_S}
     request["paths"] = _likely_first(file, workshop.root, judges_of(file, request["paths"]))
     try:
         found = workshop.call("jepsen_like.seeded_bugs.unit_tests", request, TIMEOUT_S)

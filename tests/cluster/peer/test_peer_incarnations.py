@@ -46,6 +46,8 @@ async def test_links_to_the_former_life_of_a_peer_are_dropped_and_dialled_anew()
         says.write(hello(CONTROL, 7))
         await until(lambda: len(node.inlets) == 2 and node.known_incarnation(NodeId(2)) == 7)
         first = set(node.links.values())
+        assert len(first) == len(dialled) == 2, "who says hello for the first time loses nothing"
+        assert not any(link.transport is None or link.transport.is_closing() for link in first)
         later.write(hello(BULK, 8))
         await until(lambda: len(node.links) == 2 and not first & set(node.links.values()))
         assert len(dialled) == 4

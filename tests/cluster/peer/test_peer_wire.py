@@ -155,3 +155,12 @@ def test_another_version_is_named() -> None:
     frame[1] = VERSION + 1
     with pytest.raises(WireError, match=f"peer protocol {VERSION + 1}, this node speaks {VERSION}"):
         unpack(bytes(frame), 0, len(frame))
+
+
+def test_a_header_that_reaches_into_the_next_frame_is_refused() -> None:
+    """Both lie in one buffer: the bytes are there, and are another frame's."""
+    frame = pack(Kind.HELLO, ["c", 1, 2])[4:]
+    short, buffer = len(frame) - 1, frame + pack(Kind.PING, [1])
+    with pytest.raises(WireError, match="longer than its frame"):
+        unpack(buffer, 0, short)
+    assert unpack(buffer, 0, len(frame)) == (Kind.HELLO, ["c", 1, 2], b"")

@@ -1,0 +1,20 @@
+"""What comes in is worked off in the next turn of the loop: ticks are for time-outs, nothing waits for one."""
+
+from __future__ import annotations
+
+from sim_cluster import SimCluster, codes, send_frame
+
+TICK_MS = 400
+
+
+def test_a_send_takes_no_tick() -> None:
+    """Its entry goes out, is acknowledged and committed by what messages and disks say alone."""
+    with SimCluster(3, **{"raft.tick_ms": TICK_MS}) as sim:
+        sim.create_topic("T")
+        path = sim.leader().connect()
+        for at in range(8):
+            began = sim.loop.time()
+            path.ask(send_frame(at, "T", b"%d" % at))
+            sim.loop.run_until(lambda at=at: len(path.replies) > at, 10)  # type: ignore[misc]
+            assert codes(path, at) == [0]
+            assert sim.loop.time() - began < TICK_MS / 1000 / 4
