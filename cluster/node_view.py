@@ -10,6 +10,7 @@ from cluster.admin.versions import versions
 from cluster.members.quorum import QuorumView, quorum_of
 from cluster.metrics import NodeMetrics
 from cluster.remoting.members import Members
+from cluster.retention.settings import settings_of
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
 
@@ -43,7 +44,7 @@ def status(node: Node) -> NodeStatus:
         quorum=quorum(node), load=load,
         recovery=node.parts.recovery.status(node.parts.keeper.run), install=node.installs.view(),
         limits=_numbers(node.config.limits), links=node.links.view(), modes=node.modes.view(), disk=node.disk.view(),
-        versions=versions(), secret=_secret(node),
+        retention=settings_of(node.config.retention), versions=versions(), secret=_secret(node),
         uptime_ms=node.monotonic_ms() - node.started_ms,
     )  # fmt: skip
 

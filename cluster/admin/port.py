@@ -170,6 +170,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How sends are acknowledged, and what that may cost."""
     disk: DiskView | None = None
     """Room on the data directory's file system."""
+    retention: dict[str, int | bool | str] = {}
+    """[retention] as this node has it now."""
     versions: dict[str, str]
     uptime_ms: int
 

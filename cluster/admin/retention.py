@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from cluster.admin.call import Call
 from cluster.admin.errors import ApiError
+from cluster.retention.settings import settings_of
 from cluster.retention.views import RetentionRun, RetentionView
 
 _LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
@@ -13,7 +16,8 @@ _LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
 
 async def get_retention(call: Call) -> RetentionView:
     """Where the log begins for everybody, which files this node still has, and what holds them."""
-    return call.port.retention.view(call.port.config.node.id)
+    config = call.port.config
+    return replace(call.port.retention.view(config.node.id), settings=settings_of(config.retention))
 
 
 async def run_retention(call: Call) -> RetentionRun:

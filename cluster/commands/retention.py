@@ -8,6 +8,7 @@ import click
 
 from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option, each_node
 from cluster.commands.common import data_option, json_option, print_json, print_table
+from cluster.retention.settings import differing
 
 _HOUR_MS = 3_600_000
 
@@ -34,6 +35,8 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
     click.echo(_rules(leader))
     if leader["log_held_by"]:
         click.echo(f"more would go, but for {leader['log_held_by']}")
+    for line in differing({view["node"]: view["settings"] for view in views}, leader["leader"]):
+        click.echo(line)
     rows = [
         [
             view["node"], view["trim_position"], view["first_position"],

@@ -38,7 +38,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
             out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in alarm_lines(view):
             out.print(line, markup=False, style="red", soft_wrap=True)
-        for line in quorum_lines(view):
+        for line in (*quorum_lines(view), *retention_lines(view)):
             out.print(line, markup=False, style="yellow", soft_wrap=True)
         for line in link_lines(view):
             out.print(line, markup=False, style="yellow", soft_wrap=True)
@@ -116,6 +116,15 @@ def quorum_lines(view: ClusterView) -> list[str]:
     said = sorted((node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
                   for node in view.nodes if node.status and not node.is_removed)  # fmt: skip
     return [said[0][2]["finding"]] if said and said[0][2].get("finding") else []
+
+
+def retention_lines(view: ClusterView) -> list[str]:
+    """One line per key of [retention] that is not the same on all nodes that answer."""
+    from cluster.retention.settings import differing
+
+    settings = {node.record.id: node.status["retention"] for node in view.nodes if node.status and not node.is_removed
+                and node.status.get("retention")}  # fmt: skip
+    return differing(settings, view.leader)
 
 
 def link_lines(view: ClusterView) -> list[str]:

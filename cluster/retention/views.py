@@ -50,6 +50,8 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     delete_when: str
     protect_unconsumed: bool
     leases: list[LeaseView]
+    settings: dict[str, int | bool | str] = {}
+    """[retention] as this node has it now. The leader's counts; each node may lead."""
 
 
 class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):

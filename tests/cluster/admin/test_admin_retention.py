@@ -44,6 +44,7 @@ async def test_a_node_shows_where_its_log_begins(client: Any, retention: Retenti
     answer = await client.get("/v1/retention")
     view = await answer.json()
     assert (answer.status, view["trim_position"], view["first_position"], view["files_left"]) == (200, 500, 100, 2)
+    assert (view["settings"]["hours"], view["settings"]["delete_when"]) == (72, "04")
     assert view["leases"] == [{"holder": "a backup", "position": 100}]
 
 
