@@ -10,6 +10,7 @@ from zlib import crc32
 
 from cluster.append_lane import Persisted, PersistJob
 from cluster.node import Node
+from cluster.recovery.found import Found
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
@@ -24,6 +25,7 @@ from raftlog.messages import RequestVoteReply
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
 
+LOST_ROWS = f"state_{Found.LOST_ROWS.name.lower()}"
 FULL_EVERY = 50
 """Driver turns of the group between two checks of every member's whole state."""
 SOMETIMES = (
@@ -194,6 +196,7 @@ class Monitor:
         if not self.black_box:
             self._compare(machine, known, log)
             self._orderly.started(machine)
+            self._rows_as_told(machine, node)
         machine.was_installing = False
         cut_off = node.driver.on_implausible
 
@@ -211,6 +214,12 @@ class Monitor:
         self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
         self.same_sums(machine)
         self._trims.compare(machine)
+
+    def _rows_as_told(self, machine: Machine, node: Node) -> None:
+        """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
+        for name, text in node.parts.alarms:
+            if name == LOST_ROWS:
+                self.report("durability", f"node {machine.node_id}: {text}")
 
     def _compare(self, machine: Machine, known: DurableLog, log: SegmentedLog) -> None:
         """What was on disk is still there, or a snapshot has taken its place."""

@@ -103,6 +103,10 @@ def witness_E01() -> None:
     holds("E01")
 
 
+def witness_E02() -> None:
+    holds("E02")
+
+
 def witness_E03() -> None:
     holds("E03")
 
