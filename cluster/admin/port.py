@@ -75,6 +75,8 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     clean: bool
     """The stop before was orderly: nothing was scanned."""
     bytes_scanned: int
+    bytes_zeroed: int = 0
+    """Of those: zero-filled room behind the last entry. It is most of it while the log is small."""
     torn_bytes_cut: int
     """Bytes of unacknowledged entries that a crash left incomplete."""
     entries_replayed: int

@@ -11,6 +11,7 @@ from cluster.commands.admin_http import AdminApi, admin_addresses, admin_option
 from cluster.commands.common import data_option, json_option, print_json
 from cluster.local_errors import ExitCode, LocalError
 
+_MIB = 1 << 20
 _ENDED = {
     "orderly": "stopped in order",
     "process_died": "the process died, the machine went on",
@@ -60,7 +61,7 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
     lines = [
         f"node {answer['node']}: up {answer['uptime_ms'] / 1000:.0f} s; before that: {_previous(told['previous'])}",
         f"  stages   {stages}",
-        f"  scanned  {told['bytes_scanned']:,} bytes of log; cut {told['torn_bytes_cut']:,} torn",
+        f"  scanned  {scanned(told)} of log; cut {told['torn_bytes_cut']:,} torn bytes",
         f"  state    {told['state_found'].replace('_', ' ')}; source: {_source(told)}",
         f"  replay   {_replay(told)}",
         f"  synced   {_synced(told['checkpoints'])}",
@@ -73,6 +74,12 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
     lines += [f"  alarm    {text}" for text in told["alarms"]]
     lines += [f"  because  {reason}" for reason in told["reasons"]]
     return lines
+
+
+def scanned(told: dict[str, Any]) -> str:
+    """What a start read, and how much of it is room where nothing was written yet. `told`: from `GET /v1/recovery`."""
+    text, zeroed = f"{told['bytes_scanned'] / _MIB:.1f} MiB", told.get("bytes_zeroed", 0)
+    return f"{text} ({zeroed / _MIB:.1f} MiB of it zero-filled room)" if zeroed else text
 
 
 def _previous(run: dict[str, Any] | None) -> str:

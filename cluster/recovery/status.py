@@ -68,6 +68,7 @@ class RecoveryAccount:
         return RecoveryStatus(
             clean=report.clean,
             bytes_scanned=report.bytes_scanned,
+            bytes_zeroed=report.bytes_zeroed,
             torn_bytes_cut=report.torn_bytes_cut,
             entries_replayed=max(0, min(index, self._target) - self._from),
             stages_ms=dict(self._stages.milliseconds),

@@ -41,6 +41,7 @@ class Restart(NamedTuple):
             "log_bytes": self.log_bytes,
             "serving_ms": round(1000 * self.serving_s),
             "bytes_scanned": self.scanned,
+            "bytes_zeroed": self.account["bytes_zeroed"],
             "entries_replayed": self.account["entries_replayed"],
             "stages_ms": self.account["stages_ms"],
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from cluster.commands.recovery import scanned
 from jepsen_like.live.payload import BULK
 from jepsen_like.live.recovery_probe import Restart, Rows, read_rows, shrunk, wait_serving
 from jepsen_like.live.story import Scene, Story, StoryEnds
@@ -107,7 +108,7 @@ def _rows_from(scene: Scene, node: int, applied: int) -> Rows:
 
 def _say(restart: Restart) -> str:
     return (
-        f"node {restart.node} serves after {restart.serving_s:.2f} s, scanned {restart.scanned / (1 << 20):.2f} MiB, "
+        f"node {restart.node} serves after {restart.serving_s:.2f} s, scanned {scanned(restart.account)}, "
         f"replayed {restart.account['entries_replayed']} entries"
     )
 

@@ -64,7 +64,7 @@ class Recovery:
             clean=clean, segments=len(segments), bytes_scanned=run.bytes_scanned,
             entries=tail.index + 1 - segments[0].header.base_index, torn_bytes_cut=run.torn, reasons=run.reasons,
             rows=tuple(run.rows), scanned_from=run.scanned_from, set_aside=tuple(run.aside),
-            damaged=tuple(run.damaged), vote_withheld=run.withheld,
+            damaged=tuple(run.damaged), vote_withheld=run.withheld, bytes_zeroed=run.bytes_zeroed,
         )  # fmt: skip
         return Recovered(segments, tail, newest_seq(file), report)
 

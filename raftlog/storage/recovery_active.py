@@ -171,6 +171,7 @@ def _last_byte(run: RecoveryRun, file: File, start: int) -> int:
         if chunk != ZERO_CHUNK[: len(chunk)]:
             last = at + len(chunk.rstrip(b"\0"))
         at += len(ZERO_CHUNK)
+    run.bytes_zeroed += min(at, size) - last
     return last
 
 

@@ -36,6 +36,8 @@ class RecoveryReport(NamedTuple):
     """Damage found on the way up; more may be found by reads."""
     vote_withheld: VoteWithheld | None = None
     """Set if this start, or an earlier one, withheld the vote."""
+    bytes_zeroed: int = 0
+    """Of `bytes_scanned`: the zeroes behind the last frame, where the next ones will be written."""
 
 
 class RecoveryRun:
@@ -51,7 +53,7 @@ class RecoveryRun:
         self.committed_index = committed_index
         self.reasons: list[str] = []
         self.rows: list[str] = []
-        self.bytes_scanned = 0
+        self.bytes_scanned = self.bytes_zeroed = 0
         self.scanned_from = 0
         self.torn = 0
         self.damaged: list[DamagedRange] = []

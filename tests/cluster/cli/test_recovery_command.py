@@ -12,7 +12,8 @@ from cluster.commands.recovery import lines_of
 from cluster.consistency.views import DamageView
 
 STATUS = RecoveryStatus(
-    clean=False, bytes_scanned=1_234_567, torn_bytes_cut=89, entries_replayed=40, stages_ms={"log": 12.3, "state": 4.5},
+    clean=False, bytes_scanned=16 << 20, bytes_zeroed=15_000_000, torn_bytes_cut=89, entries_replayed=40,
+    stages_ms={"log": 12.3, "state": 4.5},
     reasons=["a reason"], replaying=True, replay_index=140, replay_target=200, state_found="lost_rows",
     state_source="checkpoint", state_checkpoint="00000000000000000100-2-0a0b0c0d", state_set_aside="trash/000001-state",
     previous=PreviousRun(ended="machine_restarted", pid=7, boot_id="00", started_ms=1, synced_index=120),
@@ -34,7 +35,7 @@ def test_everything_that_was_found_is_said() -> None:
     for part in (
         "node 2: up 61 s; before that: pid 7, the machine was restarted, synced up to entry 120",
         "log 12 ms, state 4 ms",
-        "1,234,567 bytes of log; cut 89 torn",
+        "scanned  16.0 MiB (14.3 MiB of it zero-filled room) of log; cut 89 torn bytes",
         "lost rows; source: checkpoint 00000000000000000100-2-0a0b0c0d, the one before lies in trash/000001-state",
         "40 entries applied again, 60 to go; served up to entry 140",
         "entry 130 (log not yet, queues not yet, index not yet); no checkpoint yet",
@@ -48,10 +49,11 @@ def test_everything_that_was_found_is_said() -> None:
 def test_a_start_without_a_story_is_short() -> None:
     quiet = msgspec.structs.replace(
         STATUS, replaying=False, previous=None, damage=[], alarms=[], reasons=[], state_source="own",
-        state_checkpoint="", state_set_aside="",
+        state_checkpoint="", state_set_aside="", bytes_zeroed=0,
     )  # fmt: skip
     text = lines(quiet)
     assert "no run is known" in text
+    assert "scanned  16.0 MiB of log" in text
     assert "source: own\n" in text
     assert "40 entries applied again\n" in text
     assert "because" not in text

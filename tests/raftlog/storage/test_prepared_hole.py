@@ -36,5 +36,7 @@ def test_prepared_files_roll_recover_and_read_alike(tmp_path: Path, zeroed: bool
     again = SegmentedLog.open(fs, tmp_path, group_id=1)
     assert again.tail == tail
     assert again.report.torn_bytes_cut == 0
+    room = SEGMENT - (tail.end_position - tail.segment_base)
+    assert again.report.bytes_zeroed == room, "it is read, and said apart from what was read of the log"
     assert [e.payload[0] for e in again.read_entries(1, 41, 1 << 30)] == list(range(40))
     again.close(clean=True)
