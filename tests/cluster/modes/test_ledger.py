@@ -21,6 +21,18 @@ def fs() -> MemoryFileSystem:
     return made
 
 
+FROZEN = bytes.fromhex(
+    "524d5145f7f224ba00010000000000010000000000000005000000000000000100000000000000020000000000000007"
+    "0000000300000000"
+)
+
+
+def test_its_bytes_are_frozen() -> None:
+    """Another release reads what this one noted: a change here is a new format."""
+    assert encode({EntryId(2, 7): 3}, Totals(5, 1)) == FROZEN
+    assert decode(FROZEN) == ({EntryId(2, 7): 3}, Totals(5, 1))
+
+
 def test_it_survives_the_end_of_the_process(fs: MemoryFileSystem) -> None:
     ledger = Ledger(fs, DATA, 4)
     assert ledger.note(EntryId(2, 7), 3)

@@ -99,6 +99,23 @@ async def test_a_network_of_their_own_carries_heartbeats_and_nothing_else() -> N
         await close(peers)
 
 
+async def test_nodes_with_large_ids_understand_each_other() -> None:
+    """Ids are compared by value: only small integers are one object each."""
+    one, two = NodeId(60001), NodeId(60002)
+    uuids = {one: "u1", two: "u2"}
+    base = free_base_port(2)
+    addresses = {one: ("127.0.0.1", base), two: ("127.0.0.1", base + 1)}
+    members = {node: Membership("c", 1, node, uuids[node], uuids) for node in uuids}
+    peers = {node: Peer(PeerTransport(members[node], tried(addresses), addresses[node])) for node in uuids}
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, one, two) and says(peers, two, one))
+        assert not any(peer.refusals for peer in peers.values())
+    finally:
+        await close(peers)
+
+
 async def test_a_new_member_is_dialled_and_one_that_left_is_told_so() -> None:
     addresses = some_addresses()
     peers = tcp(addresses, {ONE: (ONE, TWO), TWO: (ONE, TWO), FOUR: (ONE, TWO, FOUR)})

@@ -204,3 +204,18 @@ def test_a_follower_below_the_trimmed_log_waits_for_a_snapshot() -> None:
     assert peers[TWO].lag == 0
     assert (peers[THREE].state, peers[THREE].lag) == ("SNAPSHOT", 8)
     assert node.commit_index == 7
+
+
+def test_node_ids_are_compared_by_value() -> None:
+    """Small integers are one object each; ids that came over the wire are not."""
+    ids = [NodeId(int(text)) for text in ("60001", "60002", "60003")]
+    group = Group(lambda node: replace(CONFIG, node_id=NodeId(int(str(node)))), {node: Disk() for node in ids})
+    group.act(ids[0], RawNode.campaign)
+    settle(group)
+    raw = group.nodes[ids[0]]
+    assert raw.role is Role.LEADER
+    group.act(ids[0], lambda raw: raw.transfer_leadership(NodeId(int("60001"))))
+    assert raw.raft.transferee == NOBODY, "to itself: there is nothing to do"
+    group.act(ids[0], lambda raw: raw.transfer_leadership(NodeId(int("60002"))))
+    settle(group)
+    assert group.leaders() == [60002]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from raft_group import Disk, Group, chain, members_of
 
 from raftlog.core.config import RaftConfig
+from raftlog.core.member_invariants import check_own
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import InvariantViolationError
 from raftlog.messages import RequestVoteReply
@@ -53,3 +56,29 @@ def test_a_leader_without_a_committed_entry_is_noticed(terms: list[int], why: st
 def test_a_leader_that_has_what_is_committed_is_none_the_worse_for_more() -> None:
     group = committed_everywhere()
     group.invariants.observe(leader_of_term_4(Disk(chain([1, 1, 2]), HardState(3, NOBODY, 0))).raft, group.disks)
+
+
+def leader_among(voters: tuple[int, ...], learners: tuple[int, ...], *, since: int, committed: int) -> Any:
+    """Node 3 leads; by its log these are the members in force, since an entry."""
+    current = SimpleNamespace(voter_ids=voters, learner_ids=learners, index=since)
+    peers = dict.fromkeys(sorted({*voters, *learners} - {THREE}))
+    return SimpleNamespace(
+        id=THREE, term=4, role=Role.LEADER, log=SimpleNamespace(commit_index=committed),
+        members=SimpleNamespace(current=current, history=(current,), peers=peers),
+    )  # fmt: skip
+
+
+def test_a_leader_leads_on_until_its_removal_is_committed_and_no_longer() -> None:
+    check_own(leader_among((1, 2, 3), (4,), since=5, committed=9))
+    check_own(leader_among((1, 2), (), since=10, committed=9))
+    for learners in ((), (3,)):
+        with pytest.raises(InvariantViolationError, match="who is no voter by a committed entry does not lead"):
+            check_own(leader_among((1, 2), learners, since=9, committed=9))
+
+
+def test_a_leader_sends_its_log_to_all_members_and_nobody_else() -> None:
+    for wrong in ((1,), (1, 2, 4)):
+        raft = leader_among((1, 2, 3), (), since=5, committed=9)
+        raft.members.peers = dict.fromkeys(wrong)
+        with pytest.raises(InvariantViolationError, match="the log goes to the members in force"):
+            check_own(raft)

@@ -8,11 +8,13 @@ from uuid import UUID
 import pytest
 
 from raftlog.frame import make_entry
-from raftlog.storage import active_index, recovery_active, scan
+from raftlog.storage import active_index, layout, recovery_active, scan
+from raftlog.storage.fs import read_file
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.segment_index import SegmentIndex, decode_index
 from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.types import NodeId
+from raftlog.types import LogTail, NodeId
 
 DATA = Path("/data")
 GROUP = 7
@@ -52,3 +54,17 @@ def test_a_killed_node_scans_the_same_at_every_size(
         scanned.append(log.report.bytes_scanned)
         assert tail.end_position - log.report.scanned_from <= 17 * UNIT
     assert max(scanned) <= 64 * UNIT, scanned
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_kept_index_is_on_disk_when_it_has_its_name(seed: int) -> None:
+    """A name that survives the power leads to all of its bytes: a start need not scan what it covers."""
+    fs = MemoryFileSystem()
+    fs.mkdir(DATA / "log")
+    tail, index = LogTail(1, 4, 500, 7, 0, 0), SegmentIndex(0, 0)
+    for position in range(0, 500, 100):
+        index.add(position, 1)
+    active_index.write(fs, DATA / "log", index, tail, GROUP)
+    fs.crash(seed)
+    head, found = decode_index(read_file(fs, DATA / "log" / layout.ACTIVE_INDEX), GROUP)
+    assert (head.tail, found.offsets) == (tail, index.offsets)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 
@@ -9,6 +12,7 @@ from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import read_file, write_file
+from raftlog.storage.memory_fs import MemoryFile
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
@@ -209,6 +213,30 @@ def test_a_made_up_frame_that_ends_at_the_mark_is_not_its_frame(new_log: NewLog,
     disk.check_withheld(log, 11, 1, "unreadable tail below the mark")
     assert log.tail.index == 9
     assert not log.damage
+
+
+@row("complete above the mark")
+def test_what_is_complete_above_the_mark_is_written_again_before_it_counts(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a sync that failed the system may take bytes for clean that are not on disk: syncing alone says nothing."""
+    calls: list[tuple[str, Path, int, bytes]] = []
+    pwritev, fdatasync = MemoryFile.pwritev, MemoryFile.fdatasync
+
+    def writes(file: MemoryFile, parts: Sequence[bytes], offset: int) -> None:
+        calls.append(("write", file.path, offset, b"".join(parts)))
+        pwritev(file, parts, offset)
+
+    def syncs(file: MemoryFile) -> None:
+        calls.append(("sync", file.path, 0, b""))
+        fdatasync(file)
+
+    monkeypatch.setattr(MemoryFile, "pwritev", writes)
+    monkeypatch.setattr(MemoryFile, "fdatasync", syncs)
+    log = disk.open()
+    assert "complete above the mark" in log.report.rows
+    written = calls.index(("write", disk.paths[2], disk.offset(9), disk.raw(9, 9)))
+    assert ("sync", disk.paths[2], 0, b"") in calls[written:]
 
 
 @row("local header of the active segment", "local header of a sealed segment")

@@ -268,8 +268,12 @@ def test_what_is_missing_or_lies_is_found(small: Made) -> None:
     for number, (harm, kind, severity) in enumerate(cases):
         fs = copy(small)
         harm(fs)
-        found = [finding for finding in verify_log(fs, DATA) if finding.kind == kind]
+        everything = list(verify_log(fs, DATA))
+        found = [finding for finding in everything if finding.kind == kind]
         assert found, (number, kind)
+        for each in everything:
+            assert each.offset >= 0, each
+            assert 0 <= each.size <= max(0, len(read_file(fs, each.path)) - each.offset if each.size else 0), each
         assert max(found, key=lambda finding: list(Severity).index(finding.severity)).severity == severity, found
 
 

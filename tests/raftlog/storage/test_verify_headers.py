@@ -6,7 +6,8 @@ import pytest
 from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog
 
 from raftlog.storage import layout
-from raftlog.storage.findings import Finding
+from raftlog.storage.findings import Finding, Severity
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS, decode_header, encode_header
 from raftlog.storage.verify import verify_log
 
 
@@ -43,3 +44,14 @@ def test_a_trimmed_log_of_which_nothing_says_how_it_begins_is_said_to_be_uncheck
     disk.fs.damage(disk.paths[1], 20, b"\xee")
     said = [finding for finding in found(disk) if "what comes before it is not known" in finding.text]
     assert [finding.path for finding in said] == [disk.paths[1]]
+
+
+def test_a_file_whose_successor_names_another_last_frame_is_found(disk: Disk) -> None:
+    """Every checksum fits: the files are of two histories."""
+    page = disk.file(1)[:LOCAL_HEADER_SIZE]
+    header = decode_header(page, disk.paths[1], GROUP)
+    other = header.previous._replace(header_crc=header.previous.header_crc ^ 1)
+    disk.fs.damage(disk.paths[1], 0, encode_header(other, GROUP)[: MARK_OFFSETS[0]])
+    fatal = [finding for finding in found(disk) if finding.severity is Severity.FATAL]
+    said = f"but {other.header_crc:08x} should"
+    assert [(each.path, each.offset, each.size) for each in fatal if said in each.text] == [(disk.paths[0], 0, 0)]
