@@ -162,6 +162,12 @@ INVALID: list[tuple[str, list[Any], str]] = [
 ]
 
 
+def test_names_of_the_greatest_length_are_taken(broker: Broker) -> None:
+    broker.run(["create_topic", {"name": "a" * 256}, True], ["put_group", {"name": "a" * 120}, True])
+    assert "a" * 256 in broker.state.topics
+    assert "a" * 120 in broker.state.groups
+
+
 @pytest.mark.parametrize(("name", "arguments", "why"), INVALID)
 def test_unacceptable_arguments_are_answered_and_change_nothing(
     broker: Broker, rows_of: Any, name: str, arguments: list[Any], why: str

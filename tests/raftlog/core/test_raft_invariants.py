@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from raft_group import Disk, Group, chain, members_of
 
+from raftlog import membership as memberships
 from raftlog.core.config import RaftConfig
-from raftlog.core.member_invariants import check_own
+from raftlog.core.member_invariants import MemberInvariants, check_own
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import InvariantViolationError
+from raftlog.frame import make_entry
 from raftlog.messages import RequestVoteReply
-from raftlog.types import NOBODY, HardState, NodeId, Role
+from raftlog.types import NOBODY, EntryType, HardState, NodeId, Role
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 COMMITTED = chain([1, 1])
@@ -82,3 +84,22 @@ def test_a_leader_sends_its_log_to_all_members_and_nobody_else() -> None:
         raft.members.peers = dict.fromkeys(wrong)
         with pytest.raises(InvariantViolationError, match="the log goes to the members in force"):
             check_own(raft)
+
+
+def test_a_leader_that_changes_more_than_one_member_at_once_is_noticed() -> None:
+    tail, old = Disk(chain([4])).tail, members_of((1, 2, 3))
+    raft: Any = SimpleNamespace(
+        id=ONE, term=4, role=Role.LEADER, members=SimpleNamespace(history=(old,)), term_start_index=1
+    )
+    judge = MemberInvariants({0: None, 1: None})
+    for voters, fits in (((1, 2), True), ((1,), False), ((1, 2, 4), False), ((1, 2, 3, 4, 5), False)):
+        payload = memberships.encode(members_of(voters))
+        entry = make_entry(
+            tail, term=4, entry_type=EntryType.MEMBERSHIP, payload=payload, timestamp_ms=1000, group_id=1,
+            segment_size=1 << 30,
+        )  # fmt: skip
+        if fits:
+            judge.note(raft, entry)
+        else:
+            with pytest.raises(InvariantViolationError, match="members change by one"):
+                judge.note(raft, entry)

@@ -105,6 +105,7 @@ NOOP, MESSAGES = EntryType.NOOP, EntryType.MESSAGES
         (((5, NOOP), (5, MESSAGES), (5, MESSAGES)), 10, 5),  # what follows is no NOOP: the term began before it
         (((5, NOOP), (5, MESSAGES)), 10, 5),  # the mark names it
         (((1, MESSAGES), (2, NOOP), (2, MESSAGES)), 10, 1),  # between terms 1 and 2 there is no other
+        (((300, NOOP), (300, MESSAGES), (301, NOOP), (301, MESSAGES)), 11, 300),  # nor between 300 and 301
     ],
 )
 def test_the_term_of_one_damaged_header_is_told_by_its_neighbours(

@@ -36,7 +36,7 @@ def test_a_log_that_begins_with_the_first_file_is_checked_whatever_else_is_lost(
     assert [finding.path for finding in found(disk) if finding.kind == "frame"] == [disk.paths[0]]
 
 
-def test_a_trimmed_log_of_which_nothing_says_how_it_begins_is_said_to_be_unchecked(disk: Disk) -> None:
+def test_a_trimmed_log_that_neither_FIRST_nor_its_header_places_is_said_to_be_unchecked(disk: Disk) -> None:
     log = disk.open()
     log.remove_files(log.trim(disk.entries[4].position))
     log.close(clean=False)
