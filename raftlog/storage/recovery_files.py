@@ -13,7 +13,7 @@ from raftlog.storage.damage_finder import whole_file
 from raftlog.storage.fs import File, read_file, unreadable, write_file
 from raftlog.storage.recovery_run import RecoveryRun
 from raftlog.storage.resync import fill
-from raftlog.storage.scan import has_successor, scan_segment
+from raftlog.storage.scan import first_frame, has_successor, scan_segment
 from raftlog.storage.sealed_index import load_sidecar, rebuild_index, same_end
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
@@ -121,7 +121,7 @@ def _heal_header(
 
 def _previous_of(run: RecoveryRun, before: Segment | None, found: Found, floor: LogTail | None) -> tuple[LogTail, bool]:
     """The tail before the file's first frame, and whether its term and time are exact or the highest they can be."""
-    first = _first_frame(run, found)
+    first = first_frame(found.file, found.base, run.group_id)
     if found.base == 0:
         return EMPTY_TAIL, True
     tail = _end_of(run, before) if before is not None else floor
@@ -174,18 +174,6 @@ def _remove_leftovers(run: RecoveryRun, bases: list[int]) -> None:
                 run.fs.unlink(run.log / name)
     run.fs.fsync_dir(run.log)
     run.note("leftovers of a trim", f"{len(bases)} trimmed files that a crash left were removed")
-
-
-def _first_frame(run: RecoveryRun, found: Found) -> FrameHeader | None:
-    try:
-        frame = FrameHeader(found.file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), run.group_id)
-    except FrameError:
-        return None
-    except OSError as error:
-        if not unreadable(error):
-            raise
-        return None
-    return frame if frame.position == found.base else None
 
 
 # A missing file: its limits are the end of the file before it and what the file after it names as the frame before.

@@ -11,7 +11,7 @@ from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import File, unreadable
-from raftlog.storage.segment import Segment
+from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.types import FLAG_ROLL, LogTail
 
@@ -152,6 +152,19 @@ def check_successor(frame: FrameHeader, tail: LogTail, base: int) -> None:
             f"frame says index {frame.index}, position {frame.position}, parent {frame.parent:08x}; "
             f"expected {tail.index + 1}, {tail.end_position}, {tail.header_crc:08x}"
         )
+
+
+def first_frame(file: File, base: int, group_id: int) -> FrameHeader | None:
+    """The first frame of the segment file that begins at `base`; None if it is damaged. Raises OSError."""
+    try:
+        frame = FrameHeader(file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), group_id)
+    except FrameError:
+        return None
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        return None
+    return frame if frame.position == base else None
 
 
 def has_successor(file: File, segment: Segment, tail: LogTail, group_id: int) -> bool:

@@ -13,7 +13,7 @@ from raftlog.storage.findings import Finding, IrrelevantRange, Severity
 from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, read_file, unreadable
 from raftlog.storage.genesis_copy import read_copy
 from raftlog.storage.resync import find_chain
-from raftlog.storage.scan import read_around, scan_segment
+from raftlog.storage.scan import first_frame, read_around, scan_segment
 from raftlog.storage.segment import (
     HEADER_BYTES,
     LOCAL_HEADER_SIZE,
@@ -52,7 +52,7 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
         text = "left by a trim: not read any more"
         yield Finding(log / layout.segment_name(base), 0, 0, "segment file", Severity.NOTE, text)
     pages = [_page(fs, log / layout.segment_name(base)) for base in bases]
-    tail = _before(pages[0], bases[0], floor, log, group_id)
+    tail = _before(fs, pages[0], bases[0], floor, log, group_id)
     for number, base in enumerate(bases):
         check = _SegmentCheck(fs, log, base, pages[number], group_id, tail)
         yield from check.headers(active=number == len(bases) - 1)
@@ -87,13 +87,19 @@ def _parted(
     return below, kept
 
 
-def _before(page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int) -> LogTail | None:
-    """The tail before the first file: as FIRST says, or lower, where the file's own header does."""
+def _before(
+    fs: FileSystem, page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int
+) -> LogTail | None:  # fmt: skip
+    """The tail before the first file: as FIRST says, or lower, where the file's own header does, or its first frame."""
     if floor is not None and base >= floor.end_position:
         return floor
-    if header_is_damaged(page):
-        return EMPTY_TAIL if base == 0 else None
-    return decode_header(page, log / layout.segment_name(base), group_id).previous
+    path = log / layout.segment_name(base)
+    if not header_is_damaged(page):
+        return decode_header(page, path, group_id).previous
+    if base == 0:
+        return EMPTY_TAIL
+    first = first_frame(fs.open(path), base, group_id)
+    return LogTail(first.term, first.index - 1, base, first.parent, 0, first.timestamp_ms) if first else None
 
 
 def _page(fs: FileSystem, path: Path) -> bytes:

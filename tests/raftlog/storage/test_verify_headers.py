@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog
 
+from raftlog.errors import CorruptLogError
 from raftlog.storage import layout
 from raftlog.storage.findings import Finding, Severity
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS, decode_header, encode_header
@@ -24,7 +25,8 @@ def lose_first(disk: Disk) -> None:
 
 
 def found(disk: Disk) -> list[Finding]:
-    return list(verify_log(disk.fs, DATA, group_id=GROUP))
+    """Of the log: this directory has nothing else."""
+    return [finding for finding in verify_log(disk.fs, DATA, group_id=GROUP) if LOG in finding.path.parents]
 
 
 def test_a_log_that_begins_with_the_first_file_is_checked_whatever_else_is_lost(disk: Disk) -> None:
@@ -36,14 +38,34 @@ def test_a_log_that_begins_with_the_first_file_is_checked_whatever_else_is_lost(
     assert [finding.path for finding in found(disk) if finding.kind == "frame"] == [disk.paths[0]]
 
 
-def test_a_trimmed_log_that_neither_FIRST_nor_its_header_places_is_said_to_be_unchecked(disk: Disk) -> None:
+def trimmed(disk: Disk) -> None:
+    """Begins with the second file, of which neither FIRST nor its own header tells."""
     log = disk.open()
     log.remove_files(log.trim(disk.entries[4].position))
     log.close(clean=False)
     lose_first(disk)
     disk.fs.damage(disk.paths[1], 20, b"\xee")
+
+
+def test_a_trimmed_log_is_checked_from_its_first_frame_on_as_a_start_reads_it(disk: Disk) -> None:
+    trimmed(disk)
+    assert {finding.severity for finding in found(disk)} == {Severity.NOTE}
+    assert disk.open().first_index == 4
+
+
+def test_damage_is_found_in_a_trimmed_log_that_only_its_first_frame_places(disk: Disk) -> None:
+    trimmed(disk)
+    disk.fs.damage(disk.paths[1], disk.offset(5) + 200, b"\xee")
+    assert [finding.path for finding in found(disk) if finding.kind == "frame"] == [disk.paths[1]]
+
+
+def test_a_trimmed_log_that_nothing_places_is_not_checked_and_does_not_start(disk: Disk) -> None:
+    trimmed(disk)
+    disk.fs.damage(disk.paths[1], disk.offset(4) + 8, b"\xee")
     said = [finding for finding in found(disk) if "what comes before it is not known" in finding.text]
-    assert [finding.path for finding in said] == [disk.paths[1]]
+    assert [(finding.path, finding.severity) for finding in said] == [(disk.paths[1], Severity.FATAL)]
+    with pytest.raises(CorruptLogError, match="tells what it was"):
+        disk.open()
 
 
 def test_a_file_whose_successor_names_another_last_frame_is_found(disk: Disk) -> None:
