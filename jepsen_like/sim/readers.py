@@ -195,6 +195,10 @@ class OffsetRegister:
         op = self.recorder.invoke("offset-write", value)
         try:
             link = await connect()
+        except OSError as error:
+            self.recorder.end(op, "fail", f"not sent: {error}"[:100])
+            raise
+        try:
             ext = {**_REGISTER, "commitOffset": str(value)}
             reply = await link.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=patience_s)
         except OSError as error:
