@@ -18,7 +18,7 @@ BUDGET_SECONDS = {
     "raftlog": 60,
     "statemachine": 60,
     "cluster": 300,
-    "jepsen_like": 180,
+    "jepsen_like": 260,
     "pyspark_raftmq": 120,
     _REST: 60,
 }
