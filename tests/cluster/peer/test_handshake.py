@@ -59,10 +59,9 @@ class Peer:
 
 
 async def end(peer: Peer) -> None:
-    """Closes it; what it aborts is closed a turn of the loop later, and the test's loop must live to see that."""
+    """Closes it; what it aborts, or was about to accept, is closed some turns of the loop later."""
     await peer.transport.close()
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
 
 
 async def until(reached: Callable[[], object]) -> None:
