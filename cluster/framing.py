@@ -28,6 +28,11 @@ class FrameBuffer:
         self.needed = 0
         """Bytes of that frame with its length prefix; 4 until the prefix is there."""
 
+    def head(self, size: int) -> bytes:
+        """The first `size` bytes of the incomplete frame, its length prefix included; fewer if they are not here."""
+        first = self._pieces[0] if self._pieces else b""
+        return first[:size] if len(first) >= size else b"".join(self._pieces)[:size]
+
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """A buffer, and (start, end) in it of each complete frame, in order: no frame is copied here.
 

@@ -58,6 +58,18 @@ _decode_ext = msgspec.json.Decoder(dict[str, Any] | None).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
+HEADER_AT = 8
+"""Where the header begins in a frame: behind its length, and a word with how the header is written and its length."""
+
+
+def check_header_size(begun: bytes) -> None:
+    """Looks at the first HEADER_AT bytes of a frame that is still coming: one whose header is too long is not waited
+    for. Raises CodecError."""
+    size = int.from_bytes(begun[5:HEADER_AT], "big") if len(begun) >= HEADER_AT else 0
+    if size > HEADER_BYTES_MAX:
+        raise CodecError(f"a header of {size} bytes; the limit is {HEADER_BYTES_MAX}")
+
+
 def decode_header(serialize_type: int, data: bytes) -> Header:
     """Decodes header bytes of either kind. Raises CodecError on anything malformed, or too long to be looked at."""
     if len(data) > HEADER_BYTES_MAX:

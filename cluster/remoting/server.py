@@ -20,8 +20,10 @@ from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.remoting.codec import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
+    HEADER_AT,
     CodecError,
     Header,
+    check_header_size,
     decode_header,
     encode_frame,
     ext_of,
@@ -244,6 +246,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             if self._buffer.buffered:
                 self._dispatch.watch(self)
                 if self._buffer.needed > SMALL_FRAME_BYTES and self._unfinished is None:
+                    check_header_size(self._buffer.head(HEADER_AT))
                     self._claim_frame()
         except (CodecError, FrameTooLargeError) as error:
             self._bad_frame(error)

@@ -67,3 +67,18 @@ def test_a_bad_length_is_refused_before_its_bytes_arrive(length: int, split: boo
 
 def test_the_limit_itself_is_allowed() -> None:
     assert feed(FrameBuffer(LIMIT), stream_of([bytes(LIMIT)])) == [bytes(LIMIT)]
+
+
+@pytest.mark.parametrize("cuts", [[1], [3, 5], [8], [20]])
+def test_the_beginning_of_a_frame_can_be_looked_at_while_it_comes(cuts: list[int]) -> None:
+    buffer = FrameBuffer(1000)
+    frame = (100).to_bytes(4, "big") + bytes(range(100))
+    assert buffer.head(8) == b""
+    at = 0
+    for cut in [*cuts, 50]:
+        buffer.feed(frame[at:cut])
+        at = cut
+        assert buffer.head(8) == frame[: min(8, cut)]
+    _, frames = buffer.feed(frame[at:])
+    assert len(frames) == 1
+    assert buffer.head(8) == b""

@@ -16,6 +16,7 @@ from cluster.local_init import create_data_dirs
 from cluster.local_process import free_base_port
 from cluster.node import Node
 from cluster.remoting.codec import decode_header, encode_frame
+from cluster.request_limits import HEADER_BYTES_MAX
 
 KIB, MIB = 1 << 10, 1 << 20
 PATIENCE_S = 30.0
@@ -312,3 +313,13 @@ async def test_a_frame_that_is_too_large_leaves_nothing_in_the_account(start: St
         assert node.router.rooms.unfinished.taken == 0
         assert node.router.rooms.unsent.taken == 0
         assert len(node.router.patience) == 0
+
+
+async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None:
+    """16 MB of it, time after time, took so much of a node's loop that its leadership was lost."""
+    node = await start(frame_bytes_max=2 << 20, connection_inflight_bytes_max=2 << 20)
+    client = await Client.to(node)
+    length, header = (2 << 20).to_bytes(4, "big"), (HEADER_BYTES_MAX + 1).to_bytes(4, "big")
+    client.writer.write(length + header + bytes(64 * KIB))
+    assert await client.is_closed(), "most of it is still to come"
+    assert node.router.rooms.unfinished.taken == 0
