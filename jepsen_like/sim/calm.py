@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 ATTACK_S = 3.0
 ANSWERS_S = 20.0
 """Within which everything that was asked is answered once nobody asks any more."""
-SERVED_S = 10.0
-"""Within which an honest send succeeds while others mean harm."""
+SERVED_S = 30.0
+"""Within which an honest send succeeds while others mean harm: 10 s, and the 20 s (ha.housekeeping_interval_ms) after
+which a link that leads nowhere since before the heal is given up."""
 GIVEN_BACK_S = 10.0
 """Within which what was counted for requests is given back once there are none."""
 SLACK = 256 << 10
