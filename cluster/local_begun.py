@@ -7,10 +7,11 @@ whoever finds it (Ctrl-C, kill -9 or a power cut came between) may remove what w
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from cluster.local_layout import sync_folder
 
 BEGUN = "BEGUN"
 
@@ -20,11 +21,11 @@ def begun(data: Path) -> Iterator[None]:
     """Marks the directory while its content is made; the mark stays if that does not end well."""
     mark = data / BEGUN
     mark.touch()
-    _sync(data)
+    sync_folder(data)
     yield
-    _sync(data)
+    sync_folder(data)
     mark.unlink()
-    _sync(data)
+    sync_folder(data)
 
 
 def undo_begun(data: Path) -> None:
@@ -33,13 +34,5 @@ def undo_begun(data: Path) -> None:
         return
     for home in data.glob("n[0-9]*"):
         shutil.rmtree(home)
-    _sync(data)
+    sync_folder(data)
     (data / BEGUN).unlink()
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

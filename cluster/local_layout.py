@@ -158,11 +158,16 @@ def write_cluster(data: Path, cluster: ClusterFile) -> None:
         fresh.replace(data / CLUSTER_FILE)
     finally:
         fresh.unlink(missing_ok=True)
-    folder = os.open(data, os.O_RDONLY)
+    sync_folder(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it survive a power cut from now on."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cluster.client.discovery import split_address
 from cluster.local_layout import NodeRecord
 from cluster.local_process import is_running
 
@@ -145,8 +146,8 @@ def _elsewhere(address: str, status: dict[str, Any] | None, node_id: int) -> Nod
 
 def _statuses(addresses: Sequence[str], timeout_s: float) -> list[dict[str, Any] | None]:
     def ask(address: str) -> dict[str, Any] | None:
-        host, _, port = address.rpartition(":")
-        return fetch_status(int(port), timeout_s, host.strip("[]"))
+        host, port = split_address(address)
+        return fetch_status(port, timeout_s, host)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
         return list(pool.map(ask, addresses))
@@ -154,8 +155,7 @@ def _statuses(addresses: Sequence[str], timeout_s: float) -> list[dict[str, Any]
 
 def _members(address: str, timeout_s: float) -> dict[int, str]:
     """Node -> where it says that its HTTP API is; {} if that is not to be had."""
-    host, _, port = address.rpartition(":")
-    body = _get(host.strip("[]"), int(port), "/v1/members", timeout_s) or {}
+    body = _get(*split_address(address), "/v1/members", timeout_s) or {}
     return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
 
 

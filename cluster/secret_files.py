@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cluster.config import Config
 from cluster.local_errors import ExitCode, LocalError
+from cluster.local_layout import sync_folder
 from cluster.peer.keyring import FILE_MAX, KEY_BYTES, KEYS_MAX, KeyFileError, encode, key_id, parse
 from cluster.peer.secret import mark_of, mark_path, path_of
 
@@ -50,11 +51,7 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise LocalError(
