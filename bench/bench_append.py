@@ -61,9 +61,14 @@ def new_log(fs: OsFileSystem, directory: Path) -> SegmentedLog:
 def next_entry(tail: LogTail, payload: bytes) -> Entry:
     """A frame as the leader would stamp it."""
     return make_entry(
-        tail, term=1, entry_type=EntryType.MESSAGES, payload=payload, timestamp_ms=1, group_id=1,
+        tail,
+        term=1,
+        entry_type=EntryType.MESSAGES,
+        payload=payload,
+        timestamp_ms=1,
+        group_id=1,
         segment_size=SEGMENT_SIZE,
-    )  # fmt: skip
+    )
 
 
 def bench_log(log: SegmentedLog, size: int, seconds: float, prepare: bool) -> list[float]:

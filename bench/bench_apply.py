@@ -91,12 +91,15 @@ def measure(messages: int, queues_per_entry: int, group: int) -> list[dict[str, 
             count = len(log) - 1
             rows.append(
                 {
-                    "store": name, "messages_per_entry": messages, "queues_per_entry": queues_per_entry,
-                    "entries_per_run": group, "cpu_us_per_entry": round(cpu / count * 1e6, 1),
+                    "store": name,
+                    "messages_per_entry": messages,
+                    "queues_per_entry": queues_per_entry,
+                    "entries_per_run": group,
+                    "cpu_us_per_entry": round(cpu / count * 1e6, 1),
                     "cpu_us_per_message": round(cpu / count / messages * 1e6, 3),
                     "wall_us_per_entry": round(wall / count * 1e6, 1),
                 }
-            )  # fmt: skip
+            )
     return rows
 
 

@@ -40,12 +40,14 @@ def percentile(latencies: list[float], share: float) -> float:
 def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> dict[str, float]:
     """One line of the report."""
     return {
-        "size": size, "batch": batch, "in_flight": in_flight,
+        "size": size,
+        "batch": batch,
+        "in_flight": in_flight,
         "messages_per_second": round(result.messages / result.seconds),
         "p50_ms": round(percentile(result.latencies_ms, 0.5), 2),
         "p99_ms": round(percentile(result.latencies_ms, 0.99), 2),
         "cpu_us_per_message": round(cpu * 1e6 / max(1, result.messages), 1),
-    }  # fmt: skip
+    }
 
 
 def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
@@ -54,9 +56,7 @@ def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
     rows = []
     for size, batch, in_flight in ROWS:
         before = cpu_seconds(pids)
-        result = run(
-            "127.0.0.1", port, topic="bench", size=size, batch=batch, in_flight=in_flight, seconds=SECONDS
-        )
+        result = run("127.0.0.1", port, topic="bench", size=size, batch=batch, in_flight=in_flight, seconds=SECONDS)
         if result.errors:
             raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
         rows.append(row(size, batch, in_flight, result, cpu_seconds(pids) - before))

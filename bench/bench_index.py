@@ -120,10 +120,14 @@ def measure(layout: str, entries: list[bytes], count: int) -> dict[str, Any]:
         size = sum(file.stat().st_size for file in Path(folder).rglob("*.sst"))
         kv.close()
     return {
-        "layout": layout, "keys_per_entry": per_entry, "cpu_us_per_key": round(cpu / count * 1e6, 3),
-        "slowest_write_ms": round(slowest * 1e3, 1), "lookup_us": known, "lookup_of_nothing_us": unknown,
+        "layout": layout,
+        "keys_per_entry": per_entry,
+        "cpu_us_per_key": round(cpu / count * 1e6, 3),
+        "slowest_write_ms": round(slowest * 1e3, 1),
+        "lookup_us": known,
+        "lookup_of_nothing_us": unknown,
         "sst_bytes_per_key": round(size / count, 1),
-    }  # fmt: skip
+    }
 
 
 def timed_lookups(look: Look, kv: KV, names: list[bytes]) -> float:
@@ -146,8 +150,11 @@ def main() -> None:
         count = options.keys // (20 if per_entry == 1 else 1) // per_entry * per_entry
         entries, leaders[per_entry] = leader(count, per_entry)
         rows += [measure(layout, entries, count) for layout in ("row", "entry", "merged")]
-    told = {"rows": rows, "leader_us_per_key": {str(n): round(us, 3) for n, us in leaders.items()},
-            "records_max": message_index.RECORDS_MAX}  # fmt: skip
+    told = {
+        "rows": rows,
+        "leader_us_per_key": {str(n): round(us, 3) for n, us in leaders.items()},
+        "records_max": message_index.RECORDS_MAX,
+    }
     if options.json:
         sys.stdout.write(json.dumps(told) + "\n")
         return

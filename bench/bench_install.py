@@ -117,10 +117,13 @@ def measure(root: Path, messages: int, segment_size: int) -> dict[str, Any]:
     kv.flush_wal()
     checkpoints = Checkpoints(FS, root / "giver", 1)
     made = checkpoints.make(kv, {}, 1)
-    client = Direct({
-        STATE: state_source(FS, Keeper(checkpoints)), LOG: log_source(giver.log, lambda: giver.log.tail.index),
-        SEGMENT: segment_source(giver.log),
-    })  # fmt: skip
+    client = Direct(
+        {
+            STATE: state_source(FS, Keeper(checkpoints)),
+            LOG: log_source(giver.log, lambda: giver.log.tail.index),
+            SEGMENT: segment_source(giver.log),
+        }
+    )
     node(root / "taker", 1, segment_size).close(clean=True)
     seconds: dict[str, float] = {}
     check = checkpoint_copy.check_rows
@@ -147,10 +150,13 @@ def measure(root: Path, messages: int, segment_size: int) -> dict[str, Any]:
     Checkpoints(FS, root / "taker", 1).install(checkpoint, root / "taker" / "state")
     seconds["commit and opening"] = perf_counter() - start
     return {
-        "messages": messages, "state_files": len(made.manifest.files), "state_bytes": made.manifest.size,
-        "log_bytes": client.bytes[LOG], "giver_log_bytes": giver.log.tail.end_position,
+        "messages": messages,
+        "state_files": len(made.manifest.files),
+        "state_bytes": made.manifest.size,
+        "log_bytes": client.bytes[LOG],
+        "giver_log_bytes": giver.log.tail.end_position,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
-    }  # fmt: skip
+    }
 
 
 def main() -> int:
@@ -170,9 +176,11 @@ def main() -> int:
         if options.json:
             print(json.dumps(row))
         else:
-            print(f"{messages} messages: state {row['state_bytes'] / 1e6:.1f} MB in {row['state_files']} files, "
-                  f"{row['log_bytes'] / 1e6:.1f} MB of {row['giver_log_bytes'] / 1e6:.1f} MB of log; seconds "
-                  + ", ".join(f"{name} {value}" for name, value in row["seconds"].items()))  # fmt: skip
+            print(
+                f"{messages} messages: state {row['state_bytes'] / 1e6:.1f} MB in {row['state_files']} files, "
+                f"{row['log_bytes'] / 1e6:.1f} MB of {row['giver_log_bytes'] / 1e6:.1f} MB of log; seconds "
+                + ", ".join(f"{name} {value}" for name, value in row["seconds"].items())
+            )
     return 0
 
 

@@ -1,6 +1,6 @@
 """The price of each mode on this machine's disk: `raftmq bench modes` with the loads of docs/performance.md.
 
-    python bench/bench_modes.py [--dir DIR]     prints the table of that page, as Markdown
+python bench/bench_modes.py [--dir DIR]     prints the table of that page, as Markdown
 """
 
 from __future__ import annotations

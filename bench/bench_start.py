@@ -35,9 +35,14 @@ def grow(log: SegmentedLog, end: int, payload: bytes) -> None:
         batch, tail = [], log.tail
         for _ in range(max(1, BATCH // (len(payload) + 64))):
             entry = make_entry(
-                tail, term=1, entry_type=EntryType.MESSAGES, payload=payload, timestamp_ms=1, group_id=1,
+                tail,
+                term=1,
+                entry_type=EntryType.MESSAGES,
+                payload=payload,
+                timestamp_ms=1,
+                group_id=1,
                 segment_size=log.segment_size,
-            )  # fmt: skip
+            )
             batch.append(entry)
             tail = tail_after(tail, entry)
         log.append(batch)

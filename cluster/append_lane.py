@@ -105,9 +105,13 @@ class AppendLane:
     """Writes hard state and frames. Lack of space puts work aside; any other storage error propagates: it is final."""
 
     def __init__(
-        self, log: Log, hard_states: HardStates, idle_mark_ms: int, reserved: Callable[[], str] = lambda: "",
+        self,
+        log: Log,
+        hard_states: HardStates,
+        idle_mark_ms: int,
+        reserved: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = perf_counter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`idle_mark_ms`: write the sync mark alone after this long without work. `reserved`: why messages may not be
         written now although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`."""
         self._log = log

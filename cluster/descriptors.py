@@ -46,8 +46,12 @@ def fit(config: Config) -> Config:
         "this process may have %d file descriptors, so it takes %d clients and not limits.connections_max = %d\n"
         "%d are kept for files, peers and the HTTP API\n"
         "raise the limit where the node is started (ulimit -n %d), or lower limits.connections_max",
-        soft, clients, wanted, reserve(soft), wanted + reserve(wanted + 1024),
-    )  # fmt: skip
+        soft,
+        clients,
+        wanted,
+        reserve(soft),
+        wanted + reserve(wanted + 1024),
+    )
     return replace(config, limits=replace(config.limits, connections_max=clients))
 
 

@@ -57,9 +57,7 @@ def reserve_of(total_bytes: int, refuse_percent: int) -> int:
     return min(RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
 
 
-async def wait_for_space(
-    fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]
-) -> bool:
+async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]) -> bool:
     """Returns True when a node that had to be closed may be opened again, False if `ended` says so first."""
     while not ended():
         free, total = fs.free_bytes(directory), fs.total_bytes(directory)
@@ -163,9 +161,11 @@ class DiskSpace:
             return
         self._used = 100.0 * (1.0 - self._free / self._total) if self._total else 100.0
         reserve = reserve_of(self._total, self._limit)
-        self._reserved = "" if self._free >= reserve else (
-            f"{self._free} bytes are left for {self._directory}, less than the reserve of {reserve}"
-        )  # fmt: skip
+        self._reserved = (
+            ""
+            if self._free >= reserve
+            else (f"{self._free} bytes are left for {self._directory}, less than the reserve of {reserve}")
+        )
         line = self._limit - RESUME_POINTS if self._refusing else self._limit
         self._set_refusing(self._used > line)
         self._filling.look(self._now_ms, self._used, refusing=self._refusing)
@@ -198,11 +198,17 @@ class DiskSpace:
     def view(self) -> DiskView:
         """For the status."""
         return DiskView(
-            used_percent=round(self._used, 1), free_bytes=self._free, total_bytes=self._total,
-            refuse_percent=self._limit, refusing=self._refusing, parked=self._parked, refusals=self._refusals,
-            parkings=self._parkings, slow_appends=self._appends.slow_total,
+            used_percent=round(self._used, 1),
+            free_bytes=self._free,
+            total_bytes=self._total,
+            refuse_percent=self._limit,
+            refusing=self._refusing,
+            parked=self._parked,
+            refusals=self._refusals,
+            parkings=self._parkings,
+            slow_appends=self._appends.slow_total,
             full_in_s=None if self._filling.full_in_ms is None else self._filling.full_in_ms // 1000,
-        )  # fmt: skip
+        )
 
     def _set_refusing(self, full: bool) -> None:
         if full:

@@ -57,9 +57,11 @@ class LagMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._by_topic = Gauge(
-            "rocketmq_consumer_lag_messages", "Messages kept and not committed by the group",
-            ["consumer_group", "topic"], registry=registry,
-        )  # fmt: skip
+            "rocketmq_consumer_lag_messages",
+            "Messages kept and not committed by the group",
+            ["consumer_group", "topic"],
+            registry=registry,
+        )
         self._by_group = Gauge(
             "raftmq_group_lag_messages", "The same over all topics of the group", ["group"], registry=registry
         )

@@ -30,6 +30,8 @@ def tell_new_ports(view: ClusterView) -> None:
 def _place(record: NodeRecord, listeners: dict[str, str]) -> dict[str, object]:
     broker = f"{HOST}:{record.broker_port}"
     return {
-        "host": HOST, "port": record.peer_port, "admin": f"{HOST}:{record.admin_port}",
+        "host": HOST,
+        "port": record.peer_port,
+        "admin": f"{HOST}:{record.admin_port}",
         "listeners": {name: broker if name in ("broker", "namesrv") else at for name, at in listeners.items()},
-    }  # fmt: skip
+    }

@@ -47,8 +47,10 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
 def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
     """The same nodes with 4 x count ports in a row from `base_port`."""
     planned = plan_nodes(nodes[0].home.parent, len(nodes), base_port)
-    return [replace(ports, id=node.id, log=node.log, replaces=node.replaces)
-            for node, ports in zip(nodes, planned, strict=True)]  # fmt: skip
+    return [
+        replace(ports, id=node.id, log=node.log, replaces=node.replaces)
+        for node, ports in zip(nodes, planned, strict=True)
+    ]
 
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
@@ -78,8 +80,9 @@ def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path)
 
 def plan_node(data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> NodeRecord:
     """One more node: RocketMQ's usual ports for its number if the others have theirs, else four in a row above all."""
-    usual = _record(data, node_id, 9876 + node_id - 1, 10911 + 10 * (node_id - 1), 10912 + 10 * (node_id - 1),
-                    9644 + node_id - 1)  # fmt: skip
+    usual = _record(
+        data, node_id, 9876 + node_id - 1, 10911 + 10 * (node_id - 1), 10912 + 10 * (node_id - 1), 9644 + node_id - 1
+    )
     taken = {port for node in known for port in node.ports.values()}
     is_usual = all(node.namesrv_port == 9876 + node.id - 1 for node in known)
     if is_usual and all(is_free(port) and port not in taken for port in usual.ports.values()):

@@ -185,17 +185,20 @@ class LocalMembers:
             current = read_cluster(self._cluster.data).node(record.id)
             if view is not None and member is None:
                 raise LocalError(
-                    f"node {record.id} was removed meanwhile", "somebody else changed the members",
-                    "raftmq node list", ExitCode.REFUSED,
-                )  # fmt: skip
+                    f"node {record.id} was removed meanwhile",
+                    "somebody else changed the members",
+                    "raftmq node list",
+                    ExitCode.REFUSED,
+                )
             if view is not None and member is not None and _has_arrived(member, role) and view["committed"]:
                 voters = [each["id"] for each in view["members"] if each["role"] == "voter"]
                 return Joined(current, member["role"], view["index"], voters)
             if not is_running(current):
                 raise LocalError(
-                    f"node {record.id} has ended", "it is a member and catches up when it runs",
+                    f"node {record.id} has ended",
+                    "it is a member and catches up when it runs",
                     f"raftmq logs {record.id}, then raftmq restart {record.id}; the leader promotes it by itself",
-                )  # fmt: skip
+                )
             self._tell(_progress(record.id, member))
             time.sleep(POLL_S)
 

@@ -54,9 +54,19 @@ class TopicSlot:
     """What the send path needs of a topic, resolved once per leadership and topic change."""
 
     __slots__ = (
-        "ack", "cursor", "cursors", "dedup", "field", "name", "next_queue", "perm", "queues", "topic_id", "v2",
+        "ack",
+        "cursor",
+        "cursors",
+        "dedup",
+        "field",
+        "name",
+        "next_queue",
+        "perm",
+        "queues",
+        "topic_id",
+        "v2",
         "write_queues",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -165,9 +175,14 @@ def message_size(send: Send) -> int:
 
 
 def build(
-    sends: Sequence[Send], *, entry_position: int, store_ms: int, store_host: bytes, effects: bytes = b"",
+    sends: Sequence[Send],
+    *,
+    entry_position: int,
+    store_ms: int,
+    store_host: bytes,
+    effects: bytes = b"",
     index: bool = True,
-) -> Built:  # fmt: skip
+) -> Built:
     """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
 
     `index`: whether the message index is to hold their keys. If it raises, the cursors are where they were.
@@ -232,23 +247,32 @@ class _Builder:
             cursor.next_offset = cursor.base
             cursor.items = []
 
-    def _add(
-        self, send: Send, cursor: QueueCursor, flag: int, body: bytes, properties: bytes, tag_hash: int
-    ) -> None:
+    def _add(self, send: Send, cursor: QueueCursor, flag: int, body: bytes, properties: bytes, tag_hash: int) -> None:
         slot = send.slot
         field = slot.field
         born_host, store_host = send.born_host, self.store_host
-        total = (
-            74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
-        )
+        total = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
         offset = cursor.next_offset
         position = self.position
         magic = MAGIC_V2 if slot.v2 else MAGIC_V1
         if len(born_host) == 8 and len(store_host) == 8:
             head = _HEAD_V4.pack(
-                total, magic, crc32(body) & 0x7FFFFFFF, send.queue_id, flag & 0xFFFFFFFF, offset, position,
-                send.sys_flag, send.born_ms, born_host, self.store_ms, store_host, send.reconsume_times, 0, len(body),
-            )  # fmt: skip
+                total,
+                magic,
+                crc32(body) & 0x7FFFFFFF,
+                send.queue_id,
+                flag & 0xFFFFFFFF,
+                offset,
+                position,
+                send.sys_flag,
+                send.born_ms,
+                born_host,
+                self.store_ms,
+                store_host,
+                send.reconsume_times,
+                0,
+                len(body),
+            )
         else:
             head = self._head_v6(send, total, magic, body, flag, offset)
         message = b"".join((head, body, field, _U16.pack(len(properties)), properties))
@@ -265,9 +289,16 @@ class _Builder:
         if len(self.store_host) == 20:
             sys_flag |= SYS_FLAG_STORE_V6
         fixed = _HEAD.pack(
-            total, magic, crc32(body) & 0x7FFFFFFF, send.queue_id, flag & 0xFFFFFFFF, offset, self.position, sys_flag,
+            total,
+            magic,
+            crc32(body) & 0x7FFFFFFF,
+            send.queue_id,
+            flag & 0xFFFFFFFF,
+            offset,
+            self.position,
+            sys_flag,
             send.born_ms,
-        )  # fmt: skip
+        )
         tail = _TAIL.pack(send.reconsume_times, 0, len(body))
         return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
 

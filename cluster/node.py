@@ -125,7 +125,12 @@ class Node:
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
         self.membership = members = MembersService(
-            config, parts.directory.identity, raw, self.alarms, self.driver.wake, self.metrics.members,
+            config,
+            parts.directory.identity,
+            raw,
+            self.alarms,
+            self.driver.wake,
+            self.metrics.members,
             (voter.id for voter in parts.directory.log.genesis.voters),
         )
         self.secret = SecretKeeper(config, self.environment.fs, self.alarms, lambda: members.in_force.node_uuids)
@@ -134,23 +139,48 @@ class Node:
         self.links = links_of(config, self.transport, raw, self._clock, self.metrics.links, self.driver.wake)
         members.on_removed = lambda: self.router.drop_clients()  # it is made below
         self.repairs = Repairs(
-            raw, parts.directory, self.environment.fs, self.transport, loop,
-            bytes_per_second=config.repair.bytes_per_second, alarms=self.alarms, metrics=self.metrics.repair,
-            wake=self.driver.wake, transfer=self.transfer,
-        )  # fmt: skip
+            raw,
+            parts.directory,
+            self.environment.fs,
+            self.transport,
+            loop,
+            bytes_per_second=config.repair.bytes_per_second,
+            alarms=self.alarms,
+            metrics=self.metrics.repair,
+            wake=self.driver.wake,
+            transfer=self.transfer,
+        )
         self.installs = Installs(
-            raw, parts, self.environment, self.repairs, self.leases, loop, alarms=self.alarms,
-            metrics=self.metrics.install, wake=self.driver.wake, restart=self.restart,
-        )  # fmt: skip
+            raw,
+            parts,
+            self.environment,
+            self.repairs,
+            self.leases,
+            loop,
+            alarms=self.alarms,
+            metrics=self.metrics.install,
+            wake=self.driver.wake,
+            restart=self.restart,
+        )
         self.driver.on_install = self.installs.offered
         self.consistency = Consistency(
-            raw, self.state, self.repairs, self.alarms, digest_every_ms=config.consistency.digest_every_ms,
-            wake=self.driver.wake, mark_suspect=self._mark_suspect,
-        )  # fmt: skip
+            raw,
+            self.state,
+            self.repairs,
+            self.alarms,
+            digest_every_ms=config.consistency.digest_every_ms,
+            wake=self.driver.wake,
+            mark_suspect=self._mark_suspect,
+        )
         self.scrubber = Scrubber(
-            self.node_id, parts.directory.path, config=config.consistency, wall_ms=self._clock.wall_ms,
-            report=self.repairs.report, on_bad_rows=self.consistency.bad_checkpoint, done=self.metrics.repair.scrubbed,
-        )  # fmt: skip
+            self.node_id,
+            parts.directory.path,
+            config=config.consistency,
+            wall_ms=self._clock.wall_ms,
+            report=self.repairs.report,
+            on_bad_rows=self.consistency.bad_checkpoint,
+            done=self.metrics.repair.scrubbed,
+        )
         self._build_services()
         parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         log = parts.directory.log
@@ -160,10 +190,20 @@ class Node:
             log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved, self._clock.monotonic_s
         )
         self.retention = Retention(
-            config.retention, raw, self.state, log, parts.keeper, fs=self.environment.fs,
-            directory=parts.directory.path, clock=self._clock, leases=self.leases, alarms=self.alarms,
-            metrics=self.metrics.retention, writes_open=self.writes_open, wake=self.driver.wake,
-        )  # fmt: skip
+            config.retention,
+            raw,
+            self.state,
+            log,
+            parts.keeper,
+            fs=self.environment.fs,
+            directory=parts.directory.path,
+            clock=self._clock,
+            leases=self.leases,
+            alarms=self.alarms,
+            metrics=self.metrics.retention,
+            writes_open=self.writes_open,
+            wake=self.driver.wake,
+        )
         runner, fail = self.environment.runner, self.driver.fail
         self._append: LaneRunner[PersistJob] = runner("append", append_lane, loop, self._on_persisted, fail)
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(self.state)
@@ -182,9 +222,7 @@ class Node:
         self.repairs.start(runner, fail)
         self.retention.start(runner, fail)
         self.installs.start()
-        await self.transport.start(
-            Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, members.refused)
-        )
+        await self.transport.start(Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, members.refused))
         self.listeners = Listeners(config, self.router)
         await self.listeners.open()
         self.driver.start()
@@ -208,19 +246,32 @@ class Node:
         self._retries = retries = RetryMemory()
         replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation, self.metrics)
         self.proposals = Proposals(
-            config, self.state, self._clock, store_host=store_host, wake=self.driver.wake, replies=replies,
-            on_unproposed=self._on_unproposed, metrics=self.metrics,
+            config,
+            self.state,
+            self._clock,
+            store_host=store_host,
+            wake=self.driver.wake,
+            replies=replies,
+            on_unproposed=self._on_unproposed,
+            metrics=self.metrics,
             ledger=Ledger(self.environment.fs, self.parts.directory.path, config.limits.batches_inflight_max),
-        )  # fmt: skip
+        )
         soon = self._loop.call_soon
         self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic, soon=soon)
         sends = SendHandler(
             config, self.state, self._clock, self.proposals, replies, retries, incarnation, self.router.on_request
         )
         self.forwarder = Forwarder(
-            config, self._clock, self.transport, leader=self.leader_id, leads=self.writes_open,
-            term=lambda: self.raw.term, local=self.router.as_leader, names=sends, room=self.router.rooms.unsent,
-        )  # fmt: skip
+            config,
+            self._clock,
+            self.transport,
+            leader=self.leader_id,
+            leads=self.writes_open,
+            term=lambda: self.raw.term,
+            local=self.router.as_leader,
+            names=sends,
+            room=self.router.rooms.unsent,
+        )
         self.proposals.before_open = self.consistency.before_open
         self.router.fenced = self.fenced
         self.router.log_begins = self.installs.log_begins
@@ -334,7 +385,8 @@ class Node:
         """What is looked after every TIMER_MS, in this order."""
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return Chores(
-            self._loop, self._clock,
+            self._loop,
+            self._clock,
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
             self._retries.expire,
@@ -353,7 +405,7 @@ class Node:
             self.retention.tick,
             Every(FLUSH_EVERY_MS, self._flush_state).tick,
             expiry.tick,
-        )  # fmt: skip
+        )
 
     def _flush_state(self) -> bool:
         applied = self.raw.applied_index
@@ -489,4 +541,3 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-

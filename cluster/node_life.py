@@ -23,9 +23,13 @@ class NodeLife:
     """Clients and peers see a restart in the process as any other. Event loop only."""
 
     def __init__(
-        self, config: Config, environment: Environment, started: Callable[[Node], object] = lambda node: None,
-        opened: Callable[[Node], object] = lambda node: None, closed: Callable[[Node], object] = lambda node: None,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        environment: Environment,
+        started: Callable[[Node], object] = lambda node: None,
+        opened: Callable[[Node], object] = lambda node: None,
+        closed: Callable[[Node], object] = lambda node: None,
+    ) -> None:
         """Hear of each life: `opened` when its directory is open, `started` when its ports are, `closed` at its end."""
         self._config = config
         self._environment = environment

@@ -74,18 +74,31 @@ class Parts:
         installed = self.directory.installed is not None and self.directory.installed.done
         with self.stages.stage("state"):
             opened = StateOpening(
-                fs, path, group_id, log, previous, open_kv=environment.open_kv, now_ms=clock.wall_ms(),
+                fs,
+                path,
+                group_id,
+                log,
+                previous,
+                open_kv=environment.open_kv,
+                now_ms=clock.wall_ms(),
                 installed=installed,
-            ).run()  # fmt: skip
+            ).run()
         self.kv, self.state, self.alarms = opened.kv, opened.state, opened.alarms
         boot_id, mark = environment.boot_id(), opened.state.applied_mark
         run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
         try:
             self.keeper = StateKeeper(
-                fs, path, group_id, self.kv, self._run_file, run, wall_ms=clock.wall_ms,
-                monotonic_ms=clock.monotonic_ms, checkpoint_bytes=environment.checkpoint_bytes,
+                fs,
+                path,
+                group_id,
+                self.kv,
+                self._run_file,
+                run,
+                wall_ms=clock.wall_ms,
+                monotonic_ms=clock.monotonic_ms,
+                checkpoint_bytes=environment.checkpoint_bytes,
                 checkpoint_every_ms=environment.checkpoint_every_ms,
-            )  # fmt: skip
+            )
         except BaseException:
             self.kv.close()
             raise
@@ -111,9 +124,12 @@ class Parts:
         identity, members = self.directory.identity, self.members
         known = members.node_uuids if members.cluster_uuid == identity.cluster_uuid else {}
         return Membership(
-            str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
+            str(identity.cluster_uuid),
+            identity.group_id,
+            identity.node_id,
+            str(identity.node_uuid),
             {node_id: str(node_uuid) for node_id, node_uuid in known.items()},
-        )  # fmt: skip
+        )
 
     def raw_node(self, config: Config, rng: random.Random) -> RawNode:
         """The core over this directory."""
@@ -129,16 +145,21 @@ class Parts:
         withheld = vote_withheld.load(self._fs, self.directory.path, genesis.group_id)
         return RawNode(
             RaftConfig(
-                node_id=config.node_id, group_id=genesis.group_id, election_ticks=raft.election_ticks,
-                heartbeat_ticks=raft.heartbeat_ticks, inflight_bytes_max=raft.inflight_bytes_max,
-                append_bytes_max=raft.append_bytes_max, segment_size=genesis.segment_size,
+                node_id=config.node_id,
+                group_id=genesis.group_id,
+                election_ticks=raft.election_ticks,
+                heartbeat_ticks=raft.heartbeat_ticks,
+                inflight_bytes_max=raft.inflight_bytes_max,
+                append_bytes_max=raft.append_bytes_max,
+                segment_size=genesis.segment_size,
             ),
             hard_state=hard_state,
             log=self.directory.log,
             members=self.memberships,
             applied_index=self.state.applied.index,
-            rng=rng, vote_withheld_since=hard_state.term if withheld else None,
-        )  # fmt: skip
+            rng=rng,
+            vote_withheld_since=hard_state.term if withheld else None,
+        )
 
     def close(self, clean: bool) -> None:
         """Closes RocksDB, then the directory. `clean` only when every lane finished without a failure."""

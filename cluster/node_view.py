@@ -28,25 +28,44 @@ def status(node: Node) -> NodeStatus:
     node.metrics.load(connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes)
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
-        node=node.node_id, cluster=node.config.cluster.name, cluster_id=str(node.parts.directory.identity.cluster_uuid),
-        broker=node.config.cluster.broker_name, role=_ROLES[raft.role], member=node.membership.own_role,
-        term=raft.term, leader=raft.leader_id or None,
-        writes_open=node.writes_open(), commit_index=raft.commit_index, applied_index=raft.applied_index,
-        last_index=raft.last_index, stopping=node.stopping, drained=node.changes.drained,
-        failure=str(node.failure) if node.failure else None, alarms=node.alarms.all(),
+        node=node.node_id,
+        cluster=node.config.cluster.name,
+        cluster_id=str(node.parts.directory.identity.cluster_uuid),
+        broker=node.config.cluster.broker_name,
+        role=_ROLES[raft.role],
+        member=node.membership.own_role,
+        term=raft.term,
+        leader=raft.leader_id or None,
+        writes_open=node.writes_open(),
+        commit_index=raft.commit_index,
+        applied_index=raft.applied_index,
+        last_index=raft.last_index,
+        stopping=node.stopping,
+        drained=node.changes.drained,
+        failure=str(node.failure) if node.failure else None,
+        alarms=node.alarms.all(),
         peers=[
             PeerStatus(
-                node=peer.node_id, match_index=peer.match_index, lag_entries=peer.lag,
+                node=peer.node_id,
+                match_index=peer.match_index,
+                lag_entries=peer.lag,
                 connected=node.transport.connected(peer.node_id),
             )
             for peer in raft.peers
         ],
-        quorum=quorum(node), load=load,
-        recovery=node.parts.recovery.status(node.parts.keeper.run), install=node.installs.view(),
-        limits=_numbers(node.config.limits), links=node.links.view(), modes=node.modes.view(), disk=node.disk.view(),
-        retention=settings_of(node.config.retention), versions=versions(), secret=_secret(node),
+        quorum=quorum(node),
+        load=load,
+        recovery=node.parts.recovery.status(node.parts.keeper.run),
+        install=node.installs.view(),
+        limits=_numbers(node.config.limits),
+        links=node.links.view(),
+        modes=node.modes.view(),
+        disk=node.disk.view(),
+        retention=settings_of(node.config.retention),
+        versions=versions(),
+        secret=_secret(node),
         uptime_ms=node.monotonic_ms() - node.started_ms,
-    )  # fmt: skip
+    )
 
 
 def quorum(node: Node) -> QuorumView:
@@ -59,9 +78,13 @@ def quorum(node: Node) -> QuorumView:
 def note_raft(metrics: NodeMetrics, raft: Status) -> None:
     """The gauges of consensus."""
     metrics.raft(
-        term=raft.term, role=raft.role, leader_id=raft.leader_id, commit_index=raft.commit_index,
-        applied_index=raft.applied_index, last_index=raft.last_index,
-    )  # fmt: skip
+        term=raft.term,
+        role=raft.role,
+        leader_id=raft.leader_id,
+        commit_index=raft.commit_index,
+        applied_index=raft.applied_index,
+        last_index=raft.last_index,
+    )
     metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
 
 
@@ -70,11 +93,14 @@ def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
     found = known.consumers.get(group)
     return [
         MemberView(
-            client_id=client_id, address="{}:{}".format(*member.connection.peer_address), language=member.language,
-            version=member.version, silent_ms=now_ms - member.last_seen_ms,
+            client_id=client_id,
+            address="{}:{}".format(*member.connection.peer_address),
+            language=member.language,
+            version=member.version,
+            silent_ms=now_ms - member.last_seen_ms,
         )
         for client_id, member in sorted(found.members.items() if found else ())
-    ]  # fmt: skip
+    ]
 
 
 def _secret(node: Node) -> SecretView:
@@ -90,6 +116,7 @@ def _numbers(section: object) -> dict[str, int]:
 def _load(node: Node) -> LoadStatus:
     """What the node is busy with."""
     return LoadStatus(
-        connections=len(node.router.connections), long_polls=node.pulls.long_polls.count,
+        connections=len(node.router.connections),
+        long_polls=node.pulls.long_polls.count,
         inflight_bytes=node.proposals.bytes_inflight + node.forwarder.bytes_held,
-    )  # fmt: skip
+    )

@@ -76,9 +76,12 @@ class OffsetOrder:
     """What a node that leads knows of offsets on their way. Event loop only; `Proposals` tells it what happens."""
 
     def __init__(
-        self, flush_ms: int, state: BrokerState, submit: Callable[[list[Command], Done], None],
+        self,
+        flush_ms: int,
+        state: BrokerState,
+        submit: Callable[[list[Command], Done], None],
         now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`submit` queues commands for an entry; `now_ms` is the clock that `flush_ms` is measured by."""
         self.effects = Effects(flush_ms)
         self._state = state

@@ -101,11 +101,13 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
         return EntryType.COMMAND, packed
     sessions = [
         SessionRows(
-            producer_id, max(each.low_sequence for each in parts), max(each.max_sequence for each in parts),
+            producer_id,
+            max(each.low_sequence for each in parts),
+            max(each.max_sequence for each in parts),
             b"".join(sorted({each.rows for each in parts})),
         )
         for producer_id, parts in rows.items()
-    ]  # fmt: skip
+    ]
     return EntryType.MESSAGES, payload.encode((), 0, (), sessions, effects=packed)
 
 

@@ -67,10 +67,18 @@ class Proposals:
     """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
 
     def __init__(
-        self, config: Config, state: BrokerState, clock: Clock, *, store_host: bytes, wake: Callable[[], None],
-        replies: SendReplies, on_unproposed: Callable[[list[Send]], None], metrics: NodeMetrics | None = None,
+        self,
+        config: Config,
+        state: BrokerState,
+        clock: Clock,
+        *,
+        store_host: bytes,
+        wake: Callable[[], None],
+        replies: SendReplies,
+        on_unproposed: Callable[[list[Send]], None],
+        metrics: NodeMetrics | None = None,
         ledger: Ledger | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
 
         `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader. Without a
@@ -402,9 +410,13 @@ class Proposals:
         built: Built | None = None
         try:
             built = build(
-                sends, entry_position=raw.tail.end_position, store_ms=store_ms, store_host=self._store_host,
-                effects=effects, index=self._index,
-            )  # fmt: skip
+                sends,
+                entry_position=raw.tail.end_position,
+                store_ms=store_ms,
+                store_host=self._store_host,
+                effects=effects,
+                index=self._index,
+            )
             entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
         except Exception as error:
             if built is not None:

@@ -91,9 +91,10 @@ def reload(node: Node) -> ReloadView:
     read = node.environment.read_config
     if read is None:
         raise ConfigError(
-            "this node has no configuration to read again", "it was started by a program, not from a file",
+            "this node has no configuration to read again",
+            "it was started by a program, not from a file",
             "start it with raftmq serve --config FILE",
-        )  # fmt: skip
+        )
     was = node.secret.state
     try:
         new = read()
@@ -106,10 +107,12 @@ def reload(node: Node) -> ReloadView:
     _apply(node, node.config)
     view = ReloadView(
         node=node.node_id,
-        applied=[*([KeyChange(key=SECRET_KEY, before=was, after=node.secret.state)] if renewed else []),
-                 *(change for change in changes if change.key in RELOADABLE)],
+        applied=[
+            *([KeyChange(key=SECRET_KEY, before=was, after=node.secret.state)] if renewed else []),
+            *(change for change in changes if change.key in RELOADABLE),
+        ],
         needs_restart=[change for change in changes if change.key not in RELOADABLE],
-    )  # fmt: skip
+    )
     for change in view.applied:
         logger.info("configuration: %s is %s now, it was %s", change.key, change.after, change.before)
     for change in view.needs_restart:

@@ -96,8 +96,9 @@ class Retirement:
         logger.info(
             "stopping: %s%d connections closed in %.0f ms",
             f"leadership {self._where_to()} after {1000 * (handed - begun):.0f} ms, " if led else "",
-            connections, 1000 * (self._loop.time() - handed),
-        )  # fmt: skip
+            connections,
+            1000 * (self._loop.time() - handed),
+        )
 
     def _where_to(self) -> str:
         leader = self._node.raw.leader_id

@@ -55,9 +55,11 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise LocalError(
-            f"{path} cannot be written", error.strerror or str(error), f"ls -ld {path.parent}    (owner, space)",
+            f"{path} cannot be written",
+            error.strerror or str(error),
+            f"ls -ld {path.parent}    (owner, space)",
             ExitCode.REFUSED,
-        ) from error  # fmt: skip
+        ) from error
 
 
 def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
@@ -110,13 +112,19 @@ def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
     """
     keys = read_keys(file)
     if not keys:
-        raise LocalError(f"there is no file {file}", "--secret names the secret of the cluster",
-                         f"scp the {path_of(target).name} of a node that runs to {file}", ExitCode.USAGE)  # fmt: skip
+        raise LocalError(
+            f"there is no file {file}",
+            "--secret names the secret of the cluster",
+            f"scp the {path_of(target).name} of a node that runs to {file}",
+            ExitCode.USAGE,
+        )
     if not _holds(keys, wanted):
         raise LocalError(
-            f"{file} is not the secret of this cluster", f"that is called {wanted or 'nothing: it has none'}",
-            "copy the file of a node that runs; raftmq secret status says what each has", ExitCode.REFUSED,
-        )  # fmt: skip
+            f"{file} is not the secret of this cluster",
+            f"that is called {wanted or 'nothing: it has none'}",
+            "copy the file of a node that runs; raftmq secret status says what each has",
+            ExitCode.REFUSED,
+        )
     if has(target, wanted):
         return False
     write_keys(path_of(target), keys, cluster)
@@ -136,8 +144,9 @@ def add_key(keys: Sequence[bytes]) -> tuple[bytes, ...]:
     """The same with a new key in front. Raises LocalError while an earlier change is not over."""
     if len(keys) >= KEYS_MAX:
         raise LocalError(
-            f"there are {len(keys)} keys already", "each change of the secret ends before the next one begins",
-            "raftmq secret status", ExitCode.REFUSED,
-        )  # fmt: skip
+            f"there are {len(keys)} keys already",
+            "each change of the secret ends before the next one begins",
+            "raftmq secret status",
+            ExitCode.REFUSED,
+        )
     return (new_key(), *keys)
-

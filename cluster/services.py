@@ -82,9 +82,7 @@ class Request(Protocol):
     def connection(self) -> Connection:
         """Where the request came from and its answer goes."""
 
-    def reply(
-        self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
-    ) -> None:
+    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answers in the request's own header form."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:

@@ -18,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 LINE_EVERY_MS = 1000
 _ENDINGS = {
-    Outcome.OK: "committed and applied", Outcome.FAIL: "known to be lost", Outcome.UNKNOWN: "given up as undecided"
-}  # fmt: skip
+    Outcome.OK: "committed and applied",
+    Outcome.FAIL: "known to be lost",
+    Outcome.UNKNOWN: "given up as undecided",
+}
 
 
 class SlowRequests:
@@ -45,14 +47,18 @@ class SlowRequests:
         queued_ms = max(0.0, 1000 * waiter.proposed_s - arrived_ms)
         logger.warning(
             "slow: %s in entry %d of term %d took %.0f ms: %.0f ms until it was proposed, %.0f ms until it was %s%s",
-            self._what(waiter), waiter.id.index, waiter.id.term, took_ms, queued_ms, took_ms - queued_ms,
-            _ENDINGS[outcome], f"; {left_out} more were slow since the line before" if left_out else "",
-        )  # fmt: skip
+            self._what(waiter),
+            waiter.id.index,
+            waiter.id.term,
+            took_ms,
+            queued_ms,
+            took_ms - queued_ms,
+            _ENDINGS[outcome],
+            f"; {left_out} more were slow since the line before" if left_out else "",
+        )
 
     @staticmethod
     def _what(waiter: PendingEntry) -> str:
         if not waiter.sends:
             return f"{len(waiter.calls)} changes of topics, groups or offsets"
         return f"{len(waiter.sends)} sends (topic {waiter.sends[0].slot.name}, ...)"
-
-

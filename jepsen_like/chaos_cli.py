@@ -33,18 +33,36 @@ chaos.add_command(fuzz_command)
 @click.option("--scenario", metavar="NAME", help="A named set of faults (raftmq chaos list).")
 @click.option("--nemesis", metavar="A,B", help="These faults only; without it and --scenario all that work here.")
 @click.option("--subject", default="raftmq", show_default=True, metavar="NAME", help="raftmq or pysyncobj.")
-@click.option("--time", "time_s", type=click.FloatRange(min=1), default=TIME_S, show_default=True, metavar="S",
-              help="Seconds under faults.")  # fmt: skip
-@click.option("--scale", type=click.FloatRange(min=0.001, max=1), metavar="F",
-              help="Of a scripted scenario or hostile clients: less than 1 is a rehearsal.")  # fmt: skip
+@click.option(
+    "--time",
+    "time_s",
+    type=click.FloatRange(min=1),
+    default=TIME_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds under faults.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0.001, max=1),
+    metavar="F",
+    help="Of a scripted scenario or hostile clients: less than 1 is a rehearsal.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Draws the faults; printed, so they can be repeated.")
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run_command(
-    scenario: str | None, nemesis: str | None, subject: str, time_s: float, scale: float | None, seed: int | None,
-    rate: int | None, out: Path | None, as_json: bool,
-) -> int:  # fmt: skip
+    scenario: str | None,
+    nemesis: str | None,
+    subject: str,
+    time_s: float,
+    scale: float | None,
+    seed: int | None,
+    rate: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
     """Run it.
 
     Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported, 7 valid but a gate of a full run (600 s and more) was
@@ -62,8 +80,9 @@ def run_command(
     if wish.scenario is not None and (why := _unsupported(wish)):
         tell(f"{Verdict.UNSUPPORTED.value}: {why}")
         if as_json:
-            print_json({"schema": 1, "verdict": Verdict.UNSUPPORTED.value, "scenario": wish.scenario.name,
-                        "reasons": [why]})  # fmt: skip
+            print_json(
+                {"schema": 1, "verdict": Verdict.UNSUPPORTED.value, "scenario": wish.scenario.name, "reasons": [why]}
+            )
         return Verdict.UNSUPPORTED.exit_code
     folder = run_folder(out, wish.seed)
     with ended_like_ctrl_c():
@@ -76,9 +95,14 @@ def run_command(
 
 
 def _wish(
-    scenario: str | None, nemesis: str | None, subject: str, time_s: float, scale: float | None, seed: int | None,
+    scenario: str | None,
+    nemesis: str | None,
+    subject: str,
+    time_s: float,
+    scale: float | None,
+    seed: int | None,
     rate: int | None,
-) -> Wish:  # fmt: skip
+) -> Wish:
     from cluster.config_source import nearest
     from cluster.local_errors import ExitCode, LocalError
     from jepsen_like.live.plan import all_hostile
@@ -87,14 +111,18 @@ def _wish(
 
     if scenario is not None and nemesis is not None:
         raise LocalError(
-            "--scenario and --nemesis exclude each other", "a scenario is a fixed set of faults",
-            "raftmq chaos run --nemesis A,B", ExitCode.USAGE,
-        )  # fmt: skip
+            "--scenario and --nemesis exclude each other",
+            "a scenario is a fixed set of faults",
+            "raftmq chaos run --nemesis A,B",
+            ExitCode.USAGE,
+        )
     if subject not in SUBJECTS:
         raise LocalError(
-            f"there is no subject {subject!r}", f"there are {', '.join(SUBJECTS)}",
-            f"raftmq chaos run --subject {nearest(subject, SUBJECTS) or SUBJECTS[0]}", ExitCode.USAGE,
-        )  # fmt: skip
+            f"there is no subject {subject!r}",
+            f"there are {', '.join(SUBJECTS)}",
+            f"raftmq chaos run --subject {nearest(subject, SUBJECTS) or SUBJECTS[0]}",
+            ExitCode.USAGE,
+        )
     chosen = tuple(nemeses_named(nemesis)) if nemesis is not None else None
     named = scenario_named(scenario) if scenario is not None else None
     if named is not None:
@@ -102,9 +130,11 @@ def _wish(
     is_sized = (named is not None and named.is_scripted) or all_hostile(chosen)
     if scale is not None and not is_sized:
         raise LocalError(
-            "--scale is for scripted scenarios and hostile clients", "the others last as long as --time says",
-            "raftmq chaos run --scenario report-001 --scale 0.1", ExitCode.USAGE,
-        )  # fmt: skip
+            "--scale is for scripted scenarios and hostile clients",
+            "the others last as long as --time says",
+            "raftmq chaos run --scenario report-001 --scale 0.1",
+            ExitCode.USAGE,
+        )
     seed = secrets.randbelow(2**31) if seed is None else seed
     return Wish(subject, named, chosen, time_s, seed, rate, 1.0 if scale is None else scale)
 

@@ -121,9 +121,10 @@ def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, 
         raise
     except SendError as error:
         raise LocalError(
-            str(error), f"the run with seed {plan.seed} proves nothing; its files are in {folder}",
+            str(error),
+            f"the run with seed {plan.seed} proves nothing; its files are in {folder}",
             f"raftmq demo --seed {plan.seed} --messages {2 * messages}",
-        ) from None  # fmt: skip
+        ) from None
     finally:
         if data is None and not keep and remove:
             shutil.rmtree(folder, ignore_errors=True)
@@ -169,8 +170,10 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
         mq.admin.create_topic(TOPIC, queues=QUEUES)
         dead = _send(plan, cluster, mq, history, story)
     pause = longest_pause(history.ops)
-    story.tell(f"longest time without an acknowledgement: [bold]{pause.milliseconds:,} ms[/]"
-               f" (after {pause.after_acks:,} of them)")  # fmt: skip
+    story.tell(
+        f"longest time without an acknowledgement: [bold]{pause.milliseconds:,} ms[/]"
+        f" (after {pause.after_acks:,} of them)"
+    )
     term_after = _bring_back(cluster, dead, story)
     _read(cluster, history, story)
     story.chapter("Compare what was acknowledged with what is there")
@@ -198,9 +201,9 @@ def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter,
 
     with mq.producer() as producer:
         sender = Sender(producer, TOPIC, history)
-        strike, took = _timed(lambda: sender.send_all(
-            records(plan.file, plan.messages), plan.strike_at, IN_FLIGHT_MIN, aim
-        ))  # fmt: skip
+        strike, took = _timed(
+            lambda: sender.send_all(records(plan.file, plan.messages), plan.strike_at, IN_FLIGHT_MIN, aim)
+        )
     story.tell(
         f"kill -9 on the leader, node {victims[0]}: {strike.acked:,} acknowledged, {strike.in_flight:,} in flight"
     )
@@ -214,8 +217,10 @@ def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
     with story.working("catching up"):
         view, took = _timed(lambda: _caught_up(cluster, dead))
     assert view.term is not None
-    story.tell(f"after {took:.1f} s all three have applied entry {_applied(view)[0]:,};"
-               f" node {view.leader} leads in term {view.term}")  # fmt: skip
+    story.tell(
+        f"after {took:.1f} s all three have applied entry {_applied(view)[0]:,};"
+        f" node {view.leader} leads in term {view.term}"
+    )
     return view.term
 
 

@@ -36,8 +36,10 @@ class Story:
 
     def verdict(self, verdict: LogVerdict, shown: int = 5) -> None:
         """What the checker says, with the first proofs if anything is wrong."""
-        self.tell(f"acknowledged {verdict.acked:,}, failed {verdict.failed:,}, unknown {verdict.unknown:,}"
-                  + (f" (of which {verdict.unknown_stored:,} are stored)" if verdict.unknown else ""))  # fmt: skip
+        self.tell(
+            f"acknowledged {verdict.acked:,}, failed {verdict.failed:,}, unknown {verdict.unknown:,}"
+            + (f" (of which {verdict.unknown_stored:,} are stored)" if verdict.unknown else "")
+        )
         for kind in ("lost", "duplicated", "reordered", "phantom"):
             found = [anomaly for anomaly in verdict.anomalies if anomaly.kind == kind]
             self.tell(f"{kind:<11} {'[green]0[/]' if not found else f'[red]{len(found):,}[/]'}")

@@ -21,12 +21,17 @@ MISSED_CODE = 3
 
 
 @click.command("fuzz")
-@click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, metavar="N",
-              help="How many.")  # fmt: skip
+@click.option(
+    "--requests", type=click.IntRange(min=1), default=100_000, show_default=True, metavar="N", help="How many."
+)
 @click.option("--target", type=click.Choice([*TARGETS, "all"]), default="all", show_default=True, help="Which port.")
 @click.option("--seed", type=click.IntRange(min=0), help="Draws them; printed, so they can be repeated.")
-@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Send what an earlier run wrote down, one at a time, until the defect shows.")  # fmt: skip
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Send what an earlier run wrote down, one at a time, until the defect shows.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fuzz_command(
@@ -114,10 +119,16 @@ def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Ca
 
 def _told(result: Result, files: list[Path], seed: int) -> dict[str, object]:
     return {
-        "schema": 1, "seed": seed, "requests": result.fired, "seconds": round(result.seconds, 1),
-        "found": [each.what for each in result.found], "files": [str(path) for path in files],
-        "missed": result.missed, "counts": dict(sorted(result.counts.items())), "memory_mib": result.memory_mib,
-    }  # fmt: skip
+        "schema": 1,
+        "seed": seed,
+        "requests": result.fired,
+        "seconds": round(result.seconds, 1),
+        "found": [each.what for each in result.found],
+        "files": [str(path) for path in files],
+        "missed": result.missed,
+        "counts": dict(sorted(result.counts.items())),
+        "memory_mib": result.memory_mib,
+    }
 
 
 def _show(result: Result, files: list[Path], folder: Path) -> None:

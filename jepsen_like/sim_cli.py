@@ -74,8 +74,12 @@ def _show_violations(verdict: Verdict) -> None:
 @sim.command()
 @click.argument("seed", type=click.IntRange(min=0))
 @click.option("--core", is_flag=True, help="A seed of the core-only simulator.")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write what happened to this file instead of the terminal.")  # fmt: skip
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write what happened to this file instead of the terminal.",
+)
 def replay(seed: int, *, core: bool, trace: Path | None) -> int:
     """Run one seed again, event for event, and tell its story. Exit code: 0 nothing found, 1 a promise was broken."""
     if core:

@@ -60,9 +60,11 @@ def _messages(mq: Puller, topic: str, planned: QueueRange, clock: Callable[[], f
         for message in result.messages:
             if message.queue_offset != offset or message.queue_id != planned.queue_id or message.topic != topic:
                 raise _gap(
-                    topic, planned, offset,
+                    topic,
+                    planned,
+                    offset,
                     f"the cluster sent offset {message.queue_offset} of {message.topic} queue {message.queue_id}",
-                )  # fmt: skip
+                )
             yield message
             offset += 1
             if offset == planned.end:

@@ -65,14 +65,32 @@ def make_entry(
     timestamp_ms = max(timestamp_ms, tail.timestamp_ms)
     index = tail.index + 1
     rest = _AFTER_CRC.pack(
-        tail.header_crc, crc32c(payload), length, group_id, entry_type, VERSION, flags, 0,
-        term, index, position, timestamp_ms,
-    )  # fmt: skip
+        tail.header_crc,
+        crc32c(payload),
+        length,
+        group_id,
+        entry_type,
+        VERSION,
+        flags,
+        0,
+        term,
+        index,
+        position,
+        timestamp_ms,
+    )
     header_crc = crc32c(rest)
     return Entry(
-        term, index, entry_type, flags, position, timestamp_ms, tail.header_crc, header_crc,
-        _PREFIX.pack(MAGIC, header_crc) + rest, payload,
-    )  # fmt: skip
+        term,
+        index,
+        entry_type,
+        flags,
+        position,
+        timestamp_ms,
+        tail.header_crc,
+        header_crc,
+        _PREFIX.pack(MAGIC, header_crc) + rest,
+        payload,
+    )
 
 
 def tail_after(tail: LogTail, entry: Entry) -> LogTail:
@@ -103,18 +121,40 @@ class FrameHeader:
     """A decoded, CRC-checked header."""
 
     __slots__ = (
-        "flags", "frame_length", "group_id", "header_crc", "index", "parent", "payload_crc", "position", "raw",
-        "term", "timestamp_ms", "type",
-    )  # fmt: skip
+        "flags",
+        "frame_length",
+        "group_id",
+        "header_crc",
+        "index",
+        "parent",
+        "payload_crc",
+        "position",
+        "raw",
+        "term",
+        "timestamp_ms",
+        "type",
+    )
 
     def __init__(self, raw: bytes, group_id: int | None = None) -> None:
         """Decodes 64 bytes. Raises FrameError on a wrong length, magic, CRC, version, size, or group."""
         if len(raw) != HEADER_SIZE:
             raise FrameError(f"a frame header has {HEADER_SIZE} bytes, not {len(raw)}")
         (
-            magic, self.header_crc, self.parent, self.payload_crc, self.frame_length, self.group_id, self.type, version,
-            self.flags, _reserved, self.term, self.index, self.position, self.timestamp_ms,
-        ) = _HEADER.unpack(raw)  # fmt: skip
+            magic,
+            self.header_crc,
+            self.parent,
+            self.payload_crc,
+            self.frame_length,
+            self.group_id,
+            self.type,
+            version,
+            self.flags,
+            _reserved,
+            self.term,
+            self.index,
+            self.position,
+            self.timestamp_ms,
+        ) = _HEADER.unpack(raw)
         if magic != MAGIC:
             raise FrameError(f"bad magic {magic:08x}")
         if crc32c(raw[8:]) != self.header_crc:
@@ -134,9 +174,17 @@ class FrameHeader:
         if crc32c(payload) != self.payload_crc:
             raise FrameError(f"payload CRC mismatch at index {self.index}, position {self.position}")
         return Entry(
-            self.term, self.index, self.type, self.flags, self.position, self.timestamp_ms, self.parent,
-            self.header_crc, self.raw, payload,
-        )  # fmt: skip
+            self.term,
+            self.index,
+            self.type,
+            self.flags,
+            self.position,
+            self.timestamp_ms,
+            self.parent,
+            self.header_crc,
+            self.raw,
+            payload,
+        )
 
 
 def decode_entries(data: bytes, group_id: int | None = None) -> Iterator[Entry]:
@@ -155,6 +203,11 @@ def decode_entries(data: bytes, group_id: int | None = None) -> Iterator[Entry]:
 def genesis_entry(payload: bytes, *, timestamp_ms: int, group_id: int) -> Entry:
     """The frame at index 0, position 0, term 0; identical on every initial voter."""
     return make_entry(
-        EMPTY_TAIL, term=0, entry_type=EntryType.GENESIS, payload=payload, timestamp_ms=timestamp_ms,
-        group_id=group_id, segment_size=FRAME_LENGTH_MAX,
-    )  # fmt: skip
+        EMPTY_TAIL,
+        term=0,
+        entry_type=EntryType.GENESIS,
+        payload=payload,
+        timestamp_ms=timestamp_ms,
+        group_id=group_id,
+        segment_size=FRAME_LENGTH_MAX,
+    )

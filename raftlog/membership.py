@@ -122,11 +122,13 @@ def with_learner(old: Membership, voter: Voter, address: Address, *, manual: boo
             f"node as {old.highest_id + 1}"
         )
     return old._replace(
-        learners=tuple(sorted((*old.learners, voter))), addresses=_with_address(old, address),
+        learners=tuple(sorted((*old.learners, voter))),
+        addresses=_with_address(old, address),
         removed=tuple(member for member in old.removed if member != voter),
         manual=(*old.manual, voter.id) if manual else old.manual,
-        reason=ADD, detail=f"node {voter.id} joins as learner",
-    )  # fmt: skip
+        reason=ADD,
+        detail=f"node {voter.id} joins as learner",
+    )
 
 
 def promoted(old: Membership, node: NodeId) -> Membership:
@@ -136,30 +138,32 @@ def promoted(old: Membership, node: NodeId) -> Membership:
         what = "a voter already" if node in old.voter_ids else "no member: add it first"
         raise MembershipError(f"node {node} is {what}; learners are {old.learner_ids}")
     return old._replace(
-        voters=tuple(sorted((*old.voters, learner))), learners=_less(old.learners, learner),
+        voters=tuple(sorted((*old.voters, learner))),
+        learners=_less(old.learners, learner),
         manual=tuple(each for each in old.manual if each != node),
-        reason=PROMOTE, detail=f"node {node} becomes a voter",
-    )  # fmt: skip
+        reason=PROMOTE,
+        detail=f"node {node} becomes a voter",
+    )
 
 
 def without(old: Membership, node: NodeId) -> Membership:
     """`node` leaves. Raises MembershipError if it is no member, or the last voter."""
     gone = next((member for member in (*old.voters, *old.learners) if member.id == node), None)
     if gone is None:
-        raise MembershipError(
-            f"node {node} is no member; voters are {old.voter_ids}, learners {old.learner_ids}"
-        )  # fmt: skip
+        raise MembershipError(f"node {node} is no member; voters are {old.voter_ids}, learners {old.learner_ids}")
     if old.voter_ids == (node,):
         raise MembershipError(
             f"node {node} is the only voter: add another node and promote it first, or take the cluster down"
         )
     return old._replace(
-        voters=_less(old.voters, gone), learners=_less(old.learners, gone),
+        voters=_less(old.voters, gone),
+        learners=_less(old.learners, gone),
         addresses=tuple(address for address in old.addresses if address.id != node),
         removed=(*_less(old.removed, gone), gone)[-REMOVED_KEPT:],
         manual=tuple(each for each in old.manual if each != node),
-        reason=REMOVE, detail=f"node {node} leaves",
-    )  # fmt: skip
+        reason=REMOVE,
+        detail=f"node {node} leaves",
+    )
 
 
 def with_address(old: Membership, address: Address) -> Membership:
@@ -169,9 +173,10 @@ def with_address(old: Membership, address: Address) -> Membership:
     if old.address(address.id) == address:
         raise MembershipError(f"node {address.id} is at {address.host}:{address.port} already: nothing to change")
     return old._replace(
-        addresses=_with_address(old, address), reason=ADDRESS,
+        addresses=_with_address(old, address),
+        reason=ADDRESS,
         detail=f"node {address.id} is at {address.host}:{address.port}",
-    )  # fmt: skip
+    )
 
 
 def is_single_change(old: Membership, new: Membership) -> bool:
@@ -241,10 +246,16 @@ def decode_payload(payload: bytes, index: int) -> Membership:
                 "RaftMQ"
             )
         return Membership(
-            UUID(bytes=fields["cluster_uuid"]), _unpack_members(fields["voters"]), _unpack_members(fields["learners"]),
-            str(fields["reason"]), str(fields["detail"]), index, _unpack_addresses(fields.get("addresses", ())),
-            _unpack_members(fields.get("removed", ())), tuple(NodeId(int(node)) for node in fields.get("manual", ())),
-        )  # fmt: skip
+            UUID(bytes=fields["cluster_uuid"]),
+            _unpack_members(fields["voters"]),
+            _unpack_members(fields["learners"]),
+            str(fields["reason"]),
+            str(fields["detail"]),
+            index,
+            _unpack_addresses(fields.get("addresses", ())),
+            _unpack_members(fields.get("removed", ())),
+            tuple(NodeId(int(node)) for node in fields.get("manual", ())),
+        )
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"MEMBERSHIP payload at index {index} is not readable: {error!r}") from error
 
@@ -256,8 +267,11 @@ def _unpack_members(packed: Any) -> tuple[Voter, ...]:
 def _unpack_addresses(packed: Any) -> tuple[Address, ...]:
     return tuple(
         Address(
-            NodeId(int(each["id"])), str(each["host"]), int(each["port"]), str(each["admin"]),
+            NodeId(int(each["id"])),
+            str(each["host"]),
+            int(each["port"]),
+            str(each["admin"]),
             tuple((str(name), str(advertised)) for name, advertised in each["listeners"]),
         )
         for each in packed
-    )  # fmt: skip
+    )

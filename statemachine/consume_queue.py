@@ -157,7 +157,7 @@ class ConsumeQueues:
 
     def _move(
         self, stage: Stage, queue: Queue, new: int, kept: int, gone: list[tuple[bytes, bytes]], before: bytes | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         removed, known = stage.rows[CQ], stage.before[CQ]
         for key, chunk in gone:
             removed[key] = None

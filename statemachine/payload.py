@@ -166,9 +166,15 @@ def encode(
     sessions_data = b"".join(session_parts)
     unique_data = b"".join([UNIQUE.pack(*row) for row in unique])
     head = HEAD.pack(
-        VERSION_KEYS if keys else VERSION, messages_len, message_count, len(runs_data), len(sessions_data),
-        len(unique_data), len(keys), len(effects),
-    )  # fmt: skip
+        VERSION_KEYS if keys else VERSION,
+        messages_len,
+        message_count,
+        len(runs_data),
+        len(sessions_data),
+        len(unique_data),
+        len(keys),
+        len(effects),
+    )
     return b"".join([head, *messages, runs_data, sessions_data, unique_data, keys, effects])
 
 

@@ -62,10 +62,8 @@ class Stage:
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows with start <= key < end as of this stage, ascending; a copy, so writing meanwhile is fine."""
         merged: dict[bytes, bytes | None] = {
-            key: value
-            for key, value in self._kv.scan(family, start, end)
-            if not self._in_removed_range(family, key)
-        }  # fmt: skip
+            key: value for key, value in self._kv.scan(family, start, end) if not self._in_removed_range(family, key)
+        }
         merged.update((key, value) for key, value in self.rows[family].items() if start <= key < end)
         return iter([(key, value) for key, value in sorted(merged.items()) if value is not None])
 

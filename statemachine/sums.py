@@ -93,12 +93,11 @@ def count(kv: KV) -> dict[str, int]:
     """The sums by a scan: what the running ones must be."""
     return {
         family: sum(
-            row_sum(family, key, value)
-            for key, value in kv.scan(family, keys.FIRST, keys.LAST)
-            if counts(family, key)
-        ) & _MASK
+            row_sum(family, key, value) for key, value in kv.scan(family, keys.FIRST, keys.LAST) if counts(family, key)
+        )
+        & _MASK
         for family in FAMILIES
-    }  # fmt: skip
+    }
 
 
 def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:

@@ -75,9 +75,14 @@ class TopicConfig:
     def to_map(self) -> dict[str, Any]:
         """The `config` argument of create_topic that makes this topic again."""
         return {
-            "name": self.name, "read_queues": self.read_queues, "write_queues": self.write_queues, "perm": self.perm,
-            "order": self.order, "sys_flag": self.sys_flag, "attributes": dict(self.attributes),
-        }  # fmt: skip
+            "name": self.name,
+            "read_queues": self.read_queues,
+            "write_queues": self.write_queues,
+            "perm": self.perm,
+            "order": self.order,
+            "sys_flag": self.sys_flag,
+            "attributes": dict(self.attributes),
+        }
 
 
 def check_topic_name(name: Any) -> str:
@@ -176,10 +181,15 @@ class Topics:
 def _pack_row(topic: TopicConfig) -> bytes:
     row: bytes = msgpack.packb(
         [
-            topic.name, topic.read_queues, topic.write_queues, topic.perm, topic.order, topic.sys_flag,
+            topic.name,
+            topic.read_queues,
+            topic.write_queues,
+            topic.perm,
+            topic.order,
+            topic.sys_flag,
             dict(sorted(topic.attributes.items())),
         ]
-    )  # fmt: skip
+    )
     return row
 
 

@@ -59,10 +59,13 @@ def encode(trim: Trim) -> bytes:
     """The payload."""
     packed: bytes = msgpack.packb(
         {
-            "format": FORMAT, "position": trim.position, "first_index": trim.first_index, "reason": trim.reason,
+            "format": FORMAT,
+            "position": trim.position,
+            "first_index": trim.first_index,
+            "reason": trim.reason,
             "queues": [list(queue) for queue in trim.queues],
         }
-    )  # fmt: skip
+    )
     return packed
 
 

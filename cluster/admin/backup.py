@@ -51,9 +51,7 @@ async def start_backup(call: Call) -> Answer:
         raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
     _check_root(wanted.to, call.port.config.backup)
     try:
-        call.port.backups.begin(
-            wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s
-        )  # fmt: skip
+        call.port.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
     return Answer(202, _view(call))

@@ -49,14 +49,20 @@ def _view(port: AdminPort, index: int) -> ConsistencyView:
     status = port.status()
     log = port.repairs.log
     return ConsistencyView(
-        node=port.config.node.id, applied_index=status.applied_index, fenced=port.consistency.fenced,
+        node=port.config.node.id,
+        applied_index=status.applied_index,
+        fenced=port.consistency.fenced,
         log=LogView(
-            first_index=log.first_index, first_position=log.first_position, last_index=log.tail.index,
-            end_position=log.tail.end_position, commit_index=min(status.commit_index, log.tail.index),
+            first_index=log.first_index,
+            first_position=log.first_position,
+            last_index=log.tail.index,
+            end_position=log.tail.end_position,
+            commit_index=min(status.commit_index, log.tail.index),
             damage=damage_views(log.damage.ranges),
         ),
-        index=index, sums={family: f"{total:016x}" for family, total in sums.items()},
-    )  # fmt: skip
+        index=index,
+        sums={family: f"{total:016x}" for family, total in sums.items()},
+    )
 
 
 async def mark_consistency(call: Call) -> MarkView:
@@ -83,13 +89,21 @@ async def get_entry(call: Call) -> EntryView:
         raise ApiError("not_found", str(error), "GET /v1/consistency tells which entries there are") from None
     except DamagedLogError as error:
         return EntryView(
-            node=call.port.config.node.id, index=index, term=0, position=error.position,
-            end_position=error.position + 1, header_crc="",
-        )  # fmt: skip
+            node=call.port.config.node.id,
+            index=index,
+            term=0,
+            position=error.position,
+            end_position=error.position + 1,
+            header_crc="",
+        )
     return EntryView(
-        node=call.port.config.node.id, index=index, term=entry.term, position=entry.position,
-        end_position=entry.end_position, header_crc=f"{entry.header_crc:08x}",
-    )  # fmt: skip
+        node=call.port.config.node.id,
+        index=index,
+        term=entry.term,
+        position=entry.position,
+        end_position=entry.end_position,
+        header_crc=f"{entry.header_crc:08x}",
+    )
 
 
 async def sum_log(call: Call) -> ChunksView:
@@ -98,9 +112,10 @@ async def sum_log(call: Call) -> ChunksView:
     span = wanted.end_position - wanted.position
     if not 0 <= span <= SPAN_MAX or span > CHUNKS_MAX * wanted.chunk_bytes:
         raise ApiError(
-            "refused", f"{span} bytes in chunks of {wanted.chunk_bytes}",
+            "refused",
+            f"{span} bytes in chunks of {wanted.chunk_bytes}",
             f"ask for at most {SPAN_MAX} bytes and {CHUNKS_MAX} chunks at a time",
-        )  # fmt: skip
+        )
     crcs = await _blocking(chunk_crcs, call.port.repairs.log, wanted.position, wanted.end_position, wanted.chunk_bytes)
     return ChunksView(
         node=call.port.config.node.id, position=wanted.position, chunk_bytes=wanted.chunk_bytes, crcs=crcs
@@ -128,9 +143,10 @@ async def repair(call: Call) -> RepairView:
     port = call.port
     if not port.leader_id():
         raise ApiError(
-            "no_leader", "without a majority nobody can tell which bytes are the committed ones",
+            "no_leader",
+            "without a majority nobody can tell which bytes are the committed ones",
             "bring the other nodes back (raftmq up); if they are lost for ever: raftmq unsafe-recover --plan",
-        )  # fmt: skip
+        )
     port.repairs.now()
     try:
         async with asyncio.timeout(_REPAIR_WAIT_S):
@@ -155,10 +171,14 @@ async def start_scrub(call: Call) -> Answer:
 def _repair_view(port: AdminPort) -> RepairView:
     log, status = port.repairs.log, port.status()
     return RepairView(
-        node=port.config.node.id, leader=status.leader, damage=damage_views(log.damage.ranges),
-        damaged_bytes=log.damage.bytes, vote_withheld=not port.repairs.may_vote, fenced=port.consistency.fenced,
+        node=port.config.node.id,
+        leader=status.leader,
+        damage=damage_views(log.damage.ranges),
+        damaged_bytes=log.damage.bytes,
+        vote_withheld=not port.repairs.may_vote,
+        fenced=port.consistency.fenced,
         peers=port.repairs.reachable(),
-    )  # fmt: skip
+    )
 
 
 def _index(call: Call) -> int:

@@ -61,9 +61,7 @@ class Forwarder:
             raise ApiError("not_found", f"there is no node {node}", f"use one of {names}; raftmq node list shows them")
         address = self._address(node)
         if not address or HOPS_HEADER in request.headers:
-            raise ApiError(
-                "unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself"
-            )
+            raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
         return await self._send(request, node, f"http://{address}{request.raw_path}", changes=True)
 
     def _address(self, node: NodeId) -> str:

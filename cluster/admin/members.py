@@ -45,14 +45,23 @@ async def list_members(call: Call) -> MembersView:
     members, status = service.in_force, call.port.status()
     group = port.changes.group()
     return MembersView(
-        node=port.config.node.id, consistency=call.consistency, applied_index=status.applied_index, term=status.term,
-        leader=status.leader, cluster_id=str(members.cluster_uuid), index=members.index,
-        committed=service.is_committed, reason=members.reason, detail=members.detail,
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=status.applied_index,
+        term=status.term,
+        leader=status.leader,
+        cluster_id=str(members.cluster_uuid),
+        index=members.index,
+        committed=service.is_committed,
+        reason=members.reason,
+        detail=members.detail,
         quorum=len(members.voters) // 2 + 1,
         members=[_member(port, NodeId(node), group) for node in sorted(members.node_uuids)],
         removed=[FormerMember(id=voter.id, uuid=str(voter.uuid)) for voter in members.removed],
-        next_id=service.next_id, removed_since=service.removed_since, drained=port.changes.drained,
-    )  # fmt: skip
+        next_id=service.next_id,
+        removed_since=service.removed_since,
+        drained=port.changes.drained,
+    )
 
 
 def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
@@ -60,14 +69,23 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
     members, place = service.in_force, service.places.get(node, Place("", 0, "", {}))
     is_learner, knows = node in members.learner_ids, peer is not None
     return NodeMember(
-        id=node, uuid=str(members.node_uuids[node]), role="learner" if is_learner else "voter",
-        manual=node in members.manual, leader=node == port.leader_id(), host=place.host, port=place.port,
-        admin=place.admin, listeners=dict(place.listeners),
+        id=node,
+        uuid=str(members.node_uuids[node]),
+        role="learner" if is_learner else "voter",
+        manual=node in members.manual,
+        leader=node == port.leader_id(),
+        host=place.host,
+        port=place.port,
+        admin=place.admin,
+        listeners=dict(place.listeners),
         connected=node == port.config.node.id or port.connected(node),
-        match_index=peer.match_index if peer else None, lag_entries=peer.lag if peer else None,
-        state=peer.state if peer else None, live=node in group.live if knows else None,
-        fit=peer.fit if peer else None, caught_up=port.changes.is_caught_up(node) if is_learner and knows else None,
-    )  # fmt: skip
+        match_index=peer.match_index if peer else None,
+        lag_entries=peer.lag if peer else None,
+        state=peer.state if peer else None,
+        live=node in group.live if knows else None,
+        fit=peer.fit if peer else None,
+        caught_up=port.changes.is_caught_up(node) if is_learner and knows else None,
+    )
 
 
 async def describe_joining(call: Call) -> JoinView:
@@ -75,16 +93,25 @@ async def describe_joining(call: Call) -> JoinView:
     port, service = call.port, call.port.membership
     members, identity = service.in_force, service.identity
     return JoinView(
-        node=port.config.node.id, applied_index=port.state.applied.index, consistency=call.consistency,
-        cluster=port.config.cluster.name, broker=port.config.cluster.broker_name, cluster_id=str(members.cluster_uuid),
-        group=identity.group_id, genesis=base64.b64encode(port.genesis_payload()).decode(),
-        ancestors=[AncestorView(cluster_id=str(each.cluster_uuid), last_index=each.last_index)
-                   for each in identity.origin],
-        next_id=service.next_id, taken_ids=service.taken_ids,
-        peers=[PeerNode(id=node, host=place.host, port=place.port, admin=place.admin, listeners=dict(place.listeners))
-               for node, place in service.places.items()],
+        node=port.config.node.id,
+        applied_index=port.state.applied.index,
+        consistency=call.consistency,
+        cluster=port.config.cluster.name,
+        broker=port.config.cluster.broker_name,
+        cluster_id=str(members.cluster_uuid),
+        group=identity.group_id,
+        genesis=base64.b64encode(port.genesis_payload()).decode(),
+        ancestors=[
+            AncestorView(cluster_id=str(each.cluster_uuid), last_index=each.last_index) for each in identity.origin
+        ],
+        next_id=service.next_id,
+        taken_ids=service.taken_ids,
+        peers=[
+            PeerNode(id=node, host=place.host, port=place.port, admin=place.admin, listeners=dict(place.listeners))
+            for node, place in service.places.items()
+        ],
         secret_key=port.status().secret.key,
-    )  # fmt: skip
+    )
 
 
 # --- changing --------------------------------------------------------------------------------------------------------

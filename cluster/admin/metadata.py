@@ -61,9 +61,13 @@ async def change_metadata(call: Call) -> MetadataChanged:
         raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
     term, index = await _propose_all(call.port, run)
     return MetadataChanged(
-        node=call.port.config.node.id, term=term, index=index, topics=len(wanted.topics), groups=len(wanted.groups),
+        node=call.port.config.node.id,
+        term=term,
+        index=index,
+        topics=len(wanted.topics),
+        groups=len(wanted.groups),
         offsets=len(wanted.offsets),
-    )  # fmt: skip
+    )
 
 
 def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:

@@ -85,10 +85,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "query", "schema": QUERY_SCHEMAS[name]}
-        for name in route.query
-    ]
+    return [{"name": name, "in": "query", "schema": QUERY_SCHEMAS[name]} for name in route.query]
 
 
 def _answer(route: Route) -> dict[str, Any]:

@@ -38,9 +38,14 @@ async def run_retention(call: Call) -> RetentionRun:
     if entry is not None:
         await _applied(call, entry.term, entry.index)
     return RetentionRun(
-        node=port.config.node.id, term=entry.term if entry else None, index=entry.index if entry else None,
-        segments=decision.count, position=port.state.trim_position, reason=decision.reason, held_by=decision.held,
-    )  # fmt: skip
+        node=port.config.node.id,
+        term=entry.term if entry else None,
+        index=entry.index if entry else None,
+        segments=decision.count,
+        position=port.state.trim_position,
+        reason=decision.reason,
+        held_by=decision.held,
+    )
 
 
 async def _applied(call: Call, term: int, index: int) -> None:

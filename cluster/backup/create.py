@@ -286,15 +286,28 @@ class _Work:
             raise EOFError(f"the log ends at index {tail.index}, the state at {mark.index}, the cut was {cut.index}")
         logged = sum(part.size for part in self._source.parts)
         return Manifest(
-            name=name, made_ms=request.made_ms, node=identity.node_id, cluster_uuid=str(identity.cluster_uuid),
-            cluster_name=request.cluster_name, broker_name=request.broker_name, group_id=identity.group_id,
-            index=cut.index, term=cut.term, position=cut.end_position, header_crc=cut.header_crc,
-            timestamp_ms=cut.timestamp_ms, segment_size=genesis_format.decode(self._source.genesis).segment_size,
+            name=name,
+            made_ms=request.made_ms,
+            node=identity.node_id,
+            cluster_uuid=str(identity.cluster_uuid),
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            group_id=identity.group_id,
+            index=cut.index,
+            term=cut.term,
+            position=cut.end_position,
+            header_crc=cut.header_crc,
+            timestamp_ms=cut.timestamp_ms,
+            segment_size=genesis_format.decode(self._source.genesis).segment_size,
             origin=[(str(each.cluster_uuid), each.last_index) for each in identity.origin],
-            digest=sums, segments=segments, state=records,
-            bytes_total=logged + sum(record.size for record in records), bytes_new=self._bytes_new,
-            versions=request.versions, genesis=(self._source.genesis.header + self._source.genesis.payload).hex(),
-        )  # fmt: skip
+            digest=sums,
+            segments=segments,
+            state=records,
+            bytes_total=logged + sum(record.size for record in records),
+            bytes_new=self._bytes_new,
+            versions=request.versions,
+            genesis=(self._source.genesis.header + self._source.genesis.payload).hex(),
+        )
 
     def _read_log_back(self) -> tuple[LogTail, list[SegmentRecord]]:
         tail = EMPTY_TAIL if self._source.parts[0].header.base_position == 0 else None

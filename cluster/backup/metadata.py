@@ -189,9 +189,7 @@ def plan(wanted: Metadata, present: Metadata) -> Plan:
     return Plan(topics, groups, offsets, changes, kept)
 
 
-def _differing(
-    wanted: Sequence[Record], present: Sequence[Record], what: str, changes: list[Change]
-) -> list[Record]:  # fmt: skip
+def _differing(wanted: Sequence[Record], present: Sequence[Record], what: str, changes: list[Change]) -> list[Record]:
     known = {record.name: record for record in present}
     differing = []
     for record in wanted:

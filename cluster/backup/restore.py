@@ -142,9 +142,12 @@ class _Cluster:
         self.cluster_uuid = uuid.uuid4()
         self._voters = tuple(Voter(NodeId(node.id), uuid.uuid4()) for node in nodes)
         self._members = Membership(
-            self.cluster_uuid, self._voters, (), memberships.RESTORE,
+            self.cluster_uuid,
+            self._voters,
+            (),
+            memberships.RESTORE,
             f"restored from backup {manifest.name} of cluster {manifest.cluster_uuid}, index {manifest.index}",
-        )  # fmt: skip
+        )
 
     def write_configs(self) -> None:
         """The names stay: clients know the broker by its name."""
@@ -179,9 +182,13 @@ class _Cluster:
         self._append_members(data)
         origin = tuple(Ancestor(UUID(cluster), index) for cluster, index in manifest.origin)
         identity = Identity(
-            self.cluster_uuid, manifest.group_id, NodeId(node.id), dict(self._voters)[NodeId(node.id)], self._now_ms,
+            self.cluster_uuid,
+            manifest.group_id,
+            NodeId(node.id),
+            dict(self._voters)[NodeId(node.id)],
+            self._now_ms,
             (*origin, Ancestor(UUID(manifest.cluster_uuid), manifest.index)),
-        )  # fmt: skip
+        )
         identities.save(self._fs, data, identity)
 
     def _copy_state(self, record: FileRecord, data: Path) -> None:
@@ -223,9 +230,13 @@ class _Cluster:
     def _append_members(self, data: Path) -> None:
         log = SegmentedLog.open(self._fs, data, group_id=self._manifest.group_id)
         entry = make_entry(
-            log.tail, term=self._manifest.term + 1, entry_type=EntryType.MEMBERSHIP,
-            payload=memberships.encode(self._members), timestamp_ms=self._now_ms, group_id=self._manifest.group_id,
+            log.tail,
+            term=self._manifest.term + 1,
+            entry_type=EntryType.MEMBERSHIP,
+            payload=memberships.encode(self._members),
+            timestamp_ms=self._now_ms,
+            group_id=self._manifest.group_id,
             segment_size=log.segment_size,
-        )  # fmt: skip
+        )
         log.append([entry])
         log.close(clean=True)

@@ -78,9 +78,14 @@ class Backups:
     """The backups of one node. Event loop only."""
 
     def __init__(
-        self, config: Config, identity: Identity, kv: KV, alarms: Alarms, wall_ms: Callable[[], int],
+        self,
+        config: Config,
+        identity: Identity,
+        kv: KV,
+        alarms: Alarms,
+        wall_ms: Callable[[], int],
         leases: Leases | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`leases`: where it says that no file of the log may go while one is made."""
         self._config = config
         self._leases = leases
@@ -142,10 +147,16 @@ class Backups:
         last = self.attempt.started_ms if self.attempt else 0
         self.attempt = Attempt(started_ms=max(self._wall_ms(), last + 1), to=to)
         request = Request(
-            data=self._config.node.data_dir, checkpoint=str(self._checkpoint), to=to, made_ms=self.attempt.started_ms,
-            cluster_name=self._config.cluster.name, broker_name=self._config.cluster.broker_name, keep=keep,
-            copy_all=copy_all, versions=versions(),
-        )  # fmt: skip
+            data=self._config.node.data_dir,
+            checkpoint=str(self._checkpoint),
+            to=to,
+            made_ms=self.attempt.started_ms,
+            cluster_name=self._config.cluster.name,
+            broker_name=self._config.cluster.broker_name,
+            keep=keep,
+            copy_all=copy_all,
+            versions=versions(),
+        )
         self._task = asyncio.get_running_loop().create_task(self._run(request, self.attempt), name="backup")
         return self.attempt
 
@@ -190,8 +201,12 @@ class Backups:
         self._alarms.clear(FAILED)
         logger.info(
             "backup %s made and read back in %.1f s: index %d, %d bytes, %d of them copied",
-            made.path, attempt.seconds, manifest.index, manifest.bytes_total, manifest.bytes_new,
-        )  # fmt: skip
+            made.path,
+            attempt.seconds,
+            manifest.index,
+            manifest.bytes_total,
+            manifest.bytes_new,
+        )
 
     def _make_checkpoint(self) -> None:
         """On an executor's thread. Raises LocalError."""
@@ -214,9 +229,14 @@ class Backups:
         """Lets a worker make it. Raises LocalError."""
         # -P keeps the working directory off the import path, as for the node itself.
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "cluster.backup.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_MAX,
-        )  # fmt: skip
+            sys.executable,
+            "-P",
+            "-m",
+            "cluster.backup.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE_MAX,
+        )
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:

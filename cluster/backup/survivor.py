@@ -187,9 +187,14 @@ def _stamped(log: SegmentedLog, term: int, payloads: list[tuple[EntryType, bytes
     entries, tail = [], log.tail
     for kind, payload in payloads:
         entry = make_entry(
-            tail, term=term, entry_type=kind, payload=payload, timestamp_ms=now_ms, group_id=log.genesis.group_id,
+            tail,
+            term=term,
+            entry_type=kind,
+            payload=payload,
+            timestamp_ms=now_ms,
+            group_id=log.genesis.group_id,
             segment_size=log.segment_size,
-        )  # fmt: skip
+        )
         entries.append(entry)
         tail = tail_after(tail, entry)
     return entries
@@ -226,10 +231,19 @@ def _read(directory: Path) -> Survivor:
         begin = load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
     withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
     return Survivor(
-        directory, identity, members, tail, tail.timestamp_ms, saved.term, applied,
-        min(tail.index, max(applied, saved.commit_index)), sound, withheld.reason if withheld else "",
-        tuple(_damage(log, bases, group_id)), (begin, max(begin, bases[0])),
-    )  # fmt: skip
+        directory,
+        identity,
+        members,
+        tail,
+        tail.timestamp_ms,
+        saved.term,
+        applied,
+        min(tail.index, max(applied, saved.commit_index)),
+        sound,
+        withheld.reason if withheld else "",
+        tuple(_damage(log, bases, group_id)),
+        (begin, max(begin, bases[0])),
+    )
 
 
 def _damage(log: Path, bases: list[int], group_id: int) -> Iterator[str]:

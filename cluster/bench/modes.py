@@ -96,9 +96,12 @@ def probe(directory: Path) -> Disk:
 
 
 def measure(
-    directory: Path, sizes: Sequence[int], in_flight: Sequence[int], seconds: float,
+    directory: Path,
+    sizes: Sequence[int],
+    in_flight: Sequence[int],
+    seconds: float,
     on_stage: Callable[[str], None] = lambda stage: None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Measures every mode in clusters under `directory` (empty), which are ended. Raises LocalError."""
     before = os.getloadavg()
     disk = probe(directory)
@@ -129,10 +132,15 @@ def _load(port: int, level: str, size: int, in_flight: int, seconds: float) -> R
 def _row(mode: Mode, size: int, in_flight: int, result: Result, cpu_s: float) -> Row:
     latencies = result.latencies_ms
     return Row(
-        mode.level, mode.flush, size, in_flight, round(result.messages / result.seconds),
-        round(percentile(latencies, 0.5), 2), round(percentile(latencies, 0.99), 2),
+        mode.level,
+        mode.flush,
+        size,
+        in_flight,
+        round(result.messages / result.seconds),
+        round(percentile(latencies, 0.5), 2),
+        round(percentile(latencies, 0.99), 2),
         round(cpu_s * 1e6 / max(1, result.messages), 1),
-    )  # fmt: skip
+    )
 
 
 def _cpu_seconds(pids: Sequence[int]) -> float:

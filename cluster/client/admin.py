@@ -89,10 +89,16 @@ class AsyncAdmin(Offsets):
     ) -> None:
         """Creates the topic, or changes it to these values. Raises Refused for a name or number that is not allowed."""
         ext = {
-            "topic": name, "defaultTopic": AUTO_CREATE_TOPIC, "readQueueNums": str(queues),
-            "writeQueueNums": str(queues), "perm": str(perm), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
-            "order": "false", "attributes": ",".join(f"+{k}={v}" for k, v in (attributes or {}).items()),
-        }  # fmt: skip
+            "topic": name,
+            "defaultTopic": AUTO_CREATE_TOPIC,
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+            "attributes": ",".join(f"+{k}={v}" for k, v in (attributes or {}).items()),
+        }
         await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}")
         self._view.forget_route(name)
 
@@ -140,11 +146,17 @@ class AsyncAdmin(Offsets):
         """Creates the group with RocketMQ's defaults; consumers do so by joining."""
         body = msgspec.json.encode(
             {
-                "groupName": group, "consumeEnable": True, "consumeFromMinEnable": True, "consumeBroadcastEnable": True,
-                "retryQueueNums": 1, "retryMaxTimes": 16, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
+                "groupName": group,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "consumeBroadcastEnable": True,
+                "retryQueueNums": 1,
+                "retryMaxTimes": 16,
+                "brokerId": 0,
+                "whichBrokerWhenConsumeSlowly": 1,
                 "notifyConsumerIdsChangedEnable": True,
             }
-        )  # fmt: skip
+        )
         await self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"create group {group}", body)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
@@ -179,9 +191,15 @@ class AsyncAdmin(Offsets):
         return found[0]
 
     async def query_messages(
-        self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = _TIME_MAX,
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = _TIME_MAX,
         count_max: int = 32,
-    ) -> list[Message]:  # fmt: skip
+    ) -> list[Message]:
         """The newest messages with this message id or word of their key, newest first; [] if there are none.
 
         `unique`: it is a message id, nothing else. Times (log time, inclusive) are those of storing. The server gives
@@ -189,9 +207,12 @@ class AsyncAdmin(Offsets):
         """
         what = f"messages of {topic} with key {key}"
         ext = {
-            "topic": topic, "key": key, "maxNum": str(count_max), "beginTimestamp": str(begin_ms),
+            "topic": topic,
+            "key": key,
+            "maxNum": str(count_max),
+            "beginTimestamp": str(begin_ms),
             "endTimestamp": str(end_ms),
-        }  # fmt: skip
+        }
         if unique:
             ext["_UNIQUE_KEY_QUERY"] = "true"
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)

@@ -104,9 +104,7 @@ class AsyncClient:
         `start` is for queues without a committed offset. `tags` is "a || b". `follow=False` ends the iteration at what
         is stored when it begins; `max_wait_s` ends it when nothing came for so long.
         """
-        consumer = AsyncConsumer(
-            self._view, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s
-        )  # fmt: skip
+        consumer = AsyncConsumer(self._view, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s)
         self._consumers.append(consumer)
         return consumer
 

@@ -205,9 +205,13 @@ class AsyncConsumer:
             leader = await self._view.find_leader()
         address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
         request = PullRequest(
-            self.topic, feed.queue_id, feed.next_offset, self.group, tags=self._tags,
+            self.topic,
+            feed.queue_id,
+            feed.next_offset,
+            self.group,
+            tags=self._tags,
             wait_s=LONG_POLL_S if self._follow else 0.0,
-        )  # fmt: skip
+        )
         try:
             result = await pull_once(await self._member.links.get(address), request)
         except TimeoutError:
@@ -250,8 +254,12 @@ class AsyncConsumer:
             self.trimmed += result.next_offset - offset
             _log.warning(
                 "%s queue %d: offsets %d to %d were removed by retention before group %s read them",
-                self.topic, feed.queue_id, offset, result.next_offset - 1, self.group,
-            )  # fmt: skip
+                self.topic,
+                feed.queue_id,
+                offset,
+                result.next_offset - 1,
+                self.group,
+            )
             self.inbox.put(Batch(feed, [], result.next_offset))
             return
         last = await self._offsets.max_offset(self.topic, feed.queue_id)

@@ -66,17 +66,29 @@ class GroupMember:
     def _heartbeat(self, tags: str, from_where: str) -> dict[str, Any]:
         wanted = sorted(split_tags(tags) or ())
         subscription = {
-            "classFilterMode": False, "codeSet": [java_hash(t) for t in wanted], "expressionType": "TAG",
-            "subString": tags, "subVersion": self._view.environment.now_ms(), "tagsSet": wanted, "topic": self._topic,
-        }  # fmt: skip
+            "classFilterMode": False,
+            "codeSet": [java_hash(t) for t in wanted],
+            "expressionType": "TAG",
+            "subString": tags,
+            "subVersion": self._view.environment.now_ms(),
+            "tagsSet": wanted,
+            "topic": self._topic,
+        }
         consumer = {
-            "consumeFromWhere": from_where, "consumeType": "CONSUME_PASSIVELY", "groupName": self._group,
-            "messageModel": "CLUSTERING", "subscriptionDataSet": [subscription], "unitMode": False,
-        }  # fmt: skip
+            "consumeFromWhere": from_where,
+            "consumeType": "CONSUME_PASSIVELY",
+            "groupName": self._group,
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [subscription],
+            "unitMode": False,
+        }
         return {
-            "clientID": self.client_id, "consumerDataSet": [consumer], "heartbeatFingerprint": 0,
-            "producerDataSet": [], "withoutSub": False,
-        }  # fmt: skip
+            "clientID": self.client_id,
+            "consumerDataSet": [consumer],
+            "heartbeatFingerprint": 0,
+            "producerDataSet": [],
+            "withoutSub": False,
+        }
 
     def _on_request(self, header: Header) -> None:
         if header.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:

@@ -183,11 +183,21 @@ def _decode_one(data: bytes, start: int) -> tuple[Message, int]:
         body = _inflate(body, kind, f"{topic} queue {queue_id} offset {offset}")
     return (
         Message(
-            topic, queue_id, offset, position, body, properties.get("KEYS"), properties.get("TAGS"), properties,
-            properties.get("UNIQ_KEY", ""), born_ms, store_ms, reconsume,
+            topic,
+            queue_id,
+            offset,
+            position,
+            body,
+            properties.get("KEYS"),
+            properties.get("TAGS"),
+            properties,
+            properties.get("UNIQ_KEY", ""),
+            born_ms,
+            store_ms,
+            reconsume,
         ),
         end,
-    )  # fmt: skip
+    )
 
 
 def _inflate(body: bytes, kind: int, where: str) -> bytes:

@@ -70,14 +70,21 @@ class Offsets:
         self._sequence = sequence = self._sequence + 1
         self._unsettled.add(sequence)
         ext = {
-            "consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset),
-            "raftmqPid": self._session.hex(), "raftmqSeq": str(sequence), "raftmqLow": str(min(self._unsettled)),
-        }  # fmt: skip
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "commitOffset": str(offset),
+            "raftmqPid": self._session.hex(),
+            "raftmqSeq": str(sequence),
+            "raftmqLow": str(min(self._unsettled)),
+        }
         try:
             await self._call(
-                RequestCode.UPDATE_CONSUMER_OFFSET, ext, what=f"commit of {group} on {topic} queue {queue_id}",
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                ext,
+                what=f"commit of {group} on {topic} queue {queue_id}",
                 writes=True,
-            )  # fmt: skip
+            )
         finally:
             self._unsettled.discard(sequence)
 

@@ -77,9 +77,15 @@ class AsyncProducer:
     ) -> asyncio.Future[SendResult]:
         """Queues a send, waiting only while the producer is full; the future ends as `send` would."""
         request = build_single(
-            self.ids, topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key,
+            self.ids,
+            topic,
+            body,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
             properties=properties,
-        )  # fmt: skip
+        )
         future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return future
@@ -97,9 +103,15 @@ class AsyncProducer:
     ) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none."""
         request = build_batch(
-            self.ids, topic, bodies, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key,
+            self.ids,
+            topic,
+            bodies,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
             properties=properties,
-        )  # fmt: skip
+        )
         future: asyncio.Future[list[SendResult]] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return await future

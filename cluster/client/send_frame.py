@@ -145,14 +145,20 @@ class FrameWriter:
         template = b"".join(
             (
                 b'{"code":%d' % (RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2),
-                b',"extFields":{"a":', quoted(self._group), b',"b":', quoted(topic),
+                b',"extFields":{"a":',
+                quoted(self._group),
+                b',"b":',
+                quoted(topic),
                 b',"c":"TBW102","d":"8","e":"%d","f":"0","g":"%d","h":"0","i":%s,"j":"0","k":"false","m":"',
                 b"true" if batch else b"false",
-                b'","raftmqPid":"', self._producer_id.encode(), b'","raftmqSeq":"%d","raftmqLow":"%d"}',
+                b'","raftmqPid":"',
+                self._producer_id.encode(),
+                b'","raftmqSeq":"%d","raftmqLow":"%d"}',
                 b',"flag":0,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":',
-                str(VERSION_SENT).encode(), b"}",
+                str(VERSION_SENT).encode(),
+                b"}",
             )
-        )  # fmt: skip
+        )
         if len(self._templates) >= 1024:
             self._templates.clear()
         self._templates[topic, batch] = template

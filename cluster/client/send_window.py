@@ -61,9 +61,20 @@ class Pending:
     """One request. Invariant: in_flight means its bytes were handed to the present connection and are unanswered."""
 
     __slots__ = (
-        "batch", "deadline", "done", "frame", "future", "in_flight", "maybe", "message_ids", "refusal", "sent_at",
-        "sequence", "size", "topic",
-    )  # fmt: skip
+        "batch",
+        "deadline",
+        "done",
+        "frame",
+        "future",
+        "in_flight",
+        "maybe",
+        "message_ids",
+        "refusal",
+        "sent_at",
+        "sequence",
+        "size",
+        "topic",
+    )
 
     def __init__(
         self, topic: str, future: AnyFuture, message_ids: tuple[str, ...], size: int, deadline: float, batch: bool

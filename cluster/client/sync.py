@@ -92,9 +92,7 @@ class Client:
         max_wait_s: float | None = None,
     ) -> Consumer:
         """A member of `group` for `with` and `for`; see AsyncClient.consumer."""
-        made = _consumer(
-            self._client, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s
-        )  # fmt: skip
+        made = _consumer(self._client, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s)
         return Consumer(self._thread.run(made), self._thread)
 
     def pull(
@@ -178,9 +176,15 @@ class Producer:
     ) -> concurrent.futures.Future[SendResult]:
         """Queues a send, blocking only while the producer is full; the future ends as `send` would."""
         request = build_single(
-            self._ids, topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key,
+            self._ids,
+            topic,
+            body,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
             properties=properties,
-        )  # fmt: skip
+        )
         future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
         self._submit(request, future)
         return future
@@ -198,9 +202,15 @@ class Producer:
     ) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none, and waits."""
         request = build_batch(
-            self._ids, topic, bodies, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key,
+            self._ids,
+            topic,
+            bodies,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
             properties=properties,
-        )  # fmt: skip
+        )
         future: concurrent.futures.Future[list[SendResult]] = concurrent.futures.Future()
         self._submit(request, future)
         return future.result()

@@ -91,12 +91,16 @@ class Admin:
         return self._run(self._admin.view_message(topic, position))
 
     def query_messages(
-        self, topic: str, key: str, *, unique: bool = False, begin_ms: int = 0, end_ms: int = (1 << 63) - 1,
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
         count_max: int = 32,
-    ) -> list[Message]:  # fmt: skip
+    ) -> list[Message]:
         """The newest messages with this message id or word of their key, newest first."""
         return self._run(
-            self._admin.query_messages(
-                topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max
-            )
+            self._admin.query_messages(topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max)
         )

@@ -21,14 +21,19 @@ def bench() -> None:
 
 @bench.command("modes")
 @click.option(
-    "--dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--dir",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A folder on the disk to be measured (the system's folder for temporary files).",
-)  # fmt: skip
+)
 @click.option("--size", "sizes", type=click.IntRange(1, 4 << 20), multiple=True, help="Bytes of a message; repeatable.")
 @click.option(
-    "--in-flight", "in_flight", type=click.IntRange(1, 4096), multiple=True,
+    "--in-flight",
+    "in_flight",
+    type=click.IntRange(1, 4096),
+    multiple=True,
     help="Sends that wait for their answer at a time; repeatable.",
-)  # fmt: skip
+)
 @click.option("--seconds", type=click.FloatRange(0.1, 600), default=3.0, show_default=True, help="For each row.")
 @json_option
 def modes(
@@ -60,12 +65,18 @@ def _show(report: Report) -> None:
         columns,
         [
             [
-                row.size_bytes, row.in_flight, row.level, row.flush, f"{row.messages_per_second:,}", row.p50_ms,
-                row.p99_ms, row.cpu_us_per_message,
+                row.size_bytes,
+                row.in_flight,
+                row.level,
+                row.flush,
+                f"{row.messages_per_second:,}",
+                row.p50_ms,
+                row.p99_ms,
+                row.cpu_us_per_message,
             ]
             for row in report.rows
         ],
-    )  # fmt: skip
+    )
     disk, load = report.disk, report.load_before
     click.echo(
         f"disk: a write of 4 KiB and its fdatasync take {disk.sync_p50_ms} ms (p50), {disk.sync_p99_ms} ms (p99)\n"

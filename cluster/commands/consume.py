@@ -42,9 +42,14 @@ class StartType(click.ParamType[str | int]):
 @click.argument("topic")
 @click.option("--group", metavar="NAME", help="Read as a member of this group and commit what was printed.")
 @click.option(
-    "--from", "start", type=StartType(), default="earliest", show_default=True, metavar="earliest|latest|OFFSET",
+    "--from",
+    "start",
+    type=StartType(),
+    default="earliest",
+    show_default=True,
+    metavar="earliest|latest|OFFSET",
     help="Where to begin, in each queue; a group goes on where it committed.",
-)  # fmt: skip
+)
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end, until Ctrl-C or SIGTERM.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @servers_option

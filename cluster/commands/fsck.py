@@ -70,9 +70,14 @@ def _as_json(report: FsckReport) -> dict[str, Any]:
         "start": report.start,
         "findings": [
             {
-                "path": str(finding.path), "offset": finding.offset, "size": finding.size, "kind": finding.kind,
-                "severity": finding.severity.value, "text": finding.text, "cure": cure,
+                "path": str(finding.path),
+                "offset": finding.offset,
+                "size": finding.size,
+                "kind": finding.kind,
+                "severity": finding.severity.value,
+                "text": finding.text,
+                "cure": cure,
             }
             for finding, cure in report.judged
         ],
-    }  # fmt: skip
+    }

@@ -101,8 +101,10 @@ def _mark(addresses: list[str]) -> tuple[int | None, list[str]]:
 
 def _print(report: Report) -> None:
     names = ", ".join(map(str, report.nodes))
-    click.echo(f"nodes {names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "
-               + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows"))  # fmt: skip
+    click.echo(
+        f"nodes {names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "
+        + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows")
+    )
     for finding in report.findings:
         click.echo(_sentence(finding))
     for doubt in report.unknown:
@@ -113,8 +115,10 @@ def _print(report: Report) -> None:
 
 def _sentence(finding: Finding) -> str:
     held = ", ".join(f"node {node} {value or 'nothing readable'}" for node, value in sorted(finding.nodes.items()))
-    where = f"position {finding.position} (entry {finding.index})" if finding.position is not None else (
-        f"entry {finding.index}"
-    )  # fmt: skip
+    where = (
+        f"position {finding.position} (entry {finding.index})"
+        if finding.position is not None
+        else (f"entry {finding.index}")
+    )
     own = f"; damaged on node {', '.join(map(str, finding.damaged))}, being repaired" if finding.damaged else ""
     return f"DIFFERENT: {finding.what}, first at {where}: {held}{own}"

@@ -44,10 +44,14 @@ def _print(views: list[dict[str, Any]]) -> None:
         for link in view["links"]:
             trip, lag = link["round_trip_ms"], link["lag_entries"]
             table.add_row(
-                str(view["node"]), str(link["peer"]), f"[{_COLOURS[link['state']]}]{link['state']}[/]",
-                _age(link["age_ms"]), "-" if trip is None else f"{trip:g} ms", "-" if lag is None else str(lag),
+                str(view["node"]),
+                str(link["peer"]),
+                f"[{_COLOURS[link['state']]}]{link['state']}[/]",
+                _age(link["age_ms"]),
+                "-" if trip is None else f"{trip:g} ms",
+                "-" if lag is None else str(lag),
                 link["reason"],
-            )  # fmt: skip
+            )
     out = console()
     show_table(table, out)
     for view in views:

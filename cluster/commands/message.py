@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 @servers_option
 @json_option
 def message(
-    topic: str | None, key: str | None, message_id: str | None, position: int | None,
-    since: datetime.datetime | None, until: datetime.datetime | None, most: int, servers: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    topic: str | None,
+    key: str | None,
+    message_id: str | None,
+    position: int | None,
+    since: datetime.datetime | None,
+    until: datetime.datetime | None,
+    most: int,
+    servers: str | None,
+    as_json: bool,
+) -> None:
     """Find messages by key, newest first, or one message by its id or position.
 
     Stored is what is shown: a message that was answered as unknown may be looked up here before it is sent again.

@@ -79,9 +79,11 @@ def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str |
         ) from None
     if as_json and not (dry_run or yes):
         raise LocalError(
-            "with --json nobody can be asked", "an import asks before it changes anything",
-            f"raftmq metadata import {file} --dry-run --json    (or --yes)", ExitCode.USAGE,
-        )  # fmt: skip
+            "with --json nobody can be asked",
+            "an import asks before it changes anything",
+            f"raftmq metadata import {file} --dry-run --json    (or --yes)",
+            ExitCode.USAGE,
+        )
     api = AdminApi(admin_addresses(admin, data))
     todo = plan(wanted, _present(api))
     if not as_json:

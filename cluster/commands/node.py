@@ -73,9 +73,14 @@ def _row(view: dict[str, Any], member: dict[str, Any]) -> list[object]:
     place = f"{member['host']}:{member['port']}" if member["host"] else "unknown"
     role = "leader" if member["leader"] else member["role"] + (" (stays)" if member["manual"] else "")
     return [
-        str(member["id"]), role, _state(view, member), member["lag_entries"], member["match_index"], place,
+        str(member["id"]),
+        role,
+        _state(view, member),
+        member["lag_entries"],
+        member["match_index"],
+        place,
         member["admin"] or "-",
-    ]  # fmt: skip
+    ]
 
 
 def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
@@ -98,20 +103,29 @@ def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
 @click.option("--id", "node_id", type=click.IntRange(1, 65535), metavar="N", help="Its id (else the next free one).")
 @click.option("--learner", is_flag=True, help="It stays a learner until: raftmq node promote.")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="The new node's raftmq.toml, on its own machine; with --via.",
-)  # fmt: skip
+)
 @click.option("--via", metavar="URL", help="HTTP API of a member, as http://10.0.0.1:9644; with --config.")
 @click.option(
-    "--secret", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--secret",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="A copy of a member's SECRET file; with --config.",
-)  # fmt: skip
+)
 @data_option
 @json_option
 def add(
-    node_id: int | None, learner: bool, config: Path | None, via: str | None, secret: Path | None, data: str | None,
+    node_id: int | None,
+    learner: bool,
+    config: Path | None,
+    via: str | None,
+    secret: Path | None,
+    data: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Add a node with an empty disk. It is sent the log, and votes when it has caught up.
 
     In a local cluster this makes its configuration and directory, starts it, and waits. On another machine, give
@@ -119,9 +133,11 @@ def add(
     """
     if (config is None) != (via is None):
         raise LocalError(
-            "--config and --via belong together", "one names the new node's file, the other a member of the cluster",
-            "raftmq node add --config n4.toml --via http://10.0.0.1:9644", ExitCode.USAGE,
-        )  # fmt: skip
+            "--config and --via belong together",
+            "one names the new node's file, the other a member of the cluster",
+            "raftmq node add --config n4.toml --via http://10.0.0.1:9644",
+            ExitCode.USAGE,
+        )
     if config is not None and via is not None:
         _add_elsewhere(config, via, node_id, secret, learner=learner, as_json=as_json)
         return
@@ -150,8 +166,16 @@ def _add_elsewhere(
     body = {**prepared.request, "auto_promote": not learner}
     added = api.post("/v1/members", body)
     if as_json:
-        print_json({"schema": 1, "node": added["id"], "role": added["role"], "index": added["index"],
-                    "config": str(config), "data_dir": str(prepared.directory)})  # fmt: skip
+        print_json(
+            {
+                "schema": 1,
+                "node": added["id"],
+                "role": added["role"],
+                "index": added["index"],
+                "config": str(config),
+                "data_dir": str(prepared.directory),
+            }
+        )
         return
     out = console()
     for line in prepared.notes:
@@ -292,9 +316,15 @@ def _working(data: str | None) -> Iterator[LocalMembers]:
 def _joined(joined: Joined) -> dict[str, object]:
     record = joined.record
     return {
-        "node": record.id, "role": joined.role, "index": joined.entry, "voters": joined.voters, "pid": record.pid,
-        "broker_port": record.broker_port, "namesrv_port": record.namesrv_port, "admin_port": record.admin_port,
-    }  # fmt: skip
+        "node": record.id,
+        "role": joined.role,
+        "index": joined.entry,
+        "voters": joined.voters,
+        "pid": record.pid,
+        "broker_port": record.broker_port,
+        "namesrv_port": record.namesrv_port,
+        "admin_port": record.admin_port,
+    }
 
 
 def _joined_text(joined: Joined) -> str:

@@ -21,9 +21,11 @@ def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
     if node not in known:
         names = ", ".join(map(str, known))
         raise LocalError(
-            f"there is no node {node}", f"the members are {names}", f"use one of {names}; raftmq node list shows them",
+            f"there is no node {node}",
+            f"the members are {names}",
+            f"use one of {names}; raftmq node list shows them",
             ExitCode.REFUSED,
-        )  # fmt: skip
+        )
     before, after = before_and_after(view, node)
     asks = after != before and len(after.voters) < SAFE_VOTERS
     allowed = bool(after.voters) and after.survives >= 0

@@ -129,9 +129,13 @@ def _send(
 
     screen = console(stderr=True)
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=screen, transient=True,
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
         disable=not screen.is_terminal,
-    )  # fmt: skip
+    )
     with connect(servers) as mq, mq.producer() as producer, bar:
         task = bar.add_task("sending", total=size)
         for line in read_lines(source, key_field, tag_field):

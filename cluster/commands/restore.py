@@ -30,9 +30,13 @@ def restore(source: Path, into: Path, nodes: int, base_port: int | None, as_json
 
     with console(stderr=True).status("starting") as spinner:
         made = make(
-            source.absolute(), into.absolute(), count=nodes, base_port=base_port, now_ms=time.time_ns() // 1_000_000,
+            source.absolute(),
+            into.absolute(),
+            count=nodes,
+            base_port=base_port,
+            now_ms=time.time_ns() // 1_000_000,
             on_stage=spinner.update,
-        )  # fmt: skip
+        )
     manifest = made.manifest
     if as_json:
         told = {"data": str(into.absolute()), "nodes": nodes, "cluster_uuid": str(made.cluster_uuid)}

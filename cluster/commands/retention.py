@@ -39,12 +39,16 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
         click.echo(line)
     rows = [
         [
-            view["node"], view["trim_position"], view["first_position"],
-            _size(view["end_position"] - view["first_position"]), view["files_left"], view["files_held_by"] or "-",
+            view["node"],
+            view["trim_position"],
+            view["first_position"],
+            _size(view["end_position"] - view["first_position"]),
+            view["files_left"],
+            view["files_held_by"] or "-",
             "-" if view["disk_used_percent"] is None else f"{view['disk_used_percent']} %",
         ]
         for view in views
-    ]  # fmt: skip
+    ]
     print_table(["node", "log begins at", "files from", "on disk", "files left", "held by", "disk used"], rows)
 
 

@@ -21,9 +21,12 @@ POLL_S = 0.2
 _OLDER = {"state": "none", "key": "", "waiting_for": []}
 """Of a node of a release that knows no secret."""
 _FILE = click.option(
-    "--file", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--file",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Only write FILE, to be copied to each machine.",
-)  # fmt: skip
+)
 
 
 @click.group()
@@ -53,8 +56,9 @@ def create(file: Path | None, data: str | None, as_json: bool) -> None:
     configs, cluster = _local(data)
     having = [config for config in configs if _keys(config)]
     if len(having) == len(configs):
-        raise LocalError("this cluster has a secret already", "every node has the file", "raftmq secret rotate",
-                         ExitCode.REFUSED)  # fmt: skip
+        raise LocalError(
+            "this cluster has a secret already", "every node has the file", "raftmq secret rotate", ExitCode.REFUSED
+        )
     keys = read_keys(_path(having[0])) if having else (key,)
     for config in configs:
         if config not in having:
@@ -77,8 +81,12 @@ def rotate(file: Path | None, data: str | None, as_json: bool) -> None:
     if file is not None:
         keys = read_keys(file)
         if not keys:
-            raise LocalError(f"there is no file {file}", "it holds the present secret, which is changed in it",
-                             "raftmq secret create --file FILE", ExitCode.USAGE)  # fmt: skip
+            raise LocalError(
+                f"there is no file {file}",
+                "it holds the present secret, which is changed in it",
+                "raftmq secret create --file FILE",
+                ExitCode.USAGE,
+            )
         write_keys(file, add_key(keys[:1]), "(see IDENTITY)")
         _tell_file(file, as_json)
         return
@@ -86,9 +94,11 @@ def rotate(file: Path | None, data: str | None, as_json: bool) -> None:
     present = {_keys(config) for config in configs}
     if len(present) != 1 or not next(iter(present)):
         raise LocalError(
-            "the nodes do not all have the same secret", "an earlier change is not over, or there is none yet",
-            "raftmq secret status, then raftmq secret create or copy the file to the node without", ExitCode.REFUSED,
-        )  # fmt: skip
+            "the nodes do not all have the same secret",
+            "an earlier change is not over, or there is none yet",
+            "raftmq secret status, then raftmq secret create or copy the file to the node without",
+            ExitCode.REFUSED,
+        )
     keys = present.pop()
     _check_settled(data)
     fresh = add_key(keys[:1])
@@ -108,8 +118,9 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     if as_json:
         print_json({"schema": 1, "settled": settled, "nodes": views})
     else:
-        rows: list[list[object]] = [[str(v["node"]), v["state"], v["key"] or "-",
-                                     ", ".join(map(str, v["waiting_for"])) or "-"] for v in views]  # fmt: skip
+        rows: list[list[object]] = [
+            [str(v["node"]), v["state"], v["key"] or "-", ", ".join(map(str, v["waiting_for"])) or "-"] for v in views
+        ]
         print_table(["node", "state", "secret called", "waits for node"], rows)
     return ExitCode.OK if settled else ExitCode.FAILED
 
@@ -142,17 +153,20 @@ def _keys(config: Config) -> tuple[bytes, ...]:
 
 
 def _there(file: Path) -> LocalError:
-    return LocalError(f"{file} is there already", "a secret that nodes use may be in it", "name another --file",
-                      ExitCode.REFUSED)  # fmt: skip
+    return LocalError(
+        f"{file} is there already", "a secret that nodes use may be in it", "name another --file", ExitCode.REFUSED
+    )
 
 
 def _check_settled(data: str | None) -> None:
     waiting = [view for view in _views(admin_addresses(None, data)) if view["state"] != "required"]
     if waiting:
         raise LocalError(
-            f"node {waiting[0]['node']} is in the middle of a change", f"its secret is {waiting[0]['state']}",
-            "raftmq secret status    (and wait until all say: required)", ExitCode.REFUSED,
-        )  # fmt: skip
+            f"node {waiting[0]['node']} is in the middle of a change",
+            f"its secret is {waiting[0]['state']}",
+            "raftmq secret status    (and wait until all say: required)",
+            ExitCode.REFUSED,
+        )
 
 
 def _bring_into_force(data: str | None, as_json: bool) -> None:

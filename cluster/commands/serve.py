@@ -23,9 +23,14 @@ def serve(config: Path) -> int:
 
 @click.command()
 @click.option(
-    "--config", "configs", type=_CONFIG, required=True, multiple=True, metavar="FILE",
+    "--config",
+    "configs",
+    type=_CONFIG,
+    required=True,
+    multiple=True,
+    metavar="FILE",
     help="A member's raftmq.toml; name every member.",
-)  # fmt: skip
+)
 @json_option
 def init(configs: tuple[Path, ...], as_json: bool) -> None:
     """Make the data directories of a new cluster, all of them or none.

@@ -113,8 +113,11 @@ def alarm_lines(view: ClusterView) -> list[str]:
 
 def quorum_lines(view: ClusterView) -> list[str]:
     """One line if the next failure stops writes: the leader's word, or that of any node without a leader."""
-    said = sorted((node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
-                  for node in view.nodes if node.status and not node.is_removed)  # fmt: skip
+    said = sorted(
+        (node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
+        for node in view.nodes
+        if node.status and not node.is_removed
+    )
     return [said[0][2]["finding"]] if said and said[0][2].get("finding") else []
 
 
@@ -122,8 +125,11 @@ def retention_lines(view: ClusterView) -> list[str]:
     """One line per key of [retention] that is not the same on all nodes that answer."""
     from cluster.retention.settings import differing
 
-    settings = {node.record.id: node.status["retention"] for node in view.nodes if node.status and not node.is_removed
-                and node.status.get("retention")}  # fmt: skip
+    settings = {
+        node.record.id: node.status["retention"]
+        for node in view.nodes
+        if node.status and not node.is_removed and node.status.get("retention")
+    }
     return differing(settings, view.leader)
 
 
@@ -148,6 +154,12 @@ def _row(view: ClusterView, node: NodeView) -> list[str]:
     lag = view.lag_of(record.id)
     pid = str(record.pid or "-") if node.running else "-"
     return [
-        str(record.id or "?"), state, *said, "-" if lag is None else str(lag), pid,
-        str(record.broker_port or "-"), str(record.namesrv_port or "-"), node.elsewhere or str(record.admin_port),
-    ]  # fmt: skip
+        str(record.id or "?"),
+        state,
+        *said,
+        "-" if lag is None else str(lag),
+        pid,
+        str(record.broker_port or "-"),
+        str(record.namesrv_port or "-"),
+        node.elsewhere or str(record.admin_port),
+    ]

@@ -52,13 +52,21 @@ def _tell_plan(survivor: Survivor, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "schema": 1, "directory": str(survivor.directory), "cluster_uuid": str(identity.cluster_uuid),
-                "node": identity.node_id, "last_index": tail.index, "last_term": tail.term,
-                "last_timestamp_ms": survivor.timestamp_ms, "term": survivor.term,
-                "applied_index": survivor.applied_index, "committed_index": survivor.committed_index,
-                "sound": survivor.sound, "vote_withheld": survivor.withheld or None, "losses": survivor.losses,
+                "schema": 1,
+                "directory": str(survivor.directory),
+                "cluster_uuid": str(identity.cluster_uuid),
+                "node": identity.node_id,
+                "last_index": tail.index,
+                "last_term": tail.term,
+                "last_timestamp_ms": survivor.timestamp_ms,
+                "term": survivor.term,
+                "applied_index": survivor.applied_index,
+                "committed_index": survivor.committed_index,
+                "sound": survivor.sound,
+                "vote_withheld": survivor.withheld or None,
+                "losses": survivor.losses,
             }
-        )  # fmt: skip
+        )
         return
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(survivor.timestamp_ms / 1000))
     click.echo(f"cluster      {identity.cluster_uuid}")
@@ -79,10 +87,14 @@ def _tell_done(survivor: Survivor, members: Membership, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "schema": 1, "node": node, "cluster_uuid": str(members.cluster_uuid), "index": members.index,
-                "was_cluster_uuid": str(survivor.identity.cluster_uuid), "detail": members.detail,
+                "schema": 1,
+                "node": node,
+                "cluster_uuid": str(members.cluster_uuid),
+                "index": members.index,
+                "was_cluster_uuid": str(survivor.identity.cluster_uuid),
+                "detail": members.detail,
             }
-        )  # fmt: skip
+        )
         return
     click.echo(f"node {node} is the only voter of the new cluster {members.cluster_uuid} from index {members.index} on")
     click.echo("next")

@@ -88,9 +88,14 @@ class Inspection:
             self._compare_bytes(start, end, first, last)
         self._compare_rows(marker, views)
         return Report(
-            nodes=sorted(views), index=last, position=end, bytes_compared=max(0, end - start),
-            marker=-1 if marker is None else marker, findings=self.findings, unknown=self.unknown,
-        )  # fmt: skip
+            nodes=sorted(views),
+            index=last,
+            position=end,
+            bytes_compared=max(0, end - start),
+            marker=-1 if marker is None else marker,
+            findings=self.findings,
+            unknown=self.unknown,
+        )
 
     # --- the log -----------------------------------------------------------------------------------------------------
 

@@ -104,9 +104,11 @@ class Scrubber:
     async def _run(self) -> None:
         began = asyncio.get_running_loop().time()
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -123,8 +125,13 @@ class Scrubber:
             seconds = asyncio.get_running_loop().time() - began
             self._done(len(self.view.findings), seconds, 100 * DAY_MS / self._every_ms if self._every_ms else 0)
             if not code:
-                logger.info("scrub: %d bytes of log and %d of rows read in %.1f s, %d findings", self.view.log_bytes,
-                            self.view.row_bytes, seconds, len(self.view.findings))  # fmt: skip
+                logger.info(
+                    "scrub: %d bytes of log and %d of rows read in %.1f s, %d findings",
+                    self.view.log_bytes,
+                    self.view.row_bytes,
+                    seconds,
+                    len(self.view.findings),
+                )
         finally:
             if process.returncode is None:
                 process.kill()

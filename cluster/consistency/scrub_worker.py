@@ -79,8 +79,13 @@ def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
         if finding.severity is Severity.NOTE:
             continue
         if finding.path.suffix == ".seg" and finding.path.stem.isdigit():
-            yield {"kind": "log", "base": int(finding.path.stem), "offset": finding.offset, "size": finding.size,
-                   "text": f"{name}: {finding.text}"}  # fmt: skip
+            yield {
+                "kind": "log",
+                "base": int(finding.path.stem),
+                "offset": finding.offset,
+                "size": finding.size,
+                "text": f"{name}: {finding.text}",
+            }
         else:
             yield {"kind": "other", "text": f"{name}: {finding.text}"}
 

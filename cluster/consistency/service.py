@@ -143,8 +143,12 @@ class Consistency:
         digest = decode(entry.payload)
         mine = self._state.sums.at(digest.index) if digest else None
         if digest and mine is not None and differing(mine, digest.sums):
-            logger.error("DIGEST entry %d: families %s differ from the leader's at index %d",
-                         entry.index, ", ".join(differing(mine, digest.sums)), digest.index)  # fmt: skip
+            logger.error(
+                "DIGEST entry %d: families %s differ from the leader's at index %d",
+                entry.index,
+                ", ".join(differing(mine, digest.sums)),
+                digest.index,
+            )
             self._start(self.decide(digest.index))
         elif digest and mine is not None and self._raw.role is not Role.LEADER:
             self._agreed = max(self._agreed, digest.index)
@@ -218,9 +222,10 @@ class Consistency:
         self.fenced = self._repairs.suspect = True
         self._alarms.clear(MISMATCH)
         self._alarms.raise_alarm(
-            FENCED, f"{why}; it serves no messages and does not lead. Restart it: a sound state then replaces this one",
+            FENCED,
+            f"{why}; it serves no messages and does not lead. Restart it: a sound state then replaces this one",
             stops_service=True,
-        )  # fmt: skip
+        )
         marking = asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why, self._agreed)
         marking.add_done_callback(_log_failure)
         self._repairs.judge()

@@ -30,11 +30,14 @@ def damage_views(ranges: Sequence[DamagedRange]) -> list[DamageView]:
     """The damage that a log knows of, as it is shown."""
     return [
         DamageView(
-            first_position=one.first_position, end_position=one.end_position, first_index=one.first_index,
-            last_index=one.last_index, why=one.why,
+            first_position=one.first_position,
+            end_position=one.end_position,
+            first_index=one.first_index,
+            last_index=one.last_index,
+            why=one.why,
         )
         for one in ranges
-    ]  # fmt: skip
+    ]
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,11 +59,22 @@ class Backfill:
     """See the module. Event loop only."""
 
     def __init__(
-        self, raw: Core, log: SegmentedLog, fs: FileSystem, path: Path, client: Fetches,
-        loop: asyncio.AbstractEventLoop, *, trim_position: Callable[[], int], applied: Callable[[], int],
+        self,
+        raw: Core,
+        log: SegmentedLog,
+        fs: FileSystem,
+        path: Path,
+        client: Fetches,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        trim_position: Callable[[], int],
+        applied: Callable[[], int],
         peers: Callable[[], list[NodeId]],
-        alarms: Alarms, metrics: InstallMetrics, progress: Progress, wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+        alarms: Alarms,
+        metrics: InstallMetrics,
+        progress: Progress,
+        wake: Callable[[], None],
+    ) -> None:
         """`path`: DATA. `trim_position()`: where the group's log begins, as of the entry `applied()`."""
         self._raw = raw
         self._fs = fs
@@ -89,8 +100,10 @@ class Backfill:
     def start(self) -> None:
         """Begins, if anything is missing."""
         if self.missing:
-            logger.warning("%d bytes of older log are fetched from the other nodes; until then this node does not lead",
-                           self.missing)  # fmt: skip
+            logger.warning(
+                "%d bytes of older log are fetched from the other nodes; until then this node does not lead",
+                self.missing,
+            )
             self._raw.hold_campaigns(HOLD, True)
             self._task = self._loop.create_task(self._run(), name="backfill")
 
@@ -161,8 +174,9 @@ class Backfill:
                 await self._segment(peer)
             except (FetchError, RaftLogError, OSError) as error:
                 self._progress.failed(peer, str(error))
-                logger.warning("the log before position %d does not come from node %d: %s", self._log.first_position,
-                               peer, error)  # fmt: skip
+                logger.warning(
+                    "the log before position %d does not come from node %d: %s", self._log.first_position, peer, error
+                )
             else:
                 return True
         return False

@@ -39,9 +39,15 @@ class CheckpointCopy:
     OSError (this disk)."""
 
     def __init__(
-        self, fs: FileSystem, open_rows: OpenRows, folder: Path, group_id: int, client: Fetches, blocking: Blocking,
+        self,
+        fs: FileSystem,
+        open_rows: OpenRows,
+        folder: Path,
+        group_id: int,
+        client: Fetches,
+        blocking: Blocking,
         progress: Callable[[int], object] = lambda size: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`progress` is called with the size of each piece that came."""
         self._fs = fs
         self._open_rows = open_rows

@@ -21,13 +21,16 @@ class InstallMetrics:
             registry=registry,
         )
         self._remaining = Gauge(
-            "raftmq_install_remaining_bytes", "Bytes that an install or a backfill still has to fetch",
+            "raftmq_install_remaining_bytes",
+            "Bytes that an install or a backfill still has to fetch",
             registry=registry,
-        )  # fmt: skip
+        )
         self._failures = Counter(
-            "raftmq_install_failures", "Attempts to take a snapshot or a segment that failed", ["peer"],
+            "raftmq_install_failures",
+            "Attempts to take a snapshot or a segment that failed",
+            ["peer"],
             registry=registry,
-        )  # fmt: skip
+        )
         self._installed = Counter("raftmq_installs", "Snapshots installed by this start of the node", registry=registry)
         self._segments = Counter(
             "raftmq_backfilled_segments", "Older segments fetched after an install", registry=registry

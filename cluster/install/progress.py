@@ -62,8 +62,9 @@ class Progress:
         now = self._now_s()
         if now - self._said_s >= SAY_EVERY_S:
             self._said_s = now
-            logger.info("%s of %s from node %d: %d of %d bytes", self._stage, self._what, self._peer, self._done,
-                        self._total)  # fmt: skip
+            logger.info(
+                "%s of %s from node %d: %d of %d bytes", self._stage, self._what, self._peer, self._done, self._total
+            )
 
     def failed(self, peer: NodeId, why: str) -> None:
         """A peer did not give what it should."""
@@ -77,6 +78,11 @@ class Progress:
     def view(self) -> InstallView:
         """For the status."""
         return InstallView(
-            stage=self._stage, peer=self._peer, checkpoint=self._what, bytes_done=self._done, bytes_total=self._total,
-            attempts=self.attempts, last_failure=self.last_failure,
-        )  # fmt: skip
+            stage=self._stage,
+            peer=self._peer,
+            checkpoint=self._what,
+            bytes_done=self._done,
+            bytes_total=self._total,
+            attempts=self.attempts,
+            last_failure=self.last_failure,
+        )

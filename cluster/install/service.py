@@ -37,10 +37,19 @@ class InstallService:
     """See the module. Event loop only."""
 
     def __init__(
-        self, raw: RawNode, where: Where, client: Fetches, loop: asyncio.AbstractEventLoop, *,
-        peers: Callable[[], list[NodeId]], alarms: Alarms, metrics: InstallMetrics, progress: Progress,
-        wall_ms: Callable[[], int], restart: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        raw: RawNode,
+        where: Where,
+        client: Fetches,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        peers: Callable[[], list[NodeId]],
+        alarms: Alarms,
+        metrics: InstallMetrics,
+        progress: Progress,
+        wall_ms: Callable[[], int],
+        restart: Callable[[str], None],
+    ) -> None:
         """`peers()`: whom to ask, best first. `restart(why)`: ends the node so that its process opens it again."""
         self._raw = raw
         self._where = where
@@ -71,8 +80,11 @@ class InstallService:
         if self._task is None or self._task.done():
             logger.warning(
                 "node %d no longer has the entries after %d, which this node needs: its log begins at %d. A snapshot is"
-                " fetched", offer.from_id, self._raw.last_index, offer.first_index,
-            )  # fmt: skip
+                " fetched",
+                offer.from_id,
+                self._raw.last_index,
+                offer.first_index,
+            )
             self._task = self._loop.create_task(self._run(self._raw.tail), name="install")
 
     async def close(self) -> None:

@@ -71,9 +71,14 @@ class SnapshotTake:
     """See the module. One at a time per directory."""
 
     def __init__(
-        self, where: Where, client: Fetches, blocking: Blocking, progress: Progress, *,
+        self,
+        where: Where,
+        client: Fetches,
+        blocking: Blocking,
+        progress: Progress,
+        *,
         at_least: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`at_least()`: a checkpoint of a lower index is of no use, as things stand; raises Needless if none is."""
         self._where = where
         self._client = client

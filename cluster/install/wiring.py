@@ -35,10 +35,19 @@ class Installs:
     """See the module. Event loop only."""
 
     def __init__(
-        self, raw: RawNode, parts: Parts, environment: Environment, repairs: Repairs, leases: Leases,
-        loop: asyncio.AbstractEventLoop, *, alarms: Alarms, metrics: InstallMetrics, wake: Callable[[], None],
+        self,
+        raw: RawNode,
+        parts: Parts,
+        environment: Environment,
+        repairs: Repairs,
+        leases: Leases,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        alarms: Alarms,
+        metrics: InstallMetrics,
+        wake: Callable[[], None],
         restart: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`wake`: has the driver look at the core; `restart(why)`: ends the node so that its process opens it again."""
         directory, fs = parts.directory, environment.fs
         self._log = log = directory.log
@@ -50,14 +59,32 @@ class Installs:
         self.progress = progress = Progress(metrics, loop.time)
         where = Where(fs, directory.path, directory.identity.group_id, environment.open_rows)
         self._service = InstallService(
-            raw, where, repairs.client, loop, peers=repairs.peers, alarms=alarms, metrics=metrics, progress=progress,
-            wall_ms=environment.clock.wall_ms, restart=restart,
-        )  # fmt: skip
+            raw,
+            where,
+            repairs.client,
+            loop,
+            peers=repairs.peers,
+            alarms=alarms,
+            metrics=metrics,
+            progress=progress,
+            wall_ms=environment.clock.wall_ms,
+            restart=restart,
+        )
         self._backfill = Backfill(
-            raw, log, fs, directory.path, repairs.client, loop, trim_position=lambda: parts.state.trim_position,
-            applied=lambda: parts.state.applied.index, peers=repairs.givers, alarms=alarms, metrics=metrics,
-            progress=progress, wake=wake,
-        )  # fmt: skip
+            raw,
+            log,
+            fs,
+            directory.path,
+            repairs.client,
+            loop,
+            trim_position=lambda: parts.state.trim_position,
+            applied=lambda: parts.state.applied.index,
+            peers=repairs.givers,
+            alarms=alarms,
+            metrics=metrics,
+            progress=progress,
+            wake=wake,
+        )
         repairs.server.sources.update(
             {
                 LOG: log_source(log, lambda: raw.commit_index, self._hold_log),

@@ -39,9 +39,14 @@ class MemberChanges:
     """See the module. Event loop only; every method that changes something works on the leader alone."""
 
     def __init__(
-        self, raw: RawNode, service: MembersService, raft: RaftSection, *, wake: Callable[[], None],
+        self,
+        raw: RawNode,
+        service: MembersService,
+        raft: RaftSection,
+        *,
+        wake: Callable[[], None],
         transfer: Callable[[NodeId], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`wake`: has the driver look at the core; `transfer`: hands leadership over."""
         self._raw = raw
         self._service = service
@@ -63,8 +68,9 @@ class MemberChanges:
         peers = {peer.node_id: peer for peer in raw.status().peers}
         live = frozenset(node for node, progress in raw.raft.members.peers.items() if progress.is_live)
         service = self._service
-        return Group(raw.raft.id, service.in_force, raw.committed_membership_index, peers, live, service.places,
-                     service.next_id)  # fmt: skip
+        return Group(
+            raw.raft.id, service.in_force, raw.committed_membership_index, peers, live, service.places, service.next_id
+        )
 
     def is_caught_up(self, node: NodeId) -> bool:
         """Whether that learner could be promoted now."""

@@ -133,19 +133,22 @@ def promote(group: Group, node: NodeId, caught_up: bool) -> None:
     peer = group.peers.get(node)
     if peer is None or node not in group.live:
         raise refusal(
-            f"node {node} does not answer", "a voter that is not there makes majorities harder to reach",
+            f"node {node} does not answer",
+            "a voter that is not there makes majorities harder to reach",
             f"start it (raftmq serve --config FILE, or raftmq restart {node}), then raftmq node promote {node}",
-        )  # fmt: skip
+        )
     if not peer.fit:
         raise refusal(
-            f"node {node} is not fit to vote", "its log or its rows are not whole, or it is drained",
+            f"node {node} is not fit to vote",
+            "its log or its rows are not whole, or it is drained",
             f"raftmq repair --node {node}    (or raftmq node drain {node} --undo)",
-        )  # fmt: skip
+        )
     if not caught_up:
         raise refusal(
-            f"node {node} has not caught up", f"it is {peer.lag} entries behind; the leader promotes it when it has",
+            f"node {node} has not caught up",
+            f"it is {peer.lag} entries behind; the leader promotes it when it has",
             f"raftmq node list    (until its lag is small; then raftmq node promote {node})",
-        )  # fmt: skip
+        )
 
 
 def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
@@ -158,9 +161,10 @@ def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
     rest = [voter for voter in group.voters if voter != node]
     if not rest:
         raise refusal(
-            f"node {node} is the only voter", "without it there is no cluster",
+            f"node {node} is the only voter",
+            "without it there is no cluster",
             "raftmq node add, wait until it votes, then repeat the command; to stop the cluster: raftmq down",
-        )  # fmt: skip
+        )
     settled(group)
     alive = [voter for voter in rest if group.answers(voter)]
     if len(alive) >= majority(len(rest)):
@@ -192,18 +196,20 @@ def transfer(group: Group, node: NodeId) -> None:
         return
     if node not in group.voters:
         raise refusal(
-            f"node {node} is a learner", "only a voter can lead",
+            f"node {node} is a learner",
+            "only a voter can lead",
             f"raftmq node promote {node}    (when it has caught up; then repeat the command)",
-        )  # fmt: skip
+        )
     why = group.unfit_to_lead(node)
     if not why:
         return
     rest = [voter for voter in group.voters if voter not in (node, group.leader)]
     others = [voter for voter in rest if not group.unfit_to_lead(voter)]
     raise refusal(
-        f"node {node} cannot lead now", why,
+        f"node {node} cannot lead now",
+        why,
         f"raftmq node transfer {others[0]}" if others else f"raftmq node list    (until node {node} is well again)",
-    )  # fmt: skip
+    )
 
 
 def successor(group: Group) -> NodeId:
@@ -214,9 +220,10 @@ def successor(group: Group) -> NodeId:
         return min(able, key=lambda voter: (group.peers[voter].lag, voter))
     reasons = "; ".join(f"node {voter}: {group.unfit_to_lead(voter)}" for voter in others)
     raise refusal(
-        f"no other node than {group.leader} can lead now", reasons or "it is the only voter",
+        f"no other node than {group.leader} can lead now",
+        reasons or "it is the only voter",
         f"raftmq restart {others[0]}    (then repeat the command)" if others else "raftmq node add",
-    )  # fmt: skip
+    )
 
 
 def _names(nodes: Iterable[NodeId]) -> str:

@@ -59,9 +59,11 @@ def prepare(file: Path, join: dict[str, Any], node_id: int | None, secret: Path 
 def _check(file: Path, config: Config, join: dict[str, Any], node_id: int | None) -> None:
     if node_id not in (None, config.node.id):
         raise LocalError(
-            f"{file} is of node {config.node.id}, not {node_id}", "a node's id stands in its configuration",
-            f"write id = {node_id} under [node] in {file}, or leave --id out", ExitCode.USAGE,
-        )  # fmt: skip
+            f"{file} is of node {config.node.id}, not {node_id}",
+            "a node's id stands in its configuration",
+            f"write id = {node_id} under [node] in {file}, or leave --id out",
+            ExitCode.USAGE,
+        )
     for key, mine, theirs in (
         ("cluster.name", config.cluster.name, join["cluster"]),
         ("cluster.broker_name", config.cluster.broker_name, join["broker"]),

@@ -110,10 +110,15 @@ def add_request(config: Config, identity: Identity, *, auto_promote: bool) -> di
     """The body of `POST /v1/members` for this node."""
     own = config.peer_of(config.node.id)
     return {
-        "id": config.node.id, "cluster_id": str(identity.cluster_uuid), "uuid": str(identity.node_uuid),
-        "host": own.host, "port": own.port, "admin": own.admin, "listeners": own.listeners,
+        "id": config.node.id,
+        "cluster_id": str(identity.cluster_uuid),
+        "uuid": str(identity.node_uuid),
+        "host": own.host,
+        "port": own.port,
+        "admin": own.admin,
+        "listeners": own.listeners,
         "auto_promote": auto_promote,
-    }  # fmt: skip
+    }
 
 
 def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> str:

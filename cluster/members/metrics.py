@@ -13,9 +13,10 @@ class MembersMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._members = Gauge("raftmq_members", "Members in force, by role", ["role"], registry=registry)
         self._index = Gauge(
-            "raftmq_membership_index", "Index of the entry that says who the members are; 0 for GENESIS",
+            "raftmq_membership_index",
+            "Index of the entry that says who the members are; 0 for GENESIS",
             registry=registry,
-        )  # fmt: skip
+        )
         self._pending = Gauge(
             "raftmq_membership_pending", "1 while a change of members is not committed", registry=registry
         )

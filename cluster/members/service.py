@@ -39,9 +39,15 @@ class MembersService:
     """See the module. Event loop only."""
 
     def __init__(
-        self, config: Config, identity: Identity, raw: RawNode, alarms: Alarms, wake: Callable[[], None],
-        metrics: MembersMetrics, first_ids: Iterable[NodeId] = (),
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        identity: Identity,
+        raw: RawNode,
+        alarms: Alarms,
+        wake: Callable[[], None],
+        metrics: MembersMetrics,
+        first_ids: Iterable[NodeId] = (),
+    ) -> None:
         """`wake`: has the driver look at the core. `first_ids`: the voters of GENESIS."""
         self._config = config
         self.identity = identity
@@ -107,9 +113,13 @@ class MembersService:
         known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
         removed = {voter.id: Removed(str(voter.uuid), members.index) for voter in members.removed}
         return Handshake(
-            str(identity.cluster_uuid), identity.group_id, identity.node_id, str(identity.node_uuid),
-            known, removed if self.is_committed else {},
-        )  # fmt: skip
+            str(identity.cluster_uuid),
+            identity.group_id,
+            identity.node_id,
+            str(identity.node_uuid),
+            known,
+            removed if self.is_committed else {},
+        )
 
     def _counted(self) -> list[Membership]:
         """The newest membership that is known to be committed, and all above it: a node that is leaving is talked to
@@ -168,8 +178,13 @@ class MembersService:
         self._look()
         members = self.in_force
         if members.index != before:
-            logger.info("members from entry %d on: voters %s, learners %s%s", members.index, members.voter_ids,
-                        members.learner_ids, f" ({members.detail})" if members.detail else "")  # fmt: skip
+            logger.info(
+                "members from entry %d on: voters %s, learners %s%s",
+                members.index,
+                members.voter_ids,
+                members.learner_ids,
+                f" ({members.detail})" if members.detail else "",
+            )
         if self._transport is not None:
             self._transport.set_members(self.handshake(), self.addresses())
 
@@ -200,7 +215,7 @@ class MembersService:
             f"this node was removed from the cluster at entry {since}: it serves no clients and does not vote. Stop "
             "it; to bring the machine back, give it an empty data directory and: raftmq node add",
             stops_service=True,
-        )  # fmt: skip
+        )
         self.on_removed()
         self._wake()
 

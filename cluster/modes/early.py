@@ -288,7 +288,8 @@ class EarlyAnswers:
         logger.error(
             "%d messages of entry (term %d, index %d) were acknowledged early and are lost: another leader's entry "
             "stands in its place. Their level was weaker than quorum+fsync, as they or the configuration asked for",
-            messages, *entry_id,
-        )  # fmt: skip
+            messages,
+            *entry_id,
+        )
         if self._metrics is not None:
             self._metrics.lost_early(messages)

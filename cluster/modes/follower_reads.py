@@ -69,9 +69,13 @@ class FollowerReads:
     """Asked by Pulls once per reply."""
 
     def __init__(
-        self, config: Config, raw: RawNode, state: BrokerState, now_ms: Callable[[], int],
+        self,
+        config: Config,
+        raw: RawNode,
+        state: BrokerState,
+        now_ms: Callable[[], int],
         memory: Callable[[], int] = memory_bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`memory`: bytes of the machine."""
         modes = config.modes
         self._node_id = config.node_id
@@ -110,6 +114,7 @@ class FollowerReads:
         status = self._raw.status()
         voters = set(status.voters)
         return sorted(
-            peer.node_id for peer in status.peers
+            peer.node_id
+            for peer in status.peers
             if peer.node_id in voters and peer.recent_active and peer.lag <= LAG_MAX
-        )  # fmt: skip
+        )

@@ -38,8 +38,11 @@ EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM))
 """Levels whose answers need not wait for the commit."""
 
 NAMES: Final[dict[str, Ack]] = {
-    "leader": Ack.LEADER, "quorum": Ack.QUORUM, "quorum+fsync": Ack.QUORUM_FSYNC, "all": Ack.ALL,
-}  # fmt: skip
+    "leader": Ack.LEADER,
+    "quorum": Ack.QUORUM,
+    "quorum+fsync": Ack.QUORUM_FSYNC,
+    "all": Ack.ALL,
+}
 
 
 class LevelError(ValueError):

@@ -58,10 +58,18 @@ class Modes:
     """Started with the node; `tick` by its chores."""
 
     def __init__(
-        self, config: Config, raw: RawNode, early: EarlyAnswers, log: TellsWritten, transport: SendsFrames,
-        loop: asyncio.AbstractEventLoop, wake: Callable[[], None], metrics: ModeMetrics, state: BrokerState,
+        self,
+        config: Config,
+        raw: RawNode,
+        early: EarlyAnswers,
+        log: TellsWritten,
+        transport: SendsFrames,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+        metrics: ModeMetrics,
+        state: BrokerState,
         now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`wake` schedules a driver turn; `now_ms` is the monotonic clock."""
         self._config = config
         self._early = early
@@ -98,11 +106,16 @@ class Modes:
         modes, limits = self._config.modes, self._config.limits
         level = name_of(default_level(modes))
         return ModesView(
-            level=level, flush_disk_type=modes.flush_disk_type, broker_role=modes.broker_role,
-            transient_store_pool_enable=modes.transient_store_pool_enable, slave_read_enable=modes.slave_read_enable,
-            promise=SURVIVES[level], loss_window_entries_max=self._ledger.room,
+            level=level,
+            flush_disk_type=modes.flush_disk_type,
+            broker_role=modes.broker_role,
+            transient_store_pool_enable=modes.transient_store_pool_enable,
+            slave_read_enable=modes.slave_read_enable,
+            promise=SURVIVES[level],
+            loss_window_entries_max=self._ledger.room,
             loss_window_bytes_max=self._ledger.room * (limits.batch_bytes_max + limits.message_bytes_max),
             loss_window_messages=self._early.window_messages,
             loss_window_messages_seen=self._early.window_messages_max,
-            lost_messages=self._ledger.lost.messages, lost_entries=self._ledger.lost.entries,
-        )  # fmt: skip
+            lost_messages=self._ledger.lost.messages,
+            lost_entries=self._ledger.lost.entries,
+        )

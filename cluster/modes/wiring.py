@@ -18,17 +18,31 @@ if TYPE_CHECKING:
 def disk_of(node: Node, retry: Callable[[], None]) -> DiskSpace:
     """`retry` has the append lane try again what it put aside."""
     return DiskSpace(
-        node.environment.fs, node.parts.directory.path, node.config.retention, node.alarms,
-        refuse=node.proposals.refuse, retry=retry, hold=partial(node.raw.hold_campaigns, "disk"),
-        metrics=node.metrics.modes, slow_append_ms=node.config.log.slow_append_ms,
-    )  # fmt: skip
+        node.environment.fs,
+        node.parts.directory.path,
+        node.config.retention,
+        node.alarms,
+        refuse=node.proposals.refuse,
+        retry=retry,
+        hold=partial(node.raw.hold_campaigns, "disk"),
+        metrics=node.metrics.modes,
+        slow_append_ms=node.config.log.slow_append_ms,
+    )
 
 
 def modes_of(node: Node, loop: asyncio.AbstractEventLoop, clock: Clock) -> Modes:
     """The pulls of the node are told whom to suggest."""
     modes = Modes(
-        node.config, node.raw, node.proposals.early, node.parts.directory.log, node.transport, loop,
-        node.driver.wake, node.metrics.modes, node.state, clock.monotonic_ms,
-    )  # fmt: skip
+        node.config,
+        node.raw,
+        node.proposals.early,
+        node.parts.directory.log,
+        node.transport,
+        loop,
+        node.driver.wake,
+        node.metrics.modes,
+        node.state,
+        clock.monotonic_ms,
+    )
     node.pulls.reads = modes.reads
     return modes

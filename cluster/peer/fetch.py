@@ -194,9 +194,12 @@ class FetchServer:
     """Answers peers. On the loop, but for the sources, which run in the lane."""
 
     def __init__(
-        self, transport: FrameSender, loop: asyncio.AbstractEventLoop, bytes_per_second: int,
+        self,
+        transport: FrameSender,
+        loop: asyncio.AbstractEventLoop,
+        bytes_per_second: int,
         last_index: Callable[[], int] = int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`last_index()`: of this node's log. While it grows, peers get one part in WRITING_SHARE of the bandwidth."""
         self.sources: dict[str, Source] = {}
         """what -> source; called in the lane."""

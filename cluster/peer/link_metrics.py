@@ -31,16 +31,20 @@ class LinkMetrics:
             "raftmq_link_state_seconds", "How long the link has been in its state", ["peer"], registry=registry
         )
         self._round_trip = Gauge(
-            "raftmq_link_round_trip_seconds", "Of the last heartbeat on the link that was answered", ["peer"],
+            "raftmq_link_round_trip_seconds",
+            "Of the last heartbeat on the link that was answered",
+            ["peer"],
             registry=registry,
-        )  # fmt: skip
+        )
         self._changes = Counter(
             "raftmq_link_changes", "Times the link went into the state", ["peer", "state"], registry=registry
         )
         self._expired = Counter(
-            "raftmq_link_expired", "Connections closed because nothing came through them", ["peer", "side"],
+            "raftmq_link_expired",
+            "Connections closed because nothing came through them",
+            ["peer", "side"],
             registry=registry,
-        )  # fmt: skip
+        )
         self._shown: set[NodeId] = set()
 
     def changed(self, peer: NodeId, state: LinkState) -> None:

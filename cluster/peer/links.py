@@ -116,9 +116,15 @@ class Links:
     """See the module. Event loop only."""
 
     def __init__(
-        self, transport: PeerTransport, raw: RawNode, clock: Clock, ha: HaSection, metrics: LinkMetrics,
-        wake: Callable[[], None], away_ms: int = AWAY_MS,
-    ) -> None:  # fmt: skip
+        self,
+        transport: PeerTransport,
+        raw: RawNode,
+        clock: Clock,
+        ha: HaSection,
+        metrics: LinkMetrics,
+        wake: Callable[[], None],
+        away_ms: int = AWAY_MS,
+    ) -> None:
         """`wake`: has the driver look at the core; `away_ms`: silence that puts a peer out of reach."""
         self._reach = Reach(away_ms)
         self._led = False
@@ -304,9 +310,11 @@ class Links:
             heard=heard_ms is not None and heard_ms >= connected_ms,
             silent_ms=now_ms - heard_ms if heard_ms is not None else 0,
             patience_ms=_PATIENCE * self._ha.send_heartbeat_interval_ms,
-            leads=self._raw.leader_id == peer, progress=record.progress, stalled_ms=now_ms - record.moved_ms,
+            leads=self._raw.leader_id == peer,
+            progress=record.progress,
+            stalled_ms=now_ms - record.moved_ms,
             held=record.progress is not None and record.progress.held,
-        )  # fmt: skip
+        )
 
     def _enter(self, peer: NodeId, record: _Record, state: LinkState, now_ms: int) -> None:
         """A link that was READY, was given up here and is READY again has been so all the time; one that was anything
@@ -335,14 +343,19 @@ class Links:
     def _view(self, peer: NodeId, record: _Record, now_ms: int, wall_ms: int) -> LinkView:
         age_ms, progress = now_ms - record.since_ms, record.progress
         return LinkView(
-            peer=peer, state=record.state.value, since_ms=wall_ms - age_ms, age_ms=age_ms, reason=record.reason,
-            control=CONTROL in record.made, bulk=BULK in record.made,
+            peer=peer,
+            state=record.state.value,
+            since_ms=wall_ms - age_ms,
+            age_ms=age_ms,
+            reason=record.reason,
+            control=CONTROL in record.made,
+            bulk=BULK in record.made,
             silent_ms=None if record.heard_ms is None else max(0, now_ms - record.heard_ms),
             round_trip_ms=record.round_trip_ms,
             match_index=progress.match_index if progress is not None else None,
             lag_entries=progress.lag if progress is not None else None,
             finding=self._finding(peer, record, age_ms),
-        )  # fmt: skip
+        )
 
     def _finding(self, peer: NodeId, record: _Record, age_ms: int) -> str:
         if record.state is not LinkState.READY or age_ms < READY_FINDING_MS:

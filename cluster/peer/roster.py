@@ -142,8 +142,10 @@ class Roster:
         if left is not None and left.node_uuid == node_uuid:
             return Refusal(
                 f"node {node_id} was removed from this cluster at entry {left.since}; it may join again as a new node: "
-                "raftmq node add", REMOVED, left.since,
-            )  # fmt: skip
+                "raftmq node add",
+                REMOVED,
+                left.since,
+            )
         if left is not None:
             return Refusal(f"id {node_id} was another node's, and ids are not used twice: raftmq node add gives it one")
         return self._judge_guest(node_id, node_uuid, header)

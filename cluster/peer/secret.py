@@ -90,9 +90,10 @@ def _keys(fs: FileSystem, config: Config) -> tuple[bytes, ...]:
     except (OSError, KeyFileError) as error:
         why = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
         raise ConfigError(
-            f"{path}: cannot be read as the secret of this node", why,
+            f"{path}: cannot be read as the secret of this node",
+            why,
             f"copy the file from another node, or: ls -l {path}    (owner, mode)",
-        ) from None  # fmt: skip
+        ) from None
     if config.peer.secret_file:
         raise ConfigError(
             f"peer.secret_file: there is no file {path}",
@@ -142,7 +143,7 @@ class SecretKeeper:
 
     @property
     def state(self) -> Literal["none", "admitting", "changing", "required"]:
-        """"none", "admitting" (peers without it are let in), "changing" (an older key still counts), or "required"."""
+        """ "none", "admitting" (peers without it are let in), "changing" (an older key still counts), or "required"."""
         keyring = self.keyring
         if not keyring.keys:
             return "none"

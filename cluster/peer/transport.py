@@ -67,10 +67,16 @@ class PeerTransport:
     """Implements `raft_driver.Transport`, and carries forwarded requests."""
 
     def __init__(
-        self, membership: Membership, addresses: Addresses, bind: Address, incarnation: int = 0,
-        advertised: Address | None = None, heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
-        keyring: Keyring = OPEN, entropy: Callable[[int], bytes] = os.urandom,
-    ) -> None:  # fmt: skip
+        self,
+        membership: Membership,
+        addresses: Addresses,
+        bind: Address,
+        incarnation: int = 0,
+        advertised: Address | None = None,
+        heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
+        keyring: Keyring = OPEN,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this

@@ -34,10 +34,15 @@ FRAME_MAX = 64 << 20
 NODE_ID_MAX = 65535
 INDEX_MAX = 1 << 62
 _RANGES: dict[str, tuple[int, int]] = {
-    "from_id": (1, NODE_ID_MAX), "to_id": (1, NODE_ID_MAX), "term": (0, TERM_MAX), "commit_index": (-1, INDEX_MAX),
-    "match_index": (-1, INDEX_MAX), "first_index": (0, INDEX_MAX), "context": (0, INDEX_MAX),
+    "from_id": (1, NODE_ID_MAX),
+    "to_id": (1, NODE_ID_MAX),
+    "term": (0, TERM_MAX),
+    "commit_index": (-1, INDEX_MAX),
+    "match_index": (-1, INDEX_MAX),
+    "first_index": (0, INDEX_MAX),
+    "context": (0, INDEX_MAX),
     "clock_ms": (0, INDEX_MAX),
-}  # fmt: skip
+}
 """Field of a Raft message -> its least and largest value."""
 _FLAGS = frozenset({"pre_vote", "transfer", "granted", "rejected", "fit"})
 CONTROL_FRAME_MAX = 64 << 10
@@ -177,8 +182,13 @@ def _encode_append(message: AppendEntries) -> list[bytes]:
         parts.append(entry.payload)
         size += 64 + len(entry.payload)
     header = [
-        message.from_id, message.to_id, message.term, message.prev.term, message.prev.index, message.commit_index,
-    ]  # fmt: skip
+        message.from_id,
+        message.to_id,
+        message.term,
+        message.prev.term,
+        message.prev.index,
+        message.commit_index,
+    ]
     return [pack(Kind.APPEND_ENTRIES, header, size), *parts]
 
 

@@ -14,15 +14,24 @@ from cluster.raft_driver import RaftDriver
 
 
 def transport_of(
-    config: Config, environment: Environment, members: MembersService, secret: SecretKeeper, driver: RaftDriver,
+    config: Config,
+    environment: Environment,
+    members: MembersService,
+    secret: SecretKeeper,
+    driver: RaftDriver,
     alarms: Alarms,
-) -> PeerTransport:  # fmt: skip
+) -> PeerTransport:
     """Not started; `members` and `secret` are attached to it, and what the core refuses ends connections."""
     transport = PeerTransport(
-        members.handshake(), members.addresses(), (config.peer.bind, config.peer.port),
-        int.from_bytes(environment.entropy(8)), members.own_address, heartbeat_net(config), secret.keyring,
+        members.handshake(),
+        members.addresses(),
+        (config.peer.bind, config.peer.port),
+        int.from_bytes(environment.entropy(8)),
+        members.own_address,
+        heartbeat_net(config),
+        secret.keyring,
         environment.entropy,
-    )  # fmt: skip
+    )
     members.attach(transport)
     secret.attach(transport)
     driver.on_implausible = Implausible(transport, alarms).note

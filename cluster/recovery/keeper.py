@@ -38,10 +38,19 @@ class StateKeeper:
     idle_after_s: float | None = None
 
     def __init__(
-        self, fs: FileSystem, directory: Path, group_id: int, kv: KV, run_file: RunFile, run: Run, *,
-        wall_ms: Callable[[], int], monotonic_ms: Callable[[], int],
-        checkpoint_bytes: int = CHECKPOINT_BYTES, checkpoint_every_ms: int = CHECKPOINT_EVERY_MS,
-    ) -> None:  # fmt: skip
+        self,
+        fs: FileSystem,
+        directory: Path,
+        group_id: int,
+        kv: KV,
+        run_file: RunFile,
+        run: Run,
+        *,
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+        checkpoint_every_ms: int = CHECKPOINT_EVERY_MS,
+    ) -> None:
         """`run`: this run, as RUN should tell it; the newest checkpoint is looked up."""
         self._kv = kv
         self._run_file = run_file
@@ -98,10 +107,14 @@ class StateKeeper:
             now = self._wall_ms()
             self._write(
                 self.run._replace(
-                    synced_index=mark.index, synced_term=mark.term, synced_header_crc=mark.header_crc,
-                    log_flushed_ms=now, queues_flushed_ms=now, index_flushed_ms=now,
+                    synced_index=mark.index,
+                    synced_term=mark.term,
+                    synced_header_crc=mark.header_crc,
+                    log_flushed_ms=now,
+                    queues_flushed_ms=now,
+                    index_flushed_ms=now,
                 )
-            )  # fmt: skip
+            )
         try:
             self._tables.refresh(self._kv)
         except OSError as error:

@@ -75,8 +75,13 @@ class LogForward:
                 raise FrameError(f"node {self._peer} has applied another entry {mark.index} than its log holds")
             self._write(entries)
         if shared.index < mark.index:
-            logger.warning("entries %d..%d of the log come from node %d; it ended at %d before",
-                           shared.index + 1, mark.index, self._peer, before)  # fmt: skip
+            logger.warning(
+                "entries %d..%d of the log come from node %d; it ended at %d before",
+                shared.index + 1,
+                mark.index,
+                self._peer,
+                before,
+            )
         return Forwarded(shared.index + 1, mark.index, before)
 
     # --- where the two logs part -------------------------------------------------------------------------------------

@@ -70,11 +70,17 @@ def encode(manifest: Manifest, group_id: int) -> bytes:
     """The file's bytes."""
     mark = manifest.mark
     content = {
-        "index": mark.index, "term": mark.term, "header_crc": mark.header_crc, "position": mark.end_position,
-        "timestamp_ms": mark.timestamp_ms, "made_ms": manifest.made_ms, "sums": manifest.sums,
-        "files": [list(file) for file in manifest.files], "peer": manifest.peer,
+        "index": mark.index,
+        "term": mark.term,
+        "header_crc": mark.header_crc,
+        "position": mark.end_position,
+        "timestamp_ms": mark.timestamp_ms,
+        "made_ms": manifest.made_ms,
+        "sums": manifest.sums,
+        "files": [list(file) for file in manifest.files],
+        "peer": manifest.peer,
         "note": manifest.note,
-    }  # fmt: skip
+    }
     return seal(MAGIC, FORMAT, group_id, content)
 
 

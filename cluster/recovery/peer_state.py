@@ -164,9 +164,12 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
         membership = newest_above(directory.log, -1) or memberships.of_genesis(directory.log.genesis)
         known = {node: tried for node, tried in addresses([membership], config).items() if tried}
         transport = PeerTransport(
-            _handshake(directory, membership), known, (config.peer.bind, config.peer.port),
-            keyring=load_keys(fs, config), entropy=environment.entropy,
-        )  # fmt: skip
+            _handshake(directory, membership),
+            known,
+            (config.peer.bind, config.peer.port),
+            keyring=load_keys(fs, config),
+            entropy=environment.entropy,
+        )
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in membership.voter_ids if node != config.node_id and node in known]
         fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.open_rows)

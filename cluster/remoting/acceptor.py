@@ -33,9 +33,11 @@ class Acceptor:
     """One port, at every address that its name has."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol],
+        self,
+        loop: asyncio.AbstractEventLoop,
+        factory: Callable[[], asyncio.BaseProtocol],
         room: Callable[[int], str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`room`: why no more may be taken, when so many that were taken are not open yet; "" if one may."""
         self._loop = loop
         self._factory = factory

@@ -61,8 +61,9 @@ def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> lis
 
 
 _STRATEGIES: dict[str, Callable[[Sequence[int], Sequence[str], str], list[int]]] = {
-    "AVG": averagely, "AVG_BY_CIRCLE": by_circle,
-}  # fmt: skip
+    "AVG": averagely,
+    "AVG_BY_CIRCLE": by_circle,
+}
 
 
 class Assignments:

@@ -27,9 +27,21 @@ VERSION_SENT = 477
 """Replies carry a version of 401..479: clients take the heartbeat reply's as "broker version"."""
 
 LANGUAGES = (
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
     "NODE_JS",
-)  # fmt: skip
+)
 
 _PREFIX = struct.Struct(">ii")
 _BINARY_FIXED = struct.Struct(">hbhiii")
@@ -173,10 +185,16 @@ def encode_frame(
     else:
         header = _encode_json(
             {
-                "code": code, "extFields": ext or {}, "flag": flag, "language": language, "opaque": opaque,
-                "remark": remark, "serializeTypeCurrentRPC": "JSON", "version": version,
+                "code": code,
+                "extFields": ext or {},
+                "flag": flag,
+                "language": language,
+                "opaque": opaque,
+                "remark": remark,
+                "serializeTypeCurrentRPC": "JSON",
+                "version": version,
             }
-        )  # fmt: skip
+        )
     prefix = _PREFIX.pack(4 + len(header) + len(body), serialize_type << 24 | len(header))
     return b"".join((prefix, header, body))
 

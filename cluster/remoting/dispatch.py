@@ -55,7 +55,11 @@ class Leaving(Dispatch):
         if not header.flag & FLAG_ONEWAY:
             path.write(
                 encode_frame(
-                    ResponseCode.SERVICE_NOT_AVAILABLE, header.opaque, FLAG_RESPONSE, remark=self._remark,
-                    serialize_type=serialize_type, language="JAVA",
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    header.opaque,
+                    FLAG_RESPONSE,
+                    remark=self._remark,
+                    serialize_type=serialize_type,
+                    language="JAVA",
                 )
-            )  # fmt: skip
+            )

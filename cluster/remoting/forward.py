@@ -55,14 +55,31 @@ class Held:
     """A client's request that this node keeps until somebody has answered it."""
 
     __slots__ = (
-        "body", "deadline_ms", "header", "header_bytes", "identity", "line", "path", "promised", "sent_to",
-        "serialize_type", "size", "tries", "was_sent",
-    )  # fmt: skip
+        "body",
+        "deadline_ms",
+        "header",
+        "header_bytes",
+        "identity",
+        "line",
+        "path",
+        "promised",
+        "sent_to",
+        "serialize_type",
+        "size",
+        "tries",
+        "was_sent",
+    )
 
     def __init__(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
-        identity: Identity | None, deadline_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
+        identity: Identity | None,
+        deadline_ms: int,
+    ) -> None:
         self.path = path
         self.serialize_type = serialize_type
         self.header = header
@@ -99,9 +116,14 @@ class ForwardedPath(ReplyPath):
     forwarded = True
 
     def __init__(
-        self, transport: PeerTransport, peer: NodeId, forward_id: int, client: tuple[str, int], listener: str,
+        self,
+        transport: PeerTransport,
+        peer: NodeId,
+        forward_id: int,
+        client: tuple[str, int],
+        listener: str,
         room: Room,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(client, listener, room)
         self._transport = transport
         self._peer = peer
@@ -157,9 +179,15 @@ class Forwarder:
     # --- the node that holds the connection --------------------------------------------------------------------------
 
     def forward(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
-        identity: Identity | None = None, promised: Share | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
+        identity: Identity | None = None,
+        promised: Share | None = None,
+    ) -> None:
         """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed.
 
         `promised`: the room for its answer, given back when it is answered or given up.

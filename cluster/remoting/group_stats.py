@@ -51,12 +51,17 @@ class GroupStats:
             "messageModel": found.message_model,
             "subscriptionTable": {
                 row.topic: {
-                    "classFilterMode": False, "codeSet": [], "expressionType": row.expression_type,
-                    "subString": row.sub_string, "subVersion": row.version, "tagsSet": [], "topic": row.topic,
+                    "classFilterMode": False,
+                    "codeSet": [],
+                    "expressionType": row.expression_type,
+                    "subString": row.sub_string,
+                    "subVersion": row.version,
+                    "tagsSet": [],
+                    "topic": row.topic,
                 }
                 for row in found.subscriptions.values()
             },
-        }  # fmt: skip
+        }
         request.reply(ResponseCode.SUCCESS, body=_encode(body))
 
     def _stats(self, request: Request) -> None:
@@ -101,9 +106,11 @@ class GroupStats:
         last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
         queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic.name}
         values = {
-            "brokerOffset": end, "consumerOffset": at, "lastTimestamp": last[0].store_time_ms if last else 0,
+            "brokerOffset": end,
+            "consumerOffset": at,
+            "lastTimestamp": last[0].store_time_ms if last else 0,
             "pullOffset": at,
-        }  # fmt: skip
+        }
         return _encode(queue) + b":" + _encode(values)
 
     def _groups_of(self, request: Request) -> None:

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 
 def handlers_of(
-    services: Services, members: Members, pulls: Pulls, proposals: Proposals,
-    unreached: Callable[[], Collection[NodeId]], metrics: NodeMetrics | None = None,
-) -> dict[int, Handler]:  # fmt: skip
+    services: Services,
+    members: Members,
+    pulls: Pulls,
+    proposals: Proposals,
+    unreached: Callable[[], Collection[NodeId]],
+    metrics: NodeMetrics | None = None,
+) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
     return {
         **route.handlers(services, unreached),

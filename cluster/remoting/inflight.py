@@ -21,6 +21,5 @@ def over_limit(limits: LimitsSection, path: ReplyPath, size: int, node_bytes: in
     else:
         return ""
     return (
-        f"this {name} has {have} bytes in flight; with {size} more it passes "
-        f"limits.{name}_inflight_bytes_max = {value}"
+        f"this {name} has {have} bytes in flight; with {size} more it passes limits.{name}_inflight_bytes_max = {value}"
     )

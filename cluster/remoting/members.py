@@ -46,8 +46,14 @@ class ConsumerGroup:
     """The members of a consumer group and what the group as a whole subscribes to."""
 
     __slots__ = (
-        "consume_from_where", "consume_type", "members", "message_model", "subscribed", "subscriptions", "text",
-    )  # fmt: skip
+        "consume_from_where",
+        "consume_type",
+        "members",
+        "message_model",
+        "subscribed",
+        "subscriptions",
+        "text",
+    )
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}

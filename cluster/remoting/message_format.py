@@ -118,15 +118,28 @@ def encode_message(message: Message) -> bytes:
     sys_flag = message.sys_flag & ~(SYS_FLAG_BORN_IPV6 | SYS_FLAG_STORE_IPV6)
     sys_flag |= (SYS_FLAG_BORN_IPV6 if len(born) == 20 else 0) | (SYS_FLAG_STORE_IPV6 if len(store) == 20 else 0)
     after_head = (
-        born, _I64.pack(message.store_ms), store,
-        BODY_HEAD.pack(message.reconsume_times, message.prepared_position, len(message.body)), message.body,
-        topic_length, topic, _U16.pack(len(message.properties)), message.properties,
-    )  # fmt: skip
+        born,
+        _I64.pack(message.store_ms),
+        store,
+        BODY_HEAD.pack(message.reconsume_times, message.prepared_position, len(message.body)),
+        message.body,
+        topic_length,
+        topic,
+        _U16.pack(len(message.properties)),
+        message.properties,
+    )
     total = HEAD.size + sum(map(len, after_head))
     head = HEAD.pack(
-        total, magic, body_crc(message.body), message.queue_id, message.flag, message.queue_offset,
-        message.position, sys_flag, message.born_ms,
-    )  # fmt: skip
+        total,
+        magic,
+        body_crc(message.body),
+        message.queue_id,
+        message.flag,
+        message.queue_offset,
+        message.position,
+        sys_flag,
+        message.born_ms,
+    )
     return b"".join((head, *after_head))
 
 
@@ -152,9 +165,21 @@ def decode_message(data: bytes, at: int = 0) -> tuple[Message, int]:
     if body_crc(body) != crc:
         raise MessageFormatError(f"the body of the message at {at} fails its CRC")
     message = Message(
-        topic, body, properties, queue_id, flag, queue_offset, position, sys_flag, born_ms, born_host, store_ms,
-        store_host, reconsume_times, prepared_position,
-    )  # fmt: skip
+        topic,
+        body,
+        properties,
+        queue_id,
+        flag,
+        queue_offset,
+        position,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared_position,
+    )
     return message, at + total
 
 

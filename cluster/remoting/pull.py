@@ -57,9 +57,23 @@ class Pull:
     """One pull as long as it is unanswered."""
 
     __slots__ = (
-        "bytes_max", "deadline_ms", "group", "held", "kept", "messages_max", "offset", "parked", "queue_id",
-        "repair_tries", "request", "slot", "suspend_ms", "tags", "topic", "topic_id",
-    )  # fmt: skip
+        "bytes_max",
+        "deadline_ms",
+        "group",
+        "held",
+        "kept",
+        "messages_max",
+        "offset",
+        "parked",
+        "queue_id",
+        "repair_tries",
+        "request",
+        "slot",
+        "suspend_ms",
+        "tags",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(self, request: Request, topic: TopicConfig, queue_id: int, tags: TagFilter, flags: int) -> None:
         """Raises Refusal (29) if a number is missing."""
@@ -318,8 +332,12 @@ class Pulls:
         if here:
             logger.error(
                 "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
-                bad.position, pull.topic, pull.queue_id, bad.queue_offset, self._services.node_id,
-            )  # fmt: skip
+                bad.position,
+                pull.topic,
+                pull.queue_id,
+                bad.queue_offset,
+                self._services.node_id,
+            )
             self._services.report_damage(bad.position, bad.size)
         if pieces:
             self._reply(pull, ResponseCode.SUCCESS, "FOUND", bad.queue_offset, b"".join(pieces))

@@ -125,9 +125,16 @@ class KeyLookup:
     """One search for a topic's messages with a key, stored between two log times. Done in steps."""
 
     def __init__(
-        self, node: Node, topic: TopicConfig, key: str, *, unique: bool, count_max: int, begin_ms: int,
+        self,
+        node: Node,
+        topic: TopicConfig,
+        key: str,
+        *,
+        unique: bool,
+        count_max: int,
+        begin_ms: int,
         end_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`unique`: only UNIQ_KEY counts, else a word of KEYS does too. Both times are inclusive."""
         self._node = node
         self._topic = topic
@@ -142,17 +149,22 @@ class KeyLookup:
         self._stopped = False
 
     def run(
-        self, done: Callable[[Found], None], failed: Callable[[Exception], None],
+        self,
+        done: Callable[[Found], None],
+        failed: Callable[[Exception], None],
         closed: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Calls `done` or `failed` once, now or in a later turn of the loop; neither if `closed` says by then that
         nobody waits any more."""
         self._drive(self._steps(), done, failed, closed)
 
     def _drive(
-        self, steps: Iterator[None], done: Callable[[Found], None], failed: Callable[[Exception], None],
+        self,
+        steps: Iterator[None],
+        done: Callable[[Found], None],
+        failed: Callable[[Exception], None],
         closed: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             taken = sum(1 for _ in islice(steps, STEPS_PER_TURN))
         except Exception as error:  # noqa: BLE001 - a row that cannot be read ends this request, not the loop

@@ -94,8 +94,12 @@ class RefusedCodes:
         logger.warning(
             "client %s (%s, version %d): request code %d%s is not supported and is refused; more from this client "
             "are only counted (raftmq_codes_refused_total)",
-            client, language, request.version, request.code, f" {name}" if name else "",
-        )  # fmt: skip
+            client,
+            language,
+            request.version,
+            request.code,
+            f" {name}" if name else "",
+        )
 
     def _delay_ms(self, connection: Connection, code: str) -> int:
         repeats = self._repeats.get(connection)

@@ -127,18 +127,28 @@ class Router(Dispatch):
             self._proposals.end_session(session.producer_id)
 
     def on_request(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
         identity: Identity | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Handles one request from its first byte on. Whatever is wrong with it is answered to it alone."""
         if path.line is not None and path.line.waits and header.code in IN_LINE and self._proposals.open:
             self._forwarder.pump()  # this node leads since a moment ago: what was held until then goes first
         self._enter(path, serialize_type, header, header_bytes, body, identity)
 
     def _enter(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
         identity: Identity | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             self._dispatch(path, serialize_type, header, header_bytes, body, identity)
         except CodecError as error:
@@ -149,9 +159,14 @@ class Router(Dispatch):
             self._replies.refuse(path, serialize_type, header, ResponseCode.SYSTEM_ERROR, remark)
 
     def _dispatch(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
         identity: Identity | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         code = header.code
         if code in SENDS:
             if self._proposals.open:
@@ -196,9 +211,14 @@ class Router(Dispatch):
         return True
 
     def as_leader(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
         identity: Identity | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Handles a request that was forwarded or held, now that this node leads."""
         self._enter(path, serialize_type, header, header_bytes, body, identity)
 

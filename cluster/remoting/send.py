@@ -34,10 +34,14 @@ if TYPE_CHECKING:
 
 FORBIDDEN_TOPICS = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
     }
-)  # fmt: skip
+)
 DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
 PERM_WRITE = 2
 _BATCH_HEAD = struct.Struct(">iiiii")
@@ -73,9 +77,14 @@ class Route(Protocol):
     """How a request enters: here if this node leads, else over to the leader."""
 
     def __call__(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
         identity: Identity | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Handles the request."""
 
 
@@ -114,9 +123,14 @@ class SendHandler:
     # --- entry -------------------------------------------------------------------------------------------------------
 
     def on_send(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes,
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        body: bytes,
         identity: Identity | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Handles one request frame. Raises CodecError if its header is malformed.
 
         `identity`: given by a node that forwards; a client's own (raftmqPid) goes before it.
@@ -133,9 +147,15 @@ class SendHandler:
             self._replies.refuse(path, serialize_type, header, refusal.code, refusal.remark)
 
     def _accept(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, fields: SendHeader,
-        body: bytes, identity: Identity | None,
-    ) -> None:  # fmt: skip
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        fields: SendHeader,
+        body: bytes,
+        identity: Identity | None,
+    ) -> None:
         if fields.topic[:1] == "%":
             redirect(fields, header.version, self._state.groups)
         topic = fields.topic
@@ -173,11 +193,33 @@ class SendHandler:
             producer_id, sequence, low = self._identify(path, topic, fields, unique_key, body, identity)
         proposals = self._proposals
         send = Send(
-            path, size, header.opaque, serialize_type, oneway, slot, queue_id, fields.message_flag,
-            fields.sys_flag & ~0x3C, fields.born_ms, path.born_host, fields.reconsume_times or 0, body, properties,
-            tag, unique_key, normal_kind(topic) if topic[0] == "%" else 0, producer_id, sequence, low, batch,
-            proposals.now_ms, header.version, header_bytes, header.code, ack,
-        )  # fmt: skip
+            path,
+            size,
+            header.opaque,
+            serialize_type,
+            oneway,
+            slot,
+            queue_id,
+            fields.message_flag,
+            fields.sys_flag & ~0x3C,
+            fields.born_ms,
+            path.born_host,
+            fields.reconsume_times or 0,
+            body,
+            properties,
+            tag,
+            unique_key,
+            normal_kind(topic) if topic[0] == "%" else 0,
+            producer_id,
+            sequence,
+            low,
+            batch,
+            proposals.now_ms,
+            header.version,
+            header_bytes,
+            header.code,
+            ack,
+        )
         if slot.dedup == "strict" and self._known_unique(send):
             return
         if producer_id and self._known(send):
@@ -277,9 +319,15 @@ class SendHandler:
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
     def _wait_for_topic(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, fields: SendHeader,
-        body: bytes, identity: Identity | None,
-    ) -> None:  # fmt: skip
+        self,
+        path: ReplyPath,
+        serialize_type: int,
+        header: Header,
+        header_bytes: bytes,
+        fields: SendHeader,
+        body: bytes,
+        identity: Identity | None,
+    ) -> None:
         """Creates the topic if the rules allow; the send is routed again when the change is applied."""
         topic = fields.topic
         waiting = self._waiting.get(topic)
@@ -433,7 +481,6 @@ class SendHandler:
             return False
         self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
         return True
-
 
     def _wait_for_first(self, send: Send) -> None:
         """dedup=strict: the same message is on its way; this request enters again once its fate is known."""

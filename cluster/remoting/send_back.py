@@ -160,13 +160,33 @@ class SendBack:
         queue_id = slot.next_queue % slot.write_queues
         slot.next_queue = queue_id + 1
         send = Send(
-            path, size, request.opaque, serialize_type, bool(request.flag & FLAG_ONEWAY), slot, queue_id, message.flag,
-            message.sys_flag & _SYS_FLAGS_OF_A_COPY, message.born_ms, pack_host(*message.born_host),
-            min(message.reconsume_times + 1, TIMES_MAX), message.body, properties,
+            path,
+            size,
+            request.opaque,
+            serialize_type,
+            bool(request.flag & FLAG_ONEWAY),
+            slot,
+            queue_id,
+            message.flag,
+            message.sys_flag & _SYS_FLAGS_OF_A_COPY,
+            message.born_ms,
+            pack_host(*message.born_host),
+            min(message.reconsume_times + 1, TIMES_MAX),
+            message.body,
+            properties,
             tag_hash(property_of(properties, b"TAGS\x01")),
-            property_of(properties, UNIQUE_MARK).decode("utf-8", "replace"), normal_kind(slot.name), b"", 0, 0, (),
-            self._proposals.now_ms, request.version, header_bytes, request.code, Ack.QUORUM_FSYNC,
-        )  # fmt: skip
+            property_of(properties, UNIQUE_MARK).decode("utf-8", "replace"),
+            normal_kind(slot.name),
+            b"",
+            0,
+            0,
+            (),
+            self._proposals.now_ms,
+            request.version,
+            header_bytes,
+            request.code,
+            Ack.QUORUM_FSYNC,
+        )
         path.inflight_bytes += size
         self._proposals.bytes_inflight += size
         self._proposals.submit_send(send)

@@ -11,16 +11,33 @@ from cluster.remoting.codec import CodecError, Header
 from cluster.request_limits import Signed32, Signed64, Unsigned31, Unsigned63
 
 _LETTERS = {
-    "producer_group": "a", "topic": "b", "default_topic": "c", "default_queues": "d", "queue_id": "e", "sys_flag": "f",
-    "born_ms": "g", "message_flag": "h", "properties": "i", "reconsume_times": "j", "max_reconsume_times": "l",
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_queues": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_ms": "g",
+    "message_flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "max_reconsume_times": "l",
     "is_batch": "m",
-}  # fmt: skip
+}
 _NAMES = {
-    "producer_group": "producerGroup", "topic": "topic", "default_topic": "defaultTopic",
-    "default_queues": "defaultTopicQueueNums", "queue_id": "queueId", "sys_flag": "sysFlag",
-    "born_ms": "bornTimestamp", "message_flag": "flag", "properties": "properties",
-    "reconsume_times": "reconsumeTimes", "max_reconsume_times": "maxReconsumeTimes", "is_batch": "batch",
-}  # fmt: skip
+    "producer_group": "producerGroup",
+    "topic": "topic",
+    "default_topic": "defaultTopic",
+    "default_queues": "defaultTopicQueueNums",
+    "queue_id": "queueId",
+    "sys_flag": "sysFlag",
+    "born_ms": "bornTimestamp",
+    "message_flag": "flag",
+    "properties": "properties",
+    "reconsume_times": "reconsumeTimes",
+    "max_reconsume_times": "maxReconsumeTimes",
+    "is_batch": "batch",
+}
 _IDENTITY = {"producer_id": "raftmqPid", "sequence": "raftmqSeq", "low_sequence": "raftmqLow"}
 
 

@@ -120,9 +120,14 @@ class SendReplyWriter:
         if header.flag & FLAG_ONEWAY:
             return
         frame = encode_frame(
-            code, header.opaque, FLAG_RESPONSE, ext=_REGION, remark=remark, serialize_type=serialize_type,
+            code,
+            header.opaque,
+            FLAG_RESPONSE,
+            ext=_REGION,
+            remark=remark,
+            serialize_type=serialize_type,
             language="JAVA",
-        )  # fmt: skip
+        )
         path.write(frame)
 
     def _acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
@@ -136,9 +141,12 @@ class SendReplyWriter:
         key = send.unique_key
         if send.serialize_type == BINARY:
             ext = {
-                "msgId": message_id.decode(), "queueId": str(queue_id), "queueOffset": str(offset),
-                "transactionId": key, **_REGION,
-            }  # fmt: skip
+                "msgId": message_id.decode(),
+                "queueId": str(queue_id),
+                "queueOffset": str(offset),
+                "transactionId": key,
+                **_REGION,
+            }
             frame = encode_frame(0, send.opaque, FLAG_RESPONSE, ext=ext, serialize_type=BINARY, language="JAVA")
         else:
             text = key if key.isalnum() else json.dumps(key)[1:-1]
@@ -150,9 +158,14 @@ class SendReplyWriter:
         if send.oneway:
             return
         frame = encode_frame(
-            code, send.opaque, FLAG_RESPONSE, ext=_REGION, remark=remark, serialize_type=send.serialize_type,
+            code,
+            send.opaque,
+            FLAG_RESPONSE,
+            ext=_REGION,
+            remark=remark,
+            serialize_type=send.serialize_type,
             language="JAVA",
-        )  # fmt: skip
+        )
         send.connection.write(frame)
 
     # --- identities --------------------------------------------------------------------------------------------------

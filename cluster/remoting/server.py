@@ -55,9 +55,19 @@ class RemotingRequest:
     """One request, with its reply path. See `services.Request`."""
 
     __slots__ = (
-        "_answered", "_promised", "_serialize_type", "body", "code", "connection", "ext", "flag", "language", "opaque",
-        "received", "version",
-    )  # fmt: skip
+        "_answered",
+        "_promised",
+        "_serialize_type",
+        "body",
+        "code",
+        "connection",
+        "ext",
+        "flag",
+        "language",
+        "opaque",
+        "received",
+        "version",
+    )
 
     def __init__(self, connection: ReplyPath, header: Header, serialize_type: int, body: bytes) -> None:
         """Raises CodecError if the ext fields are not an object of values."""
@@ -85,9 +95,7 @@ class RemotingRequest:
             self._promised = self.connection.room.share()
         self._promised.hold(size)
 
-    def reply(
-        self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
-    ) -> None:
+    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answers once; a oneway request is never answered. What cannot be encoded is answered as an error."""
         if self._promised is not None:
             self._promised.hold(0)
@@ -104,17 +112,31 @@ class RemotingRequest:
 
     def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body: bytes) -> bytes:
         return encode_frame(
-            code, self.opaque, FLAG_RESPONSE, ext=ext, remark=remark, body=body, serialize_type=self._serialize_type,
+            code,
+            self.opaque,
+            FLAG_RESPONSE,
+            ext=ext,
+            remark=remark,
+            body=body,
+            serialize_type=self._serialize_type,
             language="JAVA",
-        )  # fmt: skip
+        )
 
 
 class ReplyPath:
     """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
 
     __slots__ = (
-        "born_host", "closed", "inflight_bytes", "line", "listener", "on_close", "peer_address", "room", "session",
-    )  # fmt: skip
+        "born_host",
+        "closed",
+        "inflight_bytes",
+        "line",
+        "listener",
+        "on_close",
+        "peer_address",
+        "room",
+        "session",
+    )
 
     forwarded: ClassVar[bool] = False
     """Whether another node holds the client's connection."""
@@ -183,9 +205,25 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     """One client connection."""
 
     __slots__ = (
-        "_backlog", "_buffer", "_clogged", "_dispatch", "_halted", "_loop", "_out", "_pauses", "_rooms",
-        "_said_goodbye", "_transport", "_unfinished", "_unsent", "_waits", "_wanted", "finished", "handed", "received",
-    )  # fmt: skip
+        "_backlog",
+        "_buffer",
+        "_clogged",
+        "_dispatch",
+        "_halted",
+        "_loop",
+        "_out",
+        "_pauses",
+        "_rooms",
+        "_said_goodbye",
+        "_transport",
+        "_unfinished",
+        "_unsent",
+        "_waits",
+        "_wanted",
+        "finished",
+        "handed",
+        "received",
+    )
 
     def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
         self._rooms = rooms = dispatch.rooms

@@ -134,13 +134,23 @@ class LogRepairer:
             except (FetchError, RaftLogError) as error:
                 failures.append(f"node {peer}: {error}")
                 self._metrics.failed(peer)
-                logger.warning("positions %d..%d of the log cannot be repaired from node %d: %s",
-                               damaged.first_position, damaged.end_position, peer, error)  # fmt: skip
+                logger.warning(
+                    "positions %d..%d of the log cannot be repaired from node %d: %s",
+                    damaged.first_position,
+                    damaged.end_position,
+                    peer,
+                    error,
+                )
             else:
                 self._metrics.repaired(damaged.size)
-                logger.warning("positions %d..%d of the log (entries %d..%d) are repaired from node %d",
-                               damaged.first_position, damaged.end_position, damaged.first_index, damaged.last_index,
-                               peer)  # fmt: skip
+                logger.warning(
+                    "positions %d..%d of the log (entries %d..%d) are repaired from node %d",
+                    damaged.first_position,
+                    damaged.end_position,
+                    damaged.first_index,
+                    damaged.last_index,
+                    peer,
+                )
                 return True
         self._last_failure = "; ".join(failures) or "no other node is known"
         return False

@@ -13,9 +13,10 @@ class RepairMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._damaged = Gauge("raftmq_log_damaged_bytes", "Bytes of the log that wait for a repair", registry=registry)
         self._repaired_bytes = Counter(
-            "raftmq_log_repaired_bytes", "Bytes of the log that were fetched from a peer and put in place",
+            "raftmq_log_repaired_bytes",
+            "Bytes of the log that were fetched from a peer and put in place",
             registry=registry,
-        )  # fmt: skip
+        )
         self._repairs = Counter("raftmq_log_repairs", "Damaged ranges of the log repaired", registry=registry)
         self._failures = Counter(
             "raftmq_log_repair_failures", "Ranges that a peer could not give", ["peer"], registry=registry

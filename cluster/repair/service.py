@@ -136,8 +136,10 @@ class Repairs:
             if search.exception() is not None:
                 logger.error("positions %d..%d of the log: %s", position, position + size, search.exception())
             elif search.result() is None and position >= self.log.first_position:
-                self.on_bad_row(f"positions {position}..{position + size} of the log are sound; the state's row that "
-                                "leads there is not")  # fmt: skip
+                self.on_bad_row(
+                    f"positions {position}..{position + size} of the log are sound; the state's row that "
+                    "leads there is not"
+                )
 
         if position >= self.log.first_position:
             self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)

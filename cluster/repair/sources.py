@@ -17,9 +17,10 @@ class RawLog(Protocol):
 
 
 def log_source(
-    log: RawLog, commit_index: Callable[[], int],
+    log: RawLog,
+    commit_index: Callable[[], int],
     hold_log: Callable[[int], object] = lambda position: None,
-) -> Source:  # fmt: skip
+) -> Source:
     """`log` [position, skip, size]: frames from the one that begins at `position`, less the first `skip` bytes.
 
     Fields: [this node's commit index]. The payload may end within a frame: one can be longer than a reply.

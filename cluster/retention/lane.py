@@ -75,9 +75,14 @@ class RetentionLane:
     idle_after_s: float | None = None
 
     def __init__(
-        self, fs: FileSystem, directory: Path, log: SegmentedLog, state: BrokerState, checkpoints: Checkpoints,
+        self,
+        fs: FileSystem,
+        directory: Path,
+        log: SegmentedLog,
+        state: BrokerState,
+        checkpoints: Checkpoints,
         rules: RetentionSection,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`directory` is DATA."""
         self._fs = fs
         self._directory = directory
@@ -150,10 +155,15 @@ class RetentionLane:
         if pinned is not None:
             floors.append(Floor(pinned, "messages that wait for their time or their transaction"))
         facts = Facts(
-            now_ms=job.now_ms, hour=job.hour, end=state.applied_mark.end_position,
-            segments=sealed_segments(self._log, state.trim_position, rules.delete_batch_files + 1), disk=disk,
-            floors=floors, asked=job.asked, kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
-        )  # fmt: skip
+            now_ms=job.now_ms,
+            hour=job.hour,
+            end=state.applied_mark.end_position,
+            segments=sealed_segments(self._log, state.trim_position, rules.delete_batch_files + 1),
+            disk=disk,
+            floors=floors,
+            asked=job.asked,
+            kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
+        )
         queues = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms)
         return self._with_consumers(job, facts, queues, found)
 

@@ -9,9 +9,7 @@ class RetentionMetrics:
     """Fed when something happens, and at each look."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._trims = Counter(
-            "raftmq_trims", "TRIM entries applied, by what gave cause", ["reason"], registry=registry
-        )  # fmt: skip
+        self._trims = Counter("raftmq_trims", "TRIM entries applied, by what gave cause", ["reason"], registry=registry)
         self._position = Gauge("raftmq_trim_position", "Where the log begins, in bytes", registry=registry)
         self._bytes = Gauge("raftmq_log_bytes", "Log that this node has, in bytes", registry=registry)
         self._left = Gauge(
@@ -20,9 +18,10 @@ class RetentionMetrics:
         self._left_bytes = Gauge("raftmq_trimmed_bytes_left", "The same in bytes", registry=registry)
         self._removed = Counter("raftmq_segments_removed", "Segment files removed by retention", registry=registry)
         self._unread = Counter(
-            "raftmq_trimmed_unconsumed", "Messages given up that some consumer group had not consumed (leader)",
+            "raftmq_trimmed_unconsumed",
+            "Messages given up that some consumer group had not consumed (leader)",
             registry=registry,
-        )  # fmt: skip
+        )
 
     def trimmed(self, reason: str) -> None:
         """A TRIM was applied."""

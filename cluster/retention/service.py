@@ -57,10 +57,22 @@ class Retention:
     """See the module. Event loop only, but for its lane."""
 
     def __init__(
-        self, rules: RetentionSection, raw: RawNode, state: BrokerState, log: SegmentedLog, keeper: StateKeeper, *,
-        fs: FileSystem, directory: Path, clock: Clock, leases: Leases, alarms: Alarms, metrics: RetentionMetrics,
-        writes_open: Callable[[], bool], wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        rules: RetentionSection,
+        raw: RawNode,
+        state: BrokerState,
+        log: SegmentedLog,
+        keeper: StateKeeper,
+        *,
+        fs: FileSystem,
+        directory: Path,
+        clock: Clock,
+        leases: Leases,
+        alarms: Alarms,
+        metrics: RetentionMetrics,
+        writes_open: Callable[[], bool],
+        wake: Callable[[], None],
+    ) -> None:
         """`directory` is DATA; `wake` has the driver look at the core."""
         self.leases = leases
         self._rules = rules
@@ -194,8 +206,12 @@ class Retention:
         self._wake()
         logger.info(
             "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
-            position, first_index, reason, decision.count, len(found.queues),
-        )  # fmt: skip
+            position,
+            first_index,
+            reason,
+            decision.count,
+            len(found.queues),
+        )
         for (group, topic), count in sorted(found.unread.items()):
             logger.warning("group %s had not consumed %d of the messages of topic %s that go", group, count, topic)
         self._metrics.unread(sum(found.unread.values()))
@@ -221,8 +237,12 @@ class Retention:
                 trim = decode(entry.payload)
                 self._marks.append(TrimMark(trim.position, trim.first_index, entry.index, entry.timestamp_ms))
                 self._metrics.trimmed(trim.reason)
-                logger.info("TRIM at index %d: the log begins at position %d (%s)",
-                            entry.index, self._state.trim_position, trim.reason)  # fmt: skip
+                logger.info(
+                    "TRIM at index %d: the log begins at position %d (%s)",
+                    entry.index,
+                    self._state.trim_position,
+                    trim.reason,
+                )
                 self._due_ms = self._clock.monotonic_ms()
 
     def _let_go(self, found: Found) -> None:
@@ -261,9 +281,10 @@ class Retention:
         self._file_due_ms = self._clock.monotonic_ms() + (AGAIN_MS if removed.error else self._rules.delete_gap_ms)
         if removed.error:
             self._alarms.raise_alarm(
-                FILES, f"{removed.paths[0].name} of the trimmed log cannot be removed, and is tried again every "
-                f"{AGAIN_MS // 1000} s: {removed.error}"
-            )  # fmt: skip
+                FILES,
+                f"{removed.paths[0].name} of the trimmed log cannot be removed, and is tried again every "
+                f"{AGAIN_MS // 1000} s: {removed.error}",
+            )
             return
         for path in removed.paths:
             self._files.remove(path)
@@ -292,13 +313,24 @@ class Retention:
         files, size = self._left()
         decision = self._found.decision if self._found else None
         return RetentionView(
-            node=node, leader=self._raw.leader_id or None, trim_position=mark.position, trim_index=mark.first_index,
+            node=node,
+            leader=self._raw.leader_id or None,
+            trim_position=mark.position,
+            trim_index=mark.first_index,
             trimmed_at_index=mark.index if mark.index >= 0 else None,
-            trimmed_ms=mark.timestamp_ms if mark.index >= 0 else None, first_position=log.first_position,
-            first_index=log.first_index, end_position=log.tail.end_position, applied_index=state.applied.index,
-            files_left=files, bytes_left=size, files_held_by=self._held_by(files),
+            trimmed_ms=mark.timestamp_ms if mark.index >= 0 else None,
+            first_position=log.first_position,
+            first_index=log.first_index,
+            end_position=log.tail.end_position,
+            applied_index=state.applied.index,
+            files_left=files,
+            bytes_left=size,
+            files_held_by=self._held_by(files),
             log_held_by=decision.held if decision and self._leads() else "",
-            disk_used_percent=round(self._found.disk.percent_now, 1) if self._found else None, keep_ms=rules.keep_ms,
-            bytes_max=rules.bytes_max, delete_when=rules.delete_when, protect_unconsumed=rules.protect_unconsumed,
+            disk_used_percent=round(self._found.disk.percent_now, 1) if self._found else None,
+            keep_ms=rules.keep_ms,
+            bytes_max=rules.bytes_max,
+            delete_when=rules.delete_when,
+            protect_unconsumed=rules.protect_unconsumed,
             leases=[LeaseView(holder=one.holder, position=one.position) for one in self.leases.all()],
-        )  # fmt: skip
+        )

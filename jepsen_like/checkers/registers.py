@@ -105,8 +105,13 @@ def _call(operation: Operation) -> tuple[str, Call]:
     else:
         key, field = str(value["key"]), {"get": "value", "cas": "swapped", "create": "created"}.get(f, "")
         if f == "cas":
-            return key, Call(invoked.index, done, f, (_frozen(value["old"]), _frozen(value["new"])),
-                             bool(answer[field]) if done != OPEN else None)  # fmt: skip
+            return key, Call(
+                invoked.index,
+                done,
+                f,
+                (_frozen(value["old"]), _frozen(value["new"])),
+                bool(answer[field]) if done != OPEN else None,
+            )
         argument = _frozen(value["value"]) if f in ("put", "create") else None
         f = "put" if f == "delete" else f
     if field and done != OPEN:

@@ -43,9 +43,8 @@ def cleared(ops: Sequence[Op], may_vanish: Callable[[Op, Op], bool]) -> Cleared:
     gone = {
         op.process: str(op.value["id"])
         for op in ops
-        if op.type == "ok" and op.process in weak and op.value["id"] not in there
-        and may_vanish(weak[op.process], op)
-    }  # fmt: skip
+        if op.type == "ok" and op.process in weak and op.value["id"] not in there and may_vanish(weak[op.process], op)
+    }
     left = [op for op in ops if op.process not in gone]
     return Cleared([replace(op, index=number) for number, op in enumerate(left)], frozenset(gone.values()))
 

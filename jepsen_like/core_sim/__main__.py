@@ -42,8 +42,12 @@ def report_range(first_seed: int, seeds: int, jobs: int, *, black_box: bool = Fa
 
 @main.command()
 @click.argument("seed", type=click.IntRange(min=0))
-@click.option("--trace", is_flag=True, help="Print every event: time, kind (1 tick, 2 message, 3 sync), node, "
-              "detail, term, role, last index, commit index.")  # fmt: skip
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Print every event: time, kind (1 tick, 2 message, 3 sync), node, "
+    "detail, term, role, last index, commit index.",
+)
 @click.option("--black-box", is_flag=True, help="Judge only what clients see.")
 def replay(seed: int, *, trace: bool, black_box: bool) -> None:
     """Runs one seed again, byte for byte; exit code 1 on a violation."""

@@ -20,12 +20,29 @@ FAULT_KINDS_MIN = 3
 LEADER_CHANGE_SHARE_MIN = 0.6
 
 RARE_STATES = (
-    "suffix truncated", "vote granted, then crash", "write lost", "leader deposed with proposals",
-    "leader cut off with an uncommitted suffix", "read before the term's first commit", "append refused",
-    MID_APPEND, "part of a batch asked for again", "proposal dropped", *(f"play {name}" for name in PLAYS),
-    "members: add", "members: promote", "members: remove", "change undone", "change refused", "leader removes itself",
-    "member comes back", "log trimmed", "snapshot offered", "snapshot installed", "log backfilled",
-)  # fmt: skip
+    "suffix truncated",
+    "vote granted, then crash",
+    "write lost",
+    "leader deposed with proposals",
+    "leader cut off with an uncommitted suffix",
+    "read before the term's first commit",
+    "append refused",
+    MID_APPEND,
+    "part of a batch asked for again",
+    "proposal dropped",
+    *(f"play {name}" for name in PLAYS),
+    "members: add",
+    "members: promote",
+    "members: remove",
+    "change undone",
+    "change refused",
+    "leader removes itself",
+    "member comes back",
+    "log trimmed",
+    "snapshot offered",
+    "snapshot installed",
+    "log backfilled",
+)
 """What a long search must have reached: a zero is a blind spot of the generator."""
 RARE_STATES_FROM = 1_000
 """Seeds from which on a zero fails the run."""

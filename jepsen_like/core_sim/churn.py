@@ -157,10 +157,12 @@ class Churn:
         """From any peer that it reaches and whose checkpoint goes far enough; else the next offer tries again."""
         offer = self.offers.pop(member.id)
         sources = [
-            peer for peer in self.world.up()
-            if peer is not member and peer.machine.durable_index >= offer.last.index
+            peer
+            for peer in self.world.up()
+            if peer is not member
+            and peer.machine.durable_index >= offer.last.index
             and (peer.id, member.id) not in self.world.network.cuts
-        ]  # fmt: skip
+        ]
         if not sources or not member.up or member.paused:
             return
         source = self.rng.choice(sources)

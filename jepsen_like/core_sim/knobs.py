@@ -9,13 +9,31 @@ TICK_US = 10_000
 """A tick of a node whose clock runs true, microseconds of virtual time."""
 
 FAULTS = (
-    "crash", "power_failure", "pause", "isolate", "halves", "one_way", "loss", "duplicate", "slow_link", "slow_disk",
-    "clock", "transfer", "campaign", "closed",
-)  # fmt: skip
+    "crash",
+    "power_failure",
+    "pause",
+    "isolate",
+    "halves",
+    "one_way",
+    "loss",
+    "duplicate",
+    "slow_link",
+    "slow_disk",
+    "clock",
+    "transfer",
+    "campaign",
+    "closed",
+)
 TRIGGERS = (
-    "crash_after_vote", "newborn_crash", "newborn_isolate", "cut_uncommitted", "delay_acks", "crash_mid_append",
-    "late_votes", "crash_after_commit",
-)  # fmt: skip
+    "crash_after_vote",
+    "newborn_crash",
+    "newborn_isolate",
+    "cut_uncommitted",
+    "delay_acks",
+    "crash_mid_append",
+    "late_votes",
+    "crash_after_commit",
+)
 PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover", "stale_read")
 """Steps in one exact order (plays.py)."""
 

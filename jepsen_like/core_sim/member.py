@@ -56,16 +56,35 @@ class Member:
     """Up or down; its disk and machine outlive it."""
 
     __slots__ = (
-        "backfilling", "before", "config", "disk", "halted", "id", "inbox", "left", "machine", "mark", "mark_members",
-        "monitor", "paused", "raw", "starts", "surroundings", "up",
-    )  # fmt: skip
+        "backfilling",
+        "before",
+        "config",
+        "disk",
+        "halted",
+        "id",
+        "inbox",
+        "left",
+        "machine",
+        "mark",
+        "mark_members",
+        "monitor",
+        "paused",
+        "raw",
+        "starts",
+        "surroundings",
+        "up",
+    )
 
     raw: RawNode
 
     def __init__(
-        self, config: RaftConfig, members: Membership, disk: SimDisk, monitor: Monitor | None,
+        self,
+        config: RaftConfig,
+        members: Membership,
+        disk: SimDisk,
+        monitor: Monitor | None,
         surroundings: Surroundings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.id = config.node_id
         self.config = config
         self.disk = disk
@@ -96,9 +115,14 @@ class Member:
         self.mark_members = -1
         try:
             self.raw = RawNode(
-                self.config, hard_state=self.disk.hard_state, log=self.disk, members=self.members_at_start(),
-                applied_index=self.machine.applied_index, rng=rng, vote_withheld_since=self.disk.withheld,
-            )  # fmt: skip
+                self.config,
+                hard_state=self.disk.hard_state,
+                log=self.disk,
+                members=self.members_at_start(),
+                applied_index=self.machine.applied_index,
+                rng=rng,
+                vote_withheld_since=self.disk.withheld,
+            )
         except InvariantViolationError as error:
             self._asserted(error)
             return

@@ -81,6 +81,14 @@ def run_seed(
         lines.extend(world.lines)
     seen = world.seen
     return Verdict(
-        seed, checker, detail, world.events, len(world.history.acked), len(faults.kinds) if faults else 0,
-        max(len(world.leader_terms) - 1, 0), world.trace_hash(), time.process_time() - started, seen,
-    )  # fmt: skip
+        seed,
+        checker,
+        detail,
+        world.events,
+        len(world.history.acked),
+        len(faults.kinds) if faults else 0,
+        max(len(world.leader_terms) - 1, 0),
+        world.trace_hash(),
+        time.process_time() - started,
+        seen,
+    )

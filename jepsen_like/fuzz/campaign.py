@@ -121,8 +121,10 @@ class Campaign:
         for name in remoting.TOPICS:
             body = {"name": name, "read_queues": 4, "write_queues": 4}
             await ask_http(node.admin_port, "POST", "/v1/topics", json.dumps(body).encode())
-        setup = [request(200, {}, json.dumps({"groupName": group}).encode(), opaque=n)
-                  for n, group in enumerate(remoting.GROUPS, 1)]  # fmt: skip
+        setup = [
+            request(200, {}, json.dumps({"groupName": group}).encode(), opaque=n)
+            for n, group in enumerate(remoting.GROUPS, 1)
+        ]
         for n, topic in enumerate(remoting.TOPICS, 100):
             ext = {"a": "g", "b": topic, "e": "0", "i": "UNIQ_KEY\1u\2KEYS\1k1\2TAGS\1a\2", "g": "1"}
             setup += [request(310, ext, b"seed", opaque=1000 * n + each) for each in range(30)]
@@ -157,9 +159,10 @@ class Campaign:
                         frames = peers.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
                         tasks.append(self._fire_peer(node.id, node.peer_port, me, frames, rng))
             handlers += {
-                Port.REMOTING: remoting.HANDLERS, Port.HTTP: http.Operations(document, random.Random(0)).handlers,
+                Port.REMOTING: remoting.HANDLERS,
+                Port.HTTP: http.Operations(document, random.Random(0)).handlers,
                 Port.PEER: peers.HANDLERS,
-            }[port]  # fmt: skip
+            }[port]
         self._handlers = tuple(handlers)
         looking = asyncio.create_task(self._keep_looking(watch))
         await asyncio.gather(*tasks)

@@ -56,10 +56,20 @@ UNACCEPTABLE: dict[str, Callable[[random.Random, Any], Any]] = {
     "PUT /v1/failpoints": _no_action,
 }
 """Operation -> its body made such that nothing comes of it; those that name a member in the path name none there is."""
-SELDOM = frozenset({
-    "POST /v1/scrub", "POST /v1/repair", "POST /v1/consistency", "POST /v1/retention/run", "POST /v1/config/reload",
-    "GET /openapi.json", "GET /v1/consistency", "GET /metrics", "POST /v1/consistency/log", "GET /v1/metadata",
-})  # fmt: skip
+SELDOM = frozenset(
+    {
+        "POST /v1/scrub",
+        "POST /v1/repair",
+        "POST /v1/consistency",
+        "POST /v1/retention/run",
+        "POST /v1/config/reload",
+        "GET /openapi.json",
+        "GET /v1/consistency",
+        "GET /metrics",
+        "POST /v1/consistency/log",
+        "GET /v1/metadata",
+    }
+)
 """Work for the whole node, or long answers: a tenth as often."""
 
 
@@ -103,15 +113,21 @@ class Operations:
         """Broken in the way it is said, not in what it says. The connection is closed after it."""
         rng = self._rng
         lines = (
-            b"GET /v1/health HTTP/9.9\r\n\r\n", b"GET  /v1/health\r\n\r\n", b"POST /v1/topics HTTP/1.1\r\nHost: x\r\n"
+            b"GET /v1/health HTTP/9.9\r\n\r\n",
+            b"GET  /v1/health\r\n\r\n",
+            b"POST /v1/topics HTTP/1.1\r\nHost: x\r\n"
             b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n",
             b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: -5\r\n\r\n",
             b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 70000\r\n\r\n"
             + b"x" * 70_000,
-            b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 400 + b"\r\n",
-            b"\x00" * 40, b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", b"TRACE /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n",
-            b"HEAD /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
-        )  # fmt: skip
+            b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 400 + b"\r\n",
+            b"\x00" * 40,
+            b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"TRACE /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"HEAD /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        )
         return Shot(Port.HTTP, RAW, rng.choice((*lines, mutate.noise(rng, 300) + b"\r\n\r\n")))
 
     def _path(self, name: str, path: str) -> str:

@@ -153,12 +153,31 @@ class Frames:
 
 
 KINDS = tuple(Kind)
-KNOWN = frozenset({
-    Kind.HELLO, Kind.REFUSED, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.FORWARD, Kind.FORWARD_REPLY, Kind.FETCH,
-    Kind.FETCHED, Kind.WANT_WRITTEN, Kind.WRITTEN, Kind.PING, Kind.PONG, Kind.REQUEST_VOTE, Kind.REQUEST_VOTE_REPLY,
-    Kind.APPEND_ENTRIES, Kind.APPEND_ENTRIES_REPLY, Kind.HEARTBEAT, Kind.HEARTBEAT_REPLY, Kind.TIMEOUT_NOW,
-    Kind.INSTALL_SNAPSHOT,
-})  # fmt: skip
+KNOWN = frozenset(
+    {
+        Kind.HELLO,
+        Kind.REFUSED,
+        Kind.CHALLENGE,
+        Kind.PROOF,
+        Kind.WELCOME,
+        Kind.FORWARD,
+        Kind.FORWARD_REPLY,
+        Kind.FETCH,
+        Kind.FETCHED,
+        Kind.WANT_WRITTEN,
+        Kind.WRITTEN,
+        Kind.PING,
+        Kind.PONG,
+        Kind.REQUEST_VOTE,
+        Kind.REQUEST_VOTE_REPLY,
+        Kind.APPEND_ENTRIES,
+        Kind.APPEND_ENTRIES_REPLY,
+        Kind.HEARTBEAT,
+        Kind.HEARTBEAT_REPLY,
+        Kind.TIMEOUT_NOW,
+        Kind.INSTALL_SNAPSHOT,
+    }
+)
 """Kinds of which `_good` knows what they hold; another one fails a unit test."""
 HANDLERS = (*(kind.name for kind in KINDS), STRANGER, RAW)
 """All that must be reached."""

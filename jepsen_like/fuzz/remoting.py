@@ -50,26 +50,51 @@ _queue, _offset = _int(0, 4), _int(0, 40)
 _bool = _of("true", "false")
 _PLACE: dict[str, Draw] = {"topic": _topic, "queueId": _queue}
 _PULL: dict[str, Draw] = {
-    "consumerGroup": _group, **_PLACE, "queueOffset": _offset, "maxMsgNums": _int(1, 40),
+    "consumerGroup": _group,
+    **_PLACE,
+    "queueOffset": _offset,
+    "maxMsgNums": _int(1, 40),
     "sysFlag": _of("0", "2", "4", "7"),
-    "commitOffset": _offset, "suspendTimeoutMillis": _int(0, SUSPEND_MAX_MS), "subVersion": _of("0", "1"),
-    "subscription": _of("*", "a", "a || b", ""), "expressionType": _of("TAG", "TAG", "SQL92", ""),
+    "commitOffset": _offset,
+    "suspendTimeoutMillis": _int(0, SUSPEND_MAX_MS),
+    "subVersion": _of("0", "1"),
+    "subscription": _of("*", "a", "a || b", ""),
+    "expressionType": _of("TAG", "TAG", "SQL92", ""),
     "maxMsgBytes": _of("1", "1000", "262144"),
-}  # fmt: skip
+}
 _SEND_LETTERS: dict[str, Draw] = {
-    "a": _group, "b": _topic, "c": _of("TBW102"), "d": _int(1, 8), "e": _int(-1, 4),
+    "a": _group,
+    "b": _topic,
+    "c": _of("TBW102"),
+    "d": _int(1, 8),
+    "e": _int(-1, 4),
     "f": _of("0", "1", "4", "8", "12", "256"),
-    "g": _of("1700000000000"), "h": _int(0, 3),
-    "i": _of("", "TAGS\1a\2", "KEYS\1k1 k2\2UNIQ_KEY\1u\2", "ACK_LEVEL\1leader\2", "WAIT\1false", "DELAY\0013\2",
-             "\2\1\2"),
-    "j": _int(0, 3), "l": _int(0, 16), "m": _bool,
-    "raftmqPid": lambda rng: f"{rng.getrandbits(3):032x}", "raftmqSeq": _int(1, 9), "raftmqLow": _int(0, 3),
-}  # fmt: skip
+    "g": _of("1700000000000"),
+    "h": _int(0, 3),
+    "i": _of(
+        "", "TAGS\1a\2", "KEYS\1k1 k2\2UNIQ_KEY\1u\2", "ACK_LEVEL\1leader\2", "WAIT\1false", "DELAY\0013\2", "\2\1\2"
+    ),
+    "j": _int(0, 3),
+    "l": _int(0, 16),
+    "m": _bool,
+    "raftmqPid": lambda rng: f"{rng.getrandbits(3):032x}",
+    "raftmqSeq": _int(1, 9),
+    "raftmqLow": _int(0, 3),
+}
 _LONG = {
-    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
-    "l": "maxReconsumeTimes", "m": "batch",
-}  # fmt: skip
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
 _SEND_NAMES = {_LONG.get(letter, letter): draw for letter, draw in _SEND_LETTERS.items()}
 
 FIELDS: dict[int, dict[str, Draw]] = {
@@ -78,25 +103,45 @@ FIELDS: dict[int, dict[str, Draw]] = {
     RequestCode.SEND_BATCH_MESSAGE: _SEND_LETTERS,
     RequestCode.PULL_MESSAGE: _PULL,
     RequestCode.LITE_PULL_MESSAGE: _PULL,
-    RequestCode.QUERY_MESSAGE: {"topic": _topic, "key": _of("k1", "u", "none"), "maxNum": _int(0, 70),
-                                "beginTimestamp": _of("0"), "endTimestamp": _of("9999999999999"),
-                                "_UNIQUE_KEY_QUERY": _bool},
+    RequestCode.QUERY_MESSAGE: {
+        "topic": _topic,
+        "key": _of("k1", "u", "none"),
+        "maxNum": _int(0, 70),
+        "beginTimestamp": _of("0"),
+        "endTimestamp": _of("9999999999999"),
+        "_UNIQUE_KEY_QUERY": _bool,
+    },
     RequestCode.QUERY_CONSUMER_OFFSET: {"consumerGroup": _group, **_PLACE, "setZeroIfNotFound": _bool},
     RequestCode.UPDATE_CONSUMER_OFFSET: {"consumerGroup": _group, **_PLACE, "commitOffset": _offset},
-    RequestCode.UPDATE_AND_CREATE_TOPIC: {"topic": _made, "readQueueNums": _int(1, 8), "writeQueueNums": _int(1, 8),
-                                          "perm": _int(0, 7), "topicSysFlag": _of("0"), "order": _bool,
-                                          "attributes": _of("", "+dedup=strict", "-dedup", "+message.type=FIFO,-x")},
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {**_PLACE, "timestamp": _of("0", "1700000000000"),
-                                             "boundaryType": _of("LOWER", "UPPER", "upper", "?")},
+    RequestCode.UPDATE_AND_CREATE_TOPIC: {
+        "topic": _made,
+        "readQueueNums": _int(1, 8),
+        "writeQueueNums": _int(1, 8),
+        "perm": _int(0, 7),
+        "topicSysFlag": _of("0"),
+        "order": _bool,
+        "attributes": _of("", "+dedup=strict", "-dedup", "+message.type=FIFO,-x"),
+    },
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {
+        **_PLACE,
+        "timestamp": _of("0", "1700000000000"),
+        "boundaryType": _of("LOWER", "UPPER", "upper", "?"),
+    },
     RequestCode.GET_MAX_OFFSET: _PLACE,
     RequestCode.GET_MIN_OFFSET: _PLACE,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _PLACE,
     RequestCode.VIEW_MESSAGE_BY_ID: {"offset": _int(0, 200_000), "topic": _topic},
     RequestCode.HEART_BEAT: {},
     RequestCode.UNREGISTER_CLIENT: {"clientID": _int(0, 9), "producerGroup": _group, "consumerGroup": _group},
-    RequestCode.CONSUMER_SEND_MSG_BACK: {"offset": _int(0, 200_000), "group": _group, "delayLevel": _int(-1, 4),
-                                         "originMsgId": _of("", "0A"), "originTopic": _topic, "unitMode": _bool,
-                                         "maxReconsumeTimes": _int(-1, 16)},
+    RequestCode.CONSUMER_SEND_MSG_BACK: {
+        "offset": _int(0, 200_000),
+        "group": _group,
+        "delayLevel": _int(-1, 4),
+        "originMsgId": _of("", "0A"),
+        "originTopic": _topic,
+        "unitMode": _bool,
+        "maxReconsumeTimes": _int(-1, 16),
+    },
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
     RequestCode.CHECK_CLIENT_CONFIG: {},
     RequestCode.GET_CONSUMER_CONNECTION_LIST: {"consumerGroup": _group},
@@ -116,7 +161,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
     RequestCode.GET_TOPICS_BY_CLUSTER: {"cluster": _of("DefaultCluster", "x")},
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: {},
     RequestCode.GET_TOPIC_CONFIG: {"topic": _topic},
-}  # fmt: skip
+}
 """Request code -> the fields that its handler reads, and good values of each."""
 NOT_FUZZED = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends"}
 UNKNOWN_CODES = (0, 1, 13, 41, 42, 318, 999, 32767, 65535)
@@ -124,8 +169,13 @@ UNKNOWN = "a code that nobody handles"
 RAW = "bytes that are no frame"
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _NAMES = {"topic": (*TOPICS, *ODD_TOPICS, *MADE), "b": (*TOPICS, *ODD_TOPICS)}
-_SELDOM = frozenset({RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER,
-                     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG})  # fmt: skip
+_SELDOM = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    }
+)
 _CODES = [code for code in FIELDS for _ in range(1 if code in _SELDOM else 5)]
 _SENDS, _OTHERS = ([code for code in _CODES if (code in SENDS) == wanted] for wanted in (True, False))
 _SENDS_SHARE = 0.2
@@ -181,8 +231,16 @@ class Requests:
             data = self._binary_broken()
         elif kind == 5:
             fields = {rng.choice("abx"): mutate.value(rng) for _ in range(3)}
-            header = mutate.encode(rng, {"code": rng.choice(_CODES), "opaque": mutate.value(rng), "extFields": fields,
-                                         "flag": mutate.value(rng), "remark": mutate.value(rng)})  # fmt: skip
+            header = mutate.encode(
+                rng,
+                {
+                    "code": rng.choice(_CODES),
+                    "opaque": mutate.value(rng),
+                    "extFields": fields,
+                    "flag": mutate.value(rng),
+                    "remark": mutate.value(rng),
+                },
+            )
             data = struct.pack(">iI", 4 + len(header), len(header)) + header
         else:
             data = mutate.noise(rng, 400)
@@ -217,9 +275,13 @@ class Requests:
     def _json(self, code: int, flag: int, fields: dict[str, Any], body: bytes) -> bytes:
         rng = self._rng
         header: dict[str, Any] = {
-            "code": code, "language": rng.choice(("JAVA", "CPP", "GO", 7)), "version": rng.choice((477, 0, 100)),
-            "opaque": self._opaque, "flag": flag, "extFields": fields,
-        }  # fmt: skip
+            "code": code,
+            "language": rng.choice(("JAVA", "CPP", "GO", 7)),
+            "version": rng.choice((477, 0, 100)),
+            "opaque": self._opaque,
+            "flag": flag,
+            "extFields": fields,
+        }
         if rng.random() < 0.03:
             odd = {rng.choice(("remark", "language", "x", "serializeTypeCurrentRPC")): mutate.text(rng)}
             header |= odd if mutate.is_json(odd) else {}
@@ -256,34 +318,55 @@ class Requests:
 
 def _heartbeat(rng: random.Random) -> dict[str, Any]:
     consumer = {
-        "groupName": rng.choice((*GROUPS, *MADE)), "consumeType": rng.choice(("CONSUME_PASSIVELY", 1, "?")),
-        "messageModel": rng.choice(("CLUSTERING", "BROADCASTING", 0)), "consumeFromWhere": rng.choice((0, 5, "?")),
+        "groupName": rng.choice((*GROUPS, *MADE)),
+        "consumeType": rng.choice(("CONSUME_PASSIVELY", 1, "?")),
+        "messageModel": rng.choice(("CLUSTERING", "BROADCASTING", 0)),
+        "consumeFromWhere": rng.choice((0, 5, "?")),
         "subscriptionDataSet": [
-            {"topic": rng.choice(TOPICS), "subString": rng.choice(("*", "a || b")), "subVersion": rng.randrange(9),
-             "expressionType": "TAG", "codeSet": [1], "tagsSet": ["a"]}
+            {
+                "topic": rng.choice(TOPICS),
+                "subString": rng.choice(("*", "a || b")),
+                "subVersion": rng.randrange(9),
+                "expressionType": "TAG",
+                "codeSet": [1],
+                "tagsSet": ["a"],
+            }
         ],
-    }  # fmt: skip
+    }
     return {
-        "clientID": f"fuzz-{rng.randrange(9)}", "consumerDataSet": [consumer],
-        "producerDataSet": [{"groupName": rng.choice(GROUPS)}], "heartbeatFingerprint": rng.choice((0, 1, -5)),
+        "clientID": f"fuzz-{rng.randrange(9)}",
+        "consumerDataSet": [consumer],
+        "producerDataSet": [{"groupName": rng.choice(GROUPS)}],
+        "heartbeatFingerprint": rng.choice((0, 1, -5)),
         "withoutSub": rng.random() < 0.2,
-    }  # fmt: skip
+    }
 
 
 def _group_config(rng: random.Random) -> dict[str, Any]:
     return {
-        "groupName": rng.choice((*GROUPS, *MADE)), "consumeEnable": True, "consumeFromMinEnable": True,
-        "retryQueueNums": 1, "retryMaxTimes": rng.randrange(20), "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
-        "notifyConsumerIdsChangedEnable": True, "groupSysFlag": 0, "consumeTimeoutMinute": 15,
-        "groupRetryPolicy": {"type": "CUSTOMIZED", "next": [1000, 2000]}, "attributes": {"a": "b"},
-    }  # fmt: skip
+        "groupName": rng.choice((*GROUPS, *MADE)),
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "retryQueueNums": 1,
+        "retryMaxTimes": rng.randrange(20),
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+        "notifyConsumerIdsChangedEnable": True,
+        "groupSysFlag": 0,
+        "consumeTimeoutMinute": 15,
+        "groupRetryPolicy": {"type": "CUSTOMIZED", "next": [1000, 2000]},
+        "attributes": {"a": "b"},
+    }
 
 
 def _question(rng: random.Random) -> dict[str, Any]:
     return {
-        "topic": rng.choice(TOPICS), "consumerGroup": rng.choice(GROUPS), "clientId": f"fuzz-{rng.randrange(9)}",
-        "strategyName": rng.choice(("AVG", "AVG_BY_CIRCLE", "?")), "messageModel": rng.choice(("CLUSTERING", 0)),
-    }  # fmt: skip
+        "topic": rng.choice(TOPICS),
+        "consumerGroup": rng.choice(GROUPS),
+        "clientId": f"fuzz-{rng.randrange(9)}",
+        "strategyName": rng.choice(("AVG", "AVG_BY_CIRCLE", "?")),
+        "messageModel": rng.choice(("CLUSTERING", 0)),
+    }
 
 
 def _client_check(rng: random.Random) -> dict[str, Any]:

@@ -30,9 +30,12 @@ class Shot(NamedTuple):
     def to_json(self, node: int) -> dict[str, Any]:
         """For a file that repeats it."""
         return {
-            "port": self.port.value, "handler": self.handler, "node": node, "opaque": self.opaque,
+            "port": self.port.value,
+            "handler": self.handler,
+            "node": node,
+            "opaque": self.opaque,
             "data": base64.b64encode(self.data).decode(),
-        }  # fmt: skip
+        }
 
 
 def save(path: Path, shots: list[tuple[int, Shot]]) -> None:

@@ -45,8 +45,13 @@ async def prepare(arena: Arena) -> None:
     """Topics and groups that the attacks speak of. Raises OSError if the leader does not make them."""
     async with await Wire.dial(arena.leader.client_port) as wire:
         for topic, queues in ((TOPIC, QUEUES), (BULK_TOPIC, 1)):
-            ext = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6",
-                   "topicSysFlag": "0"}  # fmt: skip
+            ext = {
+                "topic": topic,
+                "readQueueNums": str(queues),
+                "writeQueueNums": str(queues),
+                "perm": "6",
+                "topicSysFlag": "0",
+            }
             await _must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         for group in (GROUP, *ORDER_GROUPS):
             config = json.dumps({"groupName": group}).encode()

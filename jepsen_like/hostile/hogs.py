@@ -21,10 +21,20 @@ _SENT_S = 1.0
 
 def _pull(topic: str, **more: str) -> dict[str, str]:
     return {
-        "consumerGroup": GROUP, "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "1024",
-        "maxMsgBytes": str(8 * _MIB), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-        "subscription": "*", "subVersion": "0", "expressionType": "TAG", **more,
-    }  # fmt: skip
+        "consumerGroup": GROUP,
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "1024",
+        "maxMsgBytes": str(8 * _MIB),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+        **more,
+    }
 
 
 async def unread(arena: Arena, node: Target, report: Report) -> None:
@@ -71,8 +81,9 @@ async def _in_two_pieces(node: Target, report: Report) -> None:
         await asyncio.sleep(0.1)
         wire.write(frame[40:])
         answer = report.note(await wire.answer(opaque), "a heartbeat that came in two pieces")
-        report.demand(answer.code == 0, f"node {node.id}: a heartbeat that came in two pieces got {answer.code}: "
-                      f"{answer.remark}")  # fmt: skip
+        report.demand(
+            answer.code == 0, f"node {node.id}: a heartbeat that came in two pieces got {answer.code}: {answer.remark}"
+        )
 
 
 async def too_large(arena: Arena, node: Target, report: Report) -> None:

@@ -35,12 +35,14 @@ async def integers(arena: Arena, node: Target, report: Report) -> None:
 def _heartbeat(client: str, groups: list[str], version: int = 1) -> bytes:
     consumers = [
         {
-            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
             "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": version}],
         }
         for group in groups
-    ]  # fmt: skip
+    ]
     return json.dumps({"clientID": client, "consumerDataSet": consumers, "producerDataSet": []}).encode()
 
 
@@ -83,8 +85,11 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
         for queue in range(QUEUES):
             answer = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, _place(group, queue))
             is_kept = not acked[queue] or answer.code != 0 or answer.ext.get("offset") == str(earlier + queue)
-            report.demand(is_kept, f"node {node.id}: {earlier + queue} was acknowledged as the offset of {group} in "
-                          f"queue {queue} after {later} was sent oneway; it is {answer.ext.get('offset')}")  # fmt: skip
+            report.demand(
+                is_kept,
+                f"node {node.id}: {earlier + queue} was acknowledged as the offset of {group} in "
+                f"queue {queue} after {later} was sent oneway; it is {answer.ext.get('offset')}",
+            )
 
 
 async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
@@ -105,8 +110,10 @@ async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
         answer = await wire.ask(
             RequestCode.QUERY_CONSUMER_OFFSET, _place(group, 0) | {"setZeroIfNotFound": "false"}, timeout_s=5
         )
-        report.demand(answer.code != 0 or answer.ext.get("offset") != "77",
-                      f"node {node.id}: the offset of {group}, deleted with its offsets, is back")  # fmt: skip
+        report.demand(
+            answer.code != 0 or answer.ext.get("offset") != "77",
+            f"node {node.id}: the offset of {group}, deleted with its offsets, is back",
+        )
 
 
 async def twins(arena: Arena, node: Target, report: Report) -> None:

@@ -50,9 +50,13 @@ def request(
     """(opaque, frame) of a request; `ext` may hold anything that JSON can say."""
     opaque = next(_opaques) if opaque is None else opaque
     fields = {
-        "code": code, "language": "JAVA", "version": 477, "opaque": opaque, "flag": FLAG_ONEWAY if oneway else 0,
+        "code": code,
+        "language": "JAVA",
+        "version": 477,
+        "opaque": opaque,
+        "flag": FLAG_ONEWAY if oneway else 0,
         "extFields": {} if ext is None else ext,
-    }  # fmt: skip
+    }
     return opaque, framed(json.dumps(fields).encode(), body)
 
 

@@ -71,9 +71,13 @@ class Assault:
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jepsen_like.hostile.attacker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True, text=True,
-        )  # fmt: skip
+            [sys.executable, "-P", "-m", "jepsen_like.hostile.attacker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
         self._processes.own(self._child.pid)
         self._listener = threading.Thread(target=self._listen, name="raftmq-chaos-assault", daemon=True)
         self._listener.start()

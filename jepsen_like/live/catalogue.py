@@ -42,10 +42,13 @@ class MetadataAdmin(AsyncAdmin):
         """Creates or changes the group."""
         body = msgspec.json.encode(
             {
-                "groupName": name, "consumeEnable": spec.consume_enable, "retryMaxTimes": spec.retry_max_times,
-                "consumeMessageOrderly": spec.consume_message_orderly, "attributes": spec.attributes,
+                "groupName": name,
+                "consumeEnable": spec.consume_enable,
+                "retryMaxTimes": spec.retry_max_times,
+                "consumeMessageOrderly": spec.consume_message_orderly,
+                "attributes": spec.attributes,
             }
-        )  # fmt: skip
+        )
         await self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"put group {name}", body)
 
     async def drop_group(self, name: str) -> None:

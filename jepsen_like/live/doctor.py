@@ -96,11 +96,21 @@ def _optional() -> list[Finding]:
     namespaces = _tried(["unshare", "-Urnm", "sh", "-c", _NAMESPACES])
     loop = os.geteuid() == 0 and bool(shutil.which("mkfs.ext4")) and Path("/dev/loop-control").exists()
     return [
-        Finding("network namespaces", namespaces is None, namespaces or "veth and nftables without root",
-                "loss, duplication, bandwidth (not used yet)", needed=False),
-        Finding("ext4 on a loop device", loop, "root, mkfs.ext4, /dev/loop-control" if loop else "needs root and ext4",
-                "a real file system's power failure (not used yet)", needed=False),
-    ]  # fmt: skip
+        Finding(
+            "network namespaces",
+            namespaces is None,
+            namespaces or "veth and nftables without root",
+            "loss, duplication, bandwidth (not used yet)",
+            needed=False,
+        ),
+        Finding(
+            "ext4 on a loop device",
+            loop,
+            "root, mkfs.ext4, /dev/loop-control" if loop else "needs root and ext4",
+            "a real file system's power failure (not used yet)",
+            needed=False,
+        ),
+    ]
 
 
 def _tried(command: list[str]) -> str | None:

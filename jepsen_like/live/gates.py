@@ -67,11 +67,15 @@ def gates(
     done = counts.acked + counts.failed + counts.unknown
     found = [
         Gate("acknowledged", counts.acked, int(ACKED * share)),
-        Gate("every fault felt", min((felt for _, felt in faults.values()), default=0), felt_wanted,
-             told=", ".join(f"{name} {felt}" for name, felt in behind.items())),
+        Gate(
+            "every fault felt",
+            min((felt for _, felt in faults.values()), default=0),
+            felt_wanted,
+            told=", ".join(f"{name} {felt}" for name, felt in behind.items()),
+        ),
         Gate("leader changes", leader_changes, int(LEADER_CHANGES * share)),
         Gate("unknown percent", round(100 * counts.unknown / done, 3) if done else 0.0, UNKNOWN_PERCENT, at_most=True),
-    ]  # fmt: skip
+    ]
     if power_failures is not None:
         found.insert(3, Gate("power failures", power_failures, int(POWER_FAILURES * share)))
     return found

@@ -156,15 +156,19 @@ NEMESES = (
     Nemesis("full-disk", "no space left for the log, which waits until there is", full_disk, _FAILPOINTS),
     Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS),
     Nemesis(
-        "power-loss-one", "a node loses power, and with it what it never synced", power_loss_one,
+        "power-loss-one",
+        "a node loses power, and with it what it never synced",
+        power_loss_one,
         frozenset({Capability.POWER}),
     ),
     Nemesis(
         "power-loss-majority", "a majority loses power at once", power_loss_majority, frozenset({Capability.POWER})
     ),
     Nemesis(
-        "power-loss-all", "every node loses power, some again while they recover", power_loss_all,
+        "power-loss-all",
+        "every node loses power, some again while they recover",
+        power_loss_all,
         frozenset({Capability.POWER}),
     ),
     Nemesis("clock-skew", "a node's wall clock jumps", clock_skew, frozenset({Capability.CLOCK})),
-)  # fmt: skip
+)

@@ -21,8 +21,10 @@ UNKNOWN_SHARE_MAX = 0.02
 
 
 _OUTCOMES: dict[Verdict, Checked] = {
-    Verdict.VALID: "valid", Verdict.INVALID: "invalid", Verdict.UNKNOWN: "unknown",
-}  # fmt: skip
+    Verdict.VALID: "valid",
+    Verdict.INVALID: "invalid",
+    Verdict.UNKNOWN: "unknown",
+}
 
 
 class Played(NamedTuple):

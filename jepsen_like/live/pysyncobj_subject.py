@@ -74,9 +74,11 @@ class PySyncObjSubject(OfProcesses):
             import pysyncobj  # noqa: F401 - only whether it is there
         except ImportError:
             raise LocalError(
-                "pysyncobj is not installed", "it is the subject of this run", "pip install pysyncobj==0.3.17",
+                "pysyncobj is not installed",
+                "it is the subject of this run",
+                "pip install pysyncobj==0.3.17",
                 ExitCode.REFUSED,
-            ) from None  # fmt: skip
+            ) from None
         self.processes = processes
         base = free_base_port(2 * count)
         self._nodes = [_Node(i + 1, base + i, base + count + i, data / f"n{i + 1}") for i in range(count)]
@@ -101,8 +103,11 @@ class PySyncObjSubject(OfProcesses):
         deadline = time.monotonic() + READY_S
         while not is_healthy(self.states()):
             if time.monotonic() > deadline:
-                raise LocalError("the pysyncobj cluster found no leader", f"after {READY_S:.0f} s",
-                                 f"less {self._nodes[0].home}/node.log")  # fmt: skip
+                raise LocalError(
+                    "the pysyncobj cluster found no leader",
+                    f"after {READY_S:.0f} s",
+                    f"less {self._nodes[0].home}/node.log",
+                )
             time.sleep(0.1)
 
     def stop(self) -> None:

@@ -64,8 +64,13 @@ class Run:
         self._tell = tell
         self._skipped = skipped or {}
         self._rng = random.Random(f"faults-{plan.seed}")
-        meta = {"workload": WORKLOAD, "seed": plan.seed, "subject": plan.subject, "repeat": plan.command,
-                "scenario": plan.scenario.name if plan.scenario else None}  # fmt: skip
+        meta = {
+            "workload": WORKLOAD,
+            "seed": plan.seed,
+            "subject": plan.subject,
+            "repeat": plan.command,
+            "scenario": plan.scenario.name if plan.scenario else None,
+        }
         self._history = HistoryWriter(folder / "history.jsonl", meta)
         self._load = LogWorkload(subject, self._history, subject.load._replace(rate=plan.rate))
         self._side: SideWorkload | None = None
@@ -278,10 +283,22 @@ class Run:
             (nemesis.name for nemesis in self._plan.nemeses), ((each.name, each.effect) for each in self._played)
         )
         return Outcome(
-            verdict, reasons, self._load.counts, self._played, self._monitor.changes, self._stage.kills,
-            self._stage.power_failures, self._rows, judgement, self._skipped, seconds, story, faults,
-            self._gates(faults), self._scene.measured if self._scene is not None else {},
-        )  # fmt: skip
+            verdict,
+            reasons,
+            self._load.counts,
+            self._played,
+            self._monitor.changes,
+            self._stage.kills,
+            self._stage.power_failures,
+            self._rows,
+            judgement,
+            self._skipped,
+            seconds,
+            story,
+            faults,
+            self._gates(faults),
+            self._scene.measured if self._scene is not None else {},
+        )
 
     def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
         """None for chosen faults, and for other systems than our own."""

@@ -115,9 +115,16 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
         try:
             choice = choose(subject.capabilities, missing, wish.nemeses)
             plan = Plan(
-                wish.subject, wish.scenario, choice.nemeses, wish.time_s, wish.seed, wish.rate or subject.load.rate,
-                wish.nemeses is not None, wish.scale, wish.rate is not None,
-            )  # fmt: skip
+                wish.subject,
+                wish.scenario,
+                choice.nemeses,
+                wish.time_s,
+                wish.seed,
+                wish.rate or subject.load.rate,
+                wish.nemeses is not None,
+                wish.scale,
+                wish.rate is not None,
+            )
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():
                 tell(f"skipped {name}: {why}")
@@ -148,9 +155,14 @@ def _build(
         size, load = wish.story.segment_mib << 20, wish.story.load
         files_max = wish.scenario.files_max if wish.scenario is not None else None
         story_subject = RaftMQSubject(
-            nodes, processes, seed=wish.seed, segment_size_bytes=size, load=load, files_max=files_max,
+            nodes,
+            processes,
+            seed=wish.seed,
+            segment_size_bytes=size,
+            load=load,
+            files_max=files_max,
             is_patient=wish.scale < 1 and all_hostile(wish.nemeses),
-        )  # fmt: skip
+        )
         return story_subject, Tools(), {}
     if not _wants_shim(wish):
         return RaftMQSubject(nodes, processes, seed=wish.seed), Tools(), {}

@@ -127,9 +127,14 @@ def _prove_alone(place: Path, library: Path) -> None:
     home.mkdir(parents=True)
     disk = NodeDisk(home, place / "shim", library)
     done = subprocess.run(
-        [sys.executable, "-S", "-c", _ALONE], cwd=home, env=dict(os.environ) | disk.environment(), capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", _ALONE],
+        cwd=home,
+        env=dict(os.environ) | disk.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if done.returncode != -signal.SIGKILL:
         raise ShimError(f"the interpreter does not run on the shim: {done.stderr.strip()[-300:]}")
     disk.fail(random.Random(0), 0.0)

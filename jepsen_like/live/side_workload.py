@@ -135,15 +135,21 @@ class SideWorkload:
         process, consumer, offset = next(self._numbers), f"c{queue_id}.0", 0
         for number in itertools.count(1):
             process, answer = await self._do(
-                process, "poll", {"consumer": consumer, "group": GROUP, **place, "offset": offset},
-                self._pull(queue_id, offset), writes=False,
-            )  # fmt: skip
+                process,
+                "poll",
+                {"consumer": consumer, "group": GROUP, **place, "offset": offset},
+                self._pull(queue_id, offset),
+                writes=False,
+            )
             if answer is not None and answer["messages"]:
                 offset = answer["messages"][-1][0] + 1
                 process, _ = await self._do(
-                    process, "commit_offset", {"group": GROUP, **place, "offset": offset},
-                    self._commit(queue_id, offset), writes=True,
-                )  # fmt: skip
+                    process,
+                    "commit_offset",
+                    {"group": GROUP, **place, "offset": offset},
+                    self._commit(queue_id, offset),
+                    writes=True,
+                )
             if self._stopping:
                 return
             if self._rng.random() < RESTART_SHARE:
@@ -192,9 +198,12 @@ class SideWorkload:
             else:
                 queues = self._rng.randrange(1, 9)
                 process, answer = await self._do(
-                    process, "put", {"key": key, "value": queues},
-                    self._void(admin.create_topic(key, queues)), writes=True,
-                )  # fmt: skip
+                    process,
+                    "put",
+                    {"key": key, "value": queues},
+                    self._void(admin.create_topic(key, queues)),
+                    writes=True,
+                )
                 exists = exists or answer is not None
             if self._stopping:
                 return
@@ -215,9 +224,12 @@ class SideWorkload:
             key = self._key(number)
             node = self._rng.choice(self._subject.nodes)
             process, _ = await self._do(
-                process, "get", {"key": key},
-                _get(node.admin_port, key), writes=False,
-            )  # fmt: skip
+                process,
+                "get",
+                {"key": key},
+                _get(node.admin_port, key),
+                writes=False,
+            )
             await asyncio.sleep(PAUSE_S)
 
 

@@ -29,9 +29,16 @@ class Scene:
     """What a story works with, and where it writes down what it found."""
 
     def __init__(
-        self, subject: RaftMQSubject, stage: Stage, history: HistoryWriter, folder: Path, scale: float,
-        tell: Callable[[str], None], hold: Callable[[bool], bool], plan: Plan | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        subject: RaftMQSubject,
+        stage: Stage,
+        history: HistoryWriter,
+        folder: Path,
+        scale: float,
+        tell: Callable[[str], None],
+        hold: Callable[[bool], bool],
+        plan: Plan | None = None,
+    ) -> None:
         self.subject = subject
         self.stage = stage
         self.history = history

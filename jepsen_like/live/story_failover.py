@@ -95,9 +95,12 @@ def _tell(scene: Scene, key: str, name: str, pauses: list[float]) -> tuple[float
     median, p99 = (quantile(in_us, share) / 1000 for share in (0.5, 0.99))
     scene.tell(f"         {name}: median {median:.0f} ms, p99 {p99:.0f} ms, longest {pauses[-1]:.0f} ms, {len(pauses)}")
     scene.measured |= {
-        f"{key}_times": len(pauses), f"{key}_median_ms": median, f"{key}_p99_ms": p99,
-        f"{key}_longest_ms": pauses[-1], f"{key}_ms": pauses,
-    }  # fmt: skip
+        f"{key}_times": len(pauses),
+        f"{key}_median_ms": median,
+        f"{key}_p99_ms": p99,
+        f"{key}_longest_ms": pauses[-1],
+        f"{key}_ms": pauses,
+    }
     return median, p99
 
 

@@ -115,9 +115,12 @@ def _attack(scene: Scene, watch: Watch) -> _Rounds:
 def _judge_life(scene: Scene, watch: Watch, rounds: _Rounds, begun_s: float) -> None:
     for change in watch.changes[:_SHOWN]:
         late_ms, under_way = 1000 * watch.late_near(change.at_s), rounds.under_way(change.at_s)
-        scene.demand(False, f"{change.what}, {change.at_s - begun_s:.1f} s after the attacks began; under way were: "
-                     f"{', '.join(under_way) or 'none'}; in the 2 s before, the harness itself woke {late_ms:.0f} ms "
-                     "too late")  # fmt: skip
+        scene.demand(
+            False,
+            f"{change.what}, {change.at_s - begun_s:.1f} s after the attacks began; under way were: "
+            f"{', '.join(under_way) or 'none'}; in the 2 s before, the harness itself woke {late_ms:.0f} ms "
+            "too late",
+        )
     scene.measured |= {
         "leader_or_node_changes": len(watch.changes),
         "harness_late_ms": round(1000 * max((late for _, late in watch.late), default=0.0)),
@@ -128,8 +131,11 @@ def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -
     for node, bytes_ in peak.items():
         rest = resting.get(node, 0)
         scene.measured[f"memory_mib_node_{node}"] = f"{rest // _MIB} at rest, {bytes_ // _MIB} at most"
-        scene.demand(bytes_ - rest <= MEMORY_MAX, f"node {node} grew from {rest // _MIB} to {bytes_ // _MIB} MiB of "
-                     f"memory; the bound is {MEMORY_MAX // _MIB} MiB more than at rest")  # fmt: skip
+        scene.demand(
+            bytes_ - rest <= MEMORY_MAX,
+            f"node {node} grew from {rest // _MIB} to {bytes_ // _MIB} MiB of "
+            f"memory; the bound is {MEMORY_MAX // _MIB} MiB more than at rest",
+        )
 
 
 def _judge_honest(scene: Scene, calm: tuple[int, int], attacked: tuple[int, int]) -> None:
@@ -137,11 +143,17 @@ def _judge_honest(scene: Scene, calm: tuple[int, int], attacked: tuple[int, int]
     calm_ms, attacked_ms = before.p99_ms(), during.p99_ms()
     lost = sum(during.unanswered.values())
     scene.measured |= {
-        "calm_p99_ms": round(calm_ms, 2), "attacked_p99_ms": round(attacked_ms, 2),
-        "calm_sends": before.count(), "attacked_sends": during.count(), "honest_unanswered": lost,
-    }  # fmt: skip
-    scene.demand(lost == 0, f"{lost} honest requests were not answered as they should be: "
-                 f"{dict(during.unanswered)}; the first: {during.first}")  # fmt: skip
+        "calm_p99_ms": round(calm_ms, 2),
+        "attacked_p99_ms": round(attacked_ms, 2),
+        "calm_sends": before.count(),
+        "attacked_sends": during.count(),
+        "honest_unanswered": lost,
+    }
+    scene.demand(
+        lost == 0,
+        f"{lost} honest requests were not answered as they should be: "
+        f"{dict(during.unanswered)}; the first: {during.first}",
+    )
     slower = attacked_ms / calm_ms if calm_ms else 0.0
     scene.gate("p99 of honest sends under attack, times that of the calm", round(slower, 2), SLOWER_MAX, at_most=True)
 
@@ -155,14 +167,20 @@ def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float) -> None:
     for name in scene.attacks:
         done = found[name]
         sent, slowest = sum(each.sent for each in done), max((each.took_s for each in done), default=0.0)
-        scene.tell(f"         {name:<17} {len(done):>4} rounds, {sent / max(attacked_s, 1):>8.1f} requests per second, "
-                   f"{sum(each.answered for each in done)} answered, {sum(each.closed for each in done)} closed, "
-                   f"slowest round {slowest:.1f} s")  # fmt: skip
+        scene.tell(
+            f"         {name:<17} {len(done):>4} rounds, {sent / max(attacked_s, 1):>8.1f} requests per second, "
+            f"{sum(each.answered for each in done)} answered, {sum(each.closed for each in done)} closed, "
+            f"slowest round {slowest:.1f} s"
+        )
         wrong = [text for each in done for text in each.wrong]
         scene.demand(not wrong, f"{name}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
     behind = {name: len(found[name]) for name in scene.attacks if len(found[name]) < wanted}
-    scene.gate("rounds of every attack", min((len(found[name]) for name in scene.attacks), default=0), wanted,
-               told=", ".join(f"{name} {count}" for name, count in behind.items()))  # fmt: skip
+    scene.gate(
+        "rounds of every attack",
+        min((len(found[name]) for name in scene.attacks), default=0),
+        wanted,
+        told=", ".join(f"{name} {count}" for name, count in behind.items()),
+    )
 
 
 HOSTILE = Story(play, free_gib=8)

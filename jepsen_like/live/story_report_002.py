@@ -117,8 +117,11 @@ def _judge(scene: Scene, restarts: list[Restart], kills: int) -> None:
     most = max(restart.scanned for restart in restarts)
     for restart in restarts:
         if restart.scanned > SCANNED_MAX:
-            scene.demand(False, f"node {restart.node} scanned {restart.scanned:,} bytes of its log at a start, at most "
-                                f"{SCANNED_MAX:,} are promised")  # fmt: skip
+            scene.demand(
+                False,
+                f"node {restart.node} scanned {restart.scanned:,} bytes of its log at a start, at most "
+                f"{SCANNED_MAX:,} are promised",
+            )
     times = sorted(restart.serving_s for restart in restarts)
     scene.measured |= {
         "log_bytes": scene.stage.load.position,

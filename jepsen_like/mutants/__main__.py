@@ -91,9 +91,11 @@ def _is_due(row: Row, *, again: bool) -> bool:
 @click.option("--minutes", type=click.FloatRange(min=0), help="Stop after about this long; the next run goes on.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64))
 @click.option(
-    "--out", default=records.RECORD, type=click.Path(path_type=Path),
+    "--out",
+    default=records.RECORD,
+    type=click.Path(path_type=Path),
     help="The record, which holds the draw; if there is none, SEED draws.  [default: that of the repository]",
-)  # fmt: skip
+)
 @click.option("--again", is_flag=True, help="Judge survivors and time-outs without a reason anew: tests may have come.")
 def main(
     seed: str, count: int, only: tuple[str, ...], minutes: float | None, jobs: int, out: Path, *, again: bool

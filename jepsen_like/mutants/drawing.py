@@ -16,11 +16,22 @@ from jepsen_like.mutants.operators import operators
 
 ROOTS = ("raftlog", "statemachine")
 REPLICATION = (
-    "cluster/append_lane.py", "cluster/apply_lane.py", "cluster/apply_runner.py", "cluster/effects.py",
-    "cluster/lanes.py", "cluster/message_batch.py", "cluster/message_keys.py", "cluster/modes", "cluster/peer",
-    "cluster/pending.py", "cluster/proposals.py", "cluster/raft_driver.py", "cluster/remoting/forward.py",
-    "cluster/remoting/identity.py", "cluster/remoting/send.py",
-)  # fmt: skip
+    "cluster/append_lane.py",
+    "cluster/apply_lane.py",
+    "cluster/apply_runner.py",
+    "cluster/effects.py",
+    "cluster/lanes.py",
+    "cluster/message_batch.py",
+    "cluster/message_keys.py",
+    "cluster/modes",
+    "cluster/peer",
+    "cluster/pending.py",
+    "cluster/proposals.py",
+    "cluster/raft_driver.py",
+    "cluster/remoting/forward.py",
+    "cluster/remoting/identity.py",
+    "cluster/remoting/send.py",
+)
 """From a checked send to the majority's disks and back: what replicates, beside the core."""
 FAKES = ("raftlog/storage/memory_fs.py", "statemachine/memory_kv.py", "cluster/peer/memory.py")
 """Twins of disk, database and network for tests: contract tests hold them to the real ones."""

@@ -90,9 +90,14 @@ def _by_simulator(file: str, workshop: Workshop) -> tuple[str, str] | None:
 
 def _searched(engine: str, first: int, seeds: int, workshop: Workshop) -> str:
     request: dict[str, Any] = {
-        "engine": engine, "schedules": [], "first_seed": first, "seeds": seeds, "kills_enough": 1, "checkers": [],
+        "engine": engine,
+        "schedules": [],
+        "first_seed": first,
+        "seeds": seeds,
+        "kills_enough": 1,
+        "checkers": [],
         "black_box": False,
-    }  # fmt: skip
+    }
     try:
         search = workshop.call("jepsen_like.seeded_bugs.worker", request, SEARCH_TIMEOUT_S)["search"]
     except RuntimeError as error:

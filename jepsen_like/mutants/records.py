@@ -70,9 +70,13 @@ def row_of(file: str, name: str, before: str, after: str) -> Row:
         last += 1
     end = len(old) - last
     return Row(
-        file, name, tuple(old[max(0, first - CONTEXT) : first]), tuple(old[first:end]),
-        tuple(new[first : len(new) - last]), tuple(old[end : end + CONTEXT]),
-    )  # fmt: skip
+        file,
+        name,
+        tuple(old[max(0, first - CONTEXT) : first]),
+        tuple(old[first:end]),
+        tuple(new[first : len(new) - last]),
+        tuple(old[end : end + CONTEXT]),
+    )
 
 
 def load(path: Path) -> dict[Key, Row]:

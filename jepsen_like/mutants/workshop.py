@@ -72,9 +72,14 @@ class Workshop:
 
     def _run(self, arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *arguments], cwd=self.root, env=os.environ | {"PYTHONPATH": str(self.root)},
-            capture_output=True, text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
+            [sys.executable, *arguments],
+            cwd=self.root,
+            env=os.environ | {"PYTHONPATH": str(self.root)},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
     def _write(self, path: Path, text: str) -> None:
         """mypy and the interpreter take a file of the same size and second for the one that they have looked at: no

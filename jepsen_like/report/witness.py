@@ -56,9 +56,17 @@ class Witnesses:
             tip = f"{operation.invoked.f}: {operation.outcome}"
             marks.append(mark("text", self._title(operation), x=_LEFT - 8, y=y + 13, class_="tick end"))
             marks.append(
-                mark("rect", tip=tip, x=start, y=y, width=max(end - start, 4.0), height=_ROW - 6, rx=3,
-                     class_=f"bar {operation.outcome}")
-            )  # fmt: skip
+                mark(
+                    "rect",
+                    tip=tip,
+                    x=start,
+                    y=y,
+                    width=max(end - start, 4.0),
+                    height=_ROW - 6,
+                    rx=3,
+                    class_=f"bar {operation.outcome}",
+                )
+            )
             marks.append(mark("text", self._moment(operation), x=start + 6, y=y + 13, class_="tick"))
         return drawing(_WIDTH, 12 + _ROW * len(involved), marks, "the operations of the witness")
 

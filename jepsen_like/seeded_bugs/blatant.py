@@ -47,9 +47,10 @@ def report_unit_tests(bugs: Sequence[Bug], jobs: int, *, as_json: bool) -> int:
     passed = sum(outcome.unnoticed for outcome in found)
     known = recorded.load()
     wrong = [
-        outcome.name for outcome in found
+        outcome.name
+        for outcome in found
         if outcome.unnoticed != (known.get(outcome.name, recorded.NOTHING).unit_tests == recorded.PASS)
-    ]  # fmt: skip
+    ]
     if as_json:
         click.echo(
             json.dumps(

@@ -48,9 +48,14 @@ def calm_row(bug: Bug) -> CalmRow:
         make_copy(Path(name), bug)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "jepsen_like.seeded_bugs.calm", name, bug.engine], cwd=name,
-                env=os.environ | {"PYTHONPATH": name}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "jepsen_like.seeded_bugs.calm", name, bug.engine],
+                cwd=name,
+                env=os.environ | {"PYTHONPATH": name},
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=True,
+            )
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
             return CalmRow(bug.id, "crash", "crash")
     return CalmRow(bug.id, *json.loads(done.stdout.splitlines()[-1]))
@@ -88,11 +93,25 @@ def _full(*, crash: bool) -> str | None:
 
     killed = Fault(1, 0.5, "kill", 1.0, _KILLS_THE_LEADER)
     options = draw(_NO_OPERATOR)._replace(
-        nodes=3, tick_ms=25, election_ticks=10, latency_s=(0.0001, 0.0002), split=0.0, disk_s=(0.0003, 0.0006),
-        apply_s=(0.0001, 0.0005), segment_size=1 << 20, checkpoint_every_ms=2000, retained_bytes=0, retained_ms=0,
-        producers=3, window=6, foreign=1, think_s=0.01, acked_min=OPERATIONS,
-        fault_phase_s=1.0, event_budget=1_000_000,
-    )  # fmt: skip
+        nodes=3,
+        tick_ms=25,
+        election_ticks=10,
+        latency_s=(0.0001, 0.0002),
+        split=0.0,
+        disk_s=(0.0003, 0.0006),
+        apply_s=(0.0001, 0.0005),
+        segment_size=1 << 20,
+        checkpoint_every_ms=2000,
+        retained_bytes=0,
+        retained_ms=0,
+        producers=3,
+        window=6,
+        foreign=1,
+        think_s=0.01,
+        acked_min=OPERATIONS,
+        fault_phase_s=1.0,
+        event_budget=1_000_000,
+    )
     verdict = World(options, (killed,) if crash else ()).run()
     if verdict.violations:
         return verdict.violations[0].checker

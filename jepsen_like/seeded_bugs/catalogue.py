@@ -54,9 +54,15 @@ def load(path: Path) -> Bug:
         fields = tomllib.loads(path.read_text())
         edits = tuple(Edit(edit["file"], edit["find"], edit["replace"]) for edit in fields["edits"])
         bug = Bug(
-            path.stem, fields["title"], fields["pedigree"], fields["engine"], tuple(fields["checkers"]),
-            fields["witness"], fields["schedule"], edits,
-        )  # fmt: skip
+            path.stem,
+            fields["title"],
+            fields["pedigree"],
+            fields["engine"],
+            tuple(fields["checkers"]),
+            fields["witness"],
+            fields["schedule"],
+            edits,
+        )
     except (tomllib.TOMLDecodeError, KeyError) as error:
         raise BugError(f"{path}: {error!r}") from error
     if bug.engine not in ENGINES or not bug.checkers or not edits:

@@ -34,9 +34,15 @@ def choose(only: tuple[str, ...]) -> list[Bug]:
 
 
 def report(
-    bugs: list[Bug], seeds: dict[str, int], first_seed: int, jobs: int, *, as_json: bool, black_box: bool,
+    bugs: list[Bug],
+    seeds: dict[str, int],
+    first_seed: int,
+    jobs: int,
+    *,
+    as_json: bool,
+    black_box: bool,
     judged: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """Runs and prints the matrix; exit code 1 if a bug is not caught, the unmutated code raises an alarm or, if the
     gate is `judged`, the bugs prove too little."""
     from jepsen_like.seeded_bugs import gate, matrix, recorded
@@ -101,9 +107,17 @@ def _print_row(row: Row) -> None:
 @click.option("--unit-tests", is_flag=True, help="Only tell which unit tests of the touched layer notice each bug.")
 @click.option("--json", "as_json", is_flag=True)
 def bugs(
-    only: tuple[str, ...], engine: str | None, seeds: int | None, first_seed: int, jobs: int | None, *,
-    black_box: bool, calm: bool, unit_tests: bool, as_json: bool,
-) -> None:  # fmt: skip
+    only: tuple[str, ...],
+    engine: str | None,
+    seeds: int | None,
+    first_seed: int,
+    jobs: int | None,
+    *,
+    black_box: bool,
+    calm: bool,
+    unit_tests: bool,
+    as_json: bool,
+) -> None:
     """Plants each bug in a copy of the packages and tells who finds it; not caught is exit code 1.
 
     All bugs together are held to the gate, too: whether enough of them fulfil every column.

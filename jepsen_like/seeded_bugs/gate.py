@@ -39,8 +39,13 @@ class Standing(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what the rows of the matrix do not have."""
-        return {"line": f"{self.line[0]}:{self.line[1]}", "lacks": self.lacks, "sourced": self.sourced,
-                "black_box": self.black_box, "calm": self.calm}  # fmt: skip
+        return {
+            "line": f"{self.line[0]}:{self.line[1]}",
+            "lacks": self.lacks,
+            "sourced": self.sourced,
+            "black_box": self.black_box,
+            "calm": self.calm,
+        }
 
 
 class Condition(NamedTuple):

@@ -88,20 +88,34 @@ def worker(root: Path, request: dict[str, Any]) -> dict[str, Any]:
 def _worker_process(root: Path, request: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "jepsen_like.seeded_bugs.worker", str(root), json.dumps(request)],
-        cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=_TIMEOUT_S,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def request_for(
-    engine: str, schedules: Sequence[str], checkers: Sequence[str], seeds: int, first_seed: int, *,
+    engine: str,
+    schedules: Sequence[str],
+    checkers: Sequence[str],
+    seeds: int,
+    first_seed: int,
+    *,
     black_box: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What a worker is asked to do."""
     return {
-        "engine": engine, "schedules": list(schedules), "checkers": list(checkers), "first_seed": first_seed,
-        "seeds": seeds, "kills_enough": KILLS_ENOUGH[engine], "black_box": black_box,
-    }  # fmt: skip
+        "engine": engine,
+        "schedules": list(schedules),
+        "checkers": list(checkers),
+        "first_seed": first_seed,
+        "seeds": seeds,
+        "kills_enough": KILLS_ENOUGH[engine],
+        "black_box": black_box,
+    }
 
 
 def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -> Row:
@@ -111,9 +125,21 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     found = run_in_copy(bug, request)
     if "failed" in found:
         return Row(
-            bug.id, bug.title, bug.engine, False, None, False, None, None, 0, 0, 0.0, time.monotonic() - started, 0.0,
+            bug.id,
+            bug.title,
+            bug.engine,
+            False,
+            None,
+            False,
+            None,
+            None,
+            0,
+            0,
+            0.0,
+            time.monotonic() - started,
+            0.0,
             f"the worker failed: {found['failed']}",
-        )  # fmt: skip
+        )
     (played,) = found["schedules"]
     search = found["search"] or {"seeds": 0, "kills": [], "others": [], "first_kill_seconds": None}
     kills = search["kills"]
@@ -123,11 +149,21 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     if search["others"]:
         note += f" also: {sorted({name for _, name in search['others']})}"
     return Row(
-        bug.id, bug.title, bug.engine, scheduled or bool(kills), checker, scheduled, played["clients"],
+        bug.id,
+        bug.title,
+        bug.engine,
+        scheduled or bool(kills),
+        checker,
+        scheduled,
+        played["clients"],
         kills[0][0] if kills else None,
-        search["seeds"], len(kills), 1000 * len(kills) / search["seeds"] if search["seeds"] else 0.0,
-        search["first_kill_seconds"] or time.monotonic() - started, found["cpu_seconds"], note,
-    )  # fmt: skip
+        search["seeds"],
+        len(kills),
+        1000 * len(kills) / search["seeds"] if search["seeds"] else 0.0,
+        search["first_kill_seconds"] or time.monotonic() - started,
+        found["cpu_seconds"],
+        note,
+    )
 
 
 def rows(
@@ -135,9 +171,7 @@ def rows(
 ) -> Iterator[Row]:
     """Runs all, `jobs` at a time, in the order given. `seeds`: how many per engine."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(
-            lambda bug: row(bug, seeds[bug.engine], first_seed=first_seed, black_box=black_box), bugs
-        )  # fmt: skip
+        yield from pool.map(lambda bug: row(bug, seeds[bug.engine], first_seed=first_seed, black_box=black_box), bugs)
 
 
 def clean(bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_seed: int = 0) -> Clean:

@@ -104,9 +104,14 @@ def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
         request = requested(bug, root, searches=searches)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)], cwd=root,
-                env=os.environ | {"PYTHONPATH": name}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
+                [sys.executable, "-m", "jepsen_like.seeded_bugs.unit_tests", name, json.dumps(request)],
+                cwd=root,
+                env=os.environ | {"PYTHONPATH": name},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return Outcome(bug.id, 0, (_ENDLESS,), "")
     try:
@@ -159,10 +164,20 @@ def main(root: str, request: dict[str, Any]) -> int:
     heard = _Heard()
     ignored = [f"--ignore={path}" for path in request["ignored"]]
     code = pytest.main(
-        [*request["paths"], *ignored, f"--maxfail={request['failures_max']}", "-q", "--tb=line",
-         "-p", "no:cacheprovider", "-m", "not slow and not live", f"--timeout={request['test_timeout_s']}"],
+        [
+            *request["paths"],
+            *ignored,
+            f"--maxfail={request['failures_max']}",
+            "-q",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not slow and not live",
+            f"--timeout={request['test_timeout_s']}",
+        ],
         plugins=[heard],
-    )  # fmt: skip
+    )
     ended = code == pytest.ExitCode.OK or heard.failed
     note = "" if ended else f"pytest ended with {code!r}"
     report = {"passed": heard.passed, "failed": list(heard.failed), "timeouts": heard.timeouts, "note": note}

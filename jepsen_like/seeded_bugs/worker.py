@@ -25,9 +25,11 @@ def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
     fired = _played(engine, schedule, named, black_box=False)
     clients = _played(engine, schedule, named, black_box=True)
     return {
-        "checker": fired.checker, "detail": fired.detail, "clients": clients.checker,
+        "checker": fired.checker,
+        "detail": fired.detail,
+        "clients": clients.checker,
         "seconds": time.monotonic() - started,
-    }  # fmt: skip
+    }
 
 
 def _played(engine: Engine, schedule: str, named: list[str], *, black_box: bool) -> Fired:
@@ -58,9 +60,13 @@ def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
             others.append((seed, checker))
         seed += 1
     return {
-        "seeds": seed - request["first_seed"], "kills": kills, "others": others[:5], "other_count": len(others),
-        "first_kill_seconds": first_kill_seconds, "seconds": time.monotonic() - started,
-    }  # fmt: skip
+        "seeds": seed - request["first_seed"],
+        "kills": kills,
+        "others": others[:5],
+        "other_count": len(others),
+        "first_kill_seconds": first_kill_seconds,
+        "seconds": time.monotonic() - started,
+    }
 
 
 def main(root: str, request: dict[str, Any]) -> int:

@@ -101,9 +101,7 @@ class Prober:
 class Accounts:
     """What nodes keep for clients, looked at while a run goes on."""
 
-    def __init__(
-        self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report
-    ) -> None:  # fmt: skip
+    def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
         """`limit`: bytes of answers that a node may keep."""
         self._limit = limit
         self._network, self._machines, self._report = network, machines, report

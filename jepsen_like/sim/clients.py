@@ -49,14 +49,17 @@ class ClientHost:
         self.process = Process(f"client{number}", client_host(number))
         self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
         self.environment = Environment(
-            lambda: START_WALL_MS + int(loop.now * 1000), self.rng.randbytes,
-            lambda host, port, factory: loop.create_connection(factory, host, port), members_every_s=0.0,
-        )  # fmt: skip
+            lambda: START_WALL_MS + int(loop.now * 1000),
+            self.rng.randbytes,
+            lambda host, port, factory: loop.create_connection(factory, host, port),
+            members_every_s=0.0,
+        )
 
     def client(self, timeout_s: float = 30.0) -> AsyncClient:
         """A client of the library. Call within the process."""
-        return AsyncClient([f"{host}:{NAMESRV_PORT}" for host in self.nodes], timeout_s=timeout_s,
-                           environment=self.environment)  # fmt: skip
+        return AsyncClient(
+            [f"{host}:{NAMESRV_PORT}" for host in self.nodes], timeout_s=timeout_s, environment=self.environment
+        )
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Runs it in this process."""
@@ -106,9 +109,19 @@ def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") ->
     if level == WAIT_FALSE:
         more = "WAIT\x01false\x02"
     return {
-        "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000", "h": "0",
-        "i": f"UNIQ_KEY\x01{message_id}\x02{more}", "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
+        "a": "g",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{message_id}\x02{more}",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
 
 
 class OwnProducer:
@@ -242,9 +255,7 @@ class ForeignProducer:
     the same UNIQ_KEY until answered (topic `foreign`), of which docs/adr/0011 says when two copies are allowed.
     """
 
-    def __init__(
-        self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]
-    ) -> None:  # fmt: skip
+    def __init__(self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]) -> None:
         self.name, self.host, self.recorder, self.machines = f"foreign{number}", host, recorder, machines
         self.rng = host.rng
         self.stopped = False

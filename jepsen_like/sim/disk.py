@@ -137,9 +137,12 @@ class DigestKV:
         may_stop()
 
     def _change(
-        self, rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]], family: str, key: bytes,
+        self,
+        rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]],
+        family: str,
+        key: bytes,
         value: bytes | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         known = rows.get((family, key))
         rows[family, key] = (self._store.get(family, key) if known is None else known[0], value)
 

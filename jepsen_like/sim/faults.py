@@ -12,13 +12,31 @@ from typing import NamedTuple
 from jepsen_like.sim.options import ADDED_KINDS, LATER_KINDS, Options, stream
 
 LASTS_S = {
-    "kill": (0.1, 1.5), "power": (0.2, 1.5), "kill-all": (0.2, 1.0), "pause": (0.2, 2.5), "pause-leader": (0.3, 3.0),
-    "halves": (0.4, 2.5), "isolate": (0.4, 2.5), "one-way": (0.4, 2.5), "ring": (0.4, 2.0), "slow-link": (0.3, 2.0),
-    "slow-disk": (0.3, 2.0), "eio": (0.3, 1.0), "enospc": (0.3, 1.0), "crash-before-ack": (0.1, 1.2),
-    "crash-after-ack": (0.1, 1.2), "crash-after-vote": (0.05, 1.0), "crash-newborn": (0.1, 1.2),
-    "torn-write": (0.1, 1.2), "isolate-with-suffix": (0.5, 2.5), "away": (4.5, 6.5),
-    "stop": (0.2, 1.5), "acks-lost": (0.3, 3.0), "hold-apply": (0.3, 2.0), "late-refusal": (0.3, 1.2),
-}  # fmt: skip
+    "kill": (0.1, 1.5),
+    "power": (0.2, 1.5),
+    "kill-all": (0.2, 1.0),
+    "pause": (0.2, 2.5),
+    "pause-leader": (0.3, 3.0),
+    "halves": (0.4, 2.5),
+    "isolate": (0.4, 2.5),
+    "one-way": (0.4, 2.5),
+    "ring": (0.4, 2.0),
+    "slow-link": (0.3, 2.0),
+    "slow-disk": (0.3, 2.0),
+    "eio": (0.3, 1.0),
+    "enospc": (0.3, 1.0),
+    "crash-before-ack": (0.1, 1.2),
+    "crash-after-ack": (0.1, 1.2),
+    "crash-after-vote": (0.05, 1.0),
+    "crash-newborn": (0.1, 1.2),
+    "torn-write": (0.1, 1.2),
+    "isolate-with-suffix": (0.5, 2.5),
+    "away": (4.5, 6.5),
+    "stop": (0.2, 1.5),
+    "acks-lost": (0.3, 3.0),
+    "hold-apply": (0.3, 2.0),
+    "late-refusal": (0.3, 1.2),
+}
 """Seconds until the fault is taken back; kinds without a row happen at once."""
 
 
@@ -77,8 +95,9 @@ def plan(options: Options) -> tuple[Fault, ...]:
 def _added(options: Options, number: int) -> Iterator[Fault]:
     """Drawn apart, so that the rest of the plan is the same with and without them."""
     for name, kinds, counts in (
-        ("added faults", ADDED_KINDS, options.added), ("later faults", LATER_KINDS, options.later)
-    ):  # fmt: skip
+        ("added faults", ADDED_KINDS, options.added),
+        ("later faults", LATER_KINDS, options.later),
+    ):
         rng = stream(options.seed, name)
         for kind in [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]:
             at_s = round(rng.uniform(0.5, options.fault_phase_s), 3)

@@ -41,9 +41,15 @@ class Hostile:
         self.connections: list[RawConnection] = []
         self._busy = 0
         self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
-            self.odd, self.odd, self.odd, self.halves, self.pulls, self.twice, self.crowd,
+            self.odd,
+            self.odd,
+            self.odd,
+            self.halves,
+            self.pulls,
+            self.twice,
+            self.crowd,
             self.stranger,
-        )  # fmt: skip
+        )
 
     def start(self) -> None:
         """Begins."""
@@ -105,10 +111,14 @@ class Hostile:
             request = draw_odd(rng)
             connection.write(
                 connection.frame(
-                    request.code, request.ext, request.body, oneway=rng.random() < 0.15, silent=request.silent,
+                    request.code,
+                    request.ext,
+                    request.body,
+                    oneway=rng.random() < 0.15,
+                    silent=request.silent,
                     binary=rng.random() < 0.2,
                 )
-            )  # fmt: skip
+            )
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.uniform(0.0, 0.2))
         await self._wait(connection)
@@ -129,10 +139,18 @@ class Hostile:
         if slow_s:
             connection.transport.pause_reading()
         ext = {
-            "consumerGroup": "odd-pull", "topic": TOPIC, "queueId": "0", "queueOffset": "0", "maxMsgNums": "1024",
-            "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+            "consumerGroup": "odd-pull",
+            "topic": TOPIC,
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "1024",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
             "expressionType": "TAG",
-        }  # fmt: skip
+        }
         for _ in range(rng.randint(*PULLS)):
             connection.write(connection.frame(RequestCode.PULL_MESSAGE, ext))
         await asyncio.sleep(slow_s)

@@ -138,8 +138,12 @@ class Judge:
         """The history without what was acknowledged at a weaker level and is gone by right. Nobody may have read it: it
         is visible when it is committed, and then it stays."""
         world = self._world
-        ids = {name: topic.id for machine in world.members() if machine.node is not None
-               for name, topic in machine.node.state.topics.items()}  # fmt: skip
+        ids = {
+            name: topic.id
+            for machine in world.members()
+            if machine.node is not None
+            for name, topic in machine.node.state.topics.items()
+        }
 
         def may_vanish(sent: Op, acked: Op) -> bool:
             queue = ids[acked.value["topic"]], acked.value["queue_id"]

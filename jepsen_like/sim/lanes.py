@@ -39,10 +39,17 @@ class SimLane:
     """A `cluster.lanes.LaneRunner` whose steps are timers of the node's process: they die and stand still with it."""
 
     def __init__(
-        self, name: str, lane: Lane[Any, Any], loop: SimLoop, rng: random.Random, speed: DiskSpeed,
-        slow: Callable[[], float], watcher: LaneWatcher, on_done: Callable[[Any], None],
+        self,
+        name: str,
+        lane: Lane[Any, Any],
+        loop: SimLoop,
+        rng: random.Random,
+        speed: DiskSpeed,
+        slow: Callable[[], float],
+        watcher: LaneWatcher,
+        on_done: Callable[[Any], None],
         on_failure: Callable[[BaseException], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`slow()`: the factor on every delay now."""
         self._name, self._lane, self._loop, self._rng = name, lane, loop, rng
         self._speed, self._slow, self._watcher = speed, slow, watcher

@@ -18,9 +18,7 @@ def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     if leader is None:
         return
     leader.apply_factor = rng.uniform(0.2, 1.0) / leader.options.apply_s[1]
-    nemesis.took(
-        fault, f"node {leader.node_id} applies late", lambda: setattr(leader, "apply_factor", 1.0)
-    )  # fmt: skip
+    nemesis.took(fault, f"node {leader.node_id} applies late", lambda: setattr(leader, "apply_factor", 1.0))
     nemesis.monitor.sometimes["apply held back on a leader"] += 1
 
 

@@ -46,6 +46,8 @@ def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     edge = (follower.host, leader.host)
     nemesis.monitor.sometimes["acknowledgements alone lost"] += 1
     nemesis.cut(
-        fault, [edge], f"{edge[0]} -x-> {edge[1]}, its acknowledgements {'are lost' if never else 'come late'}",
+        fault,
+        [edge],
+        f"{edge[0]} -x-> {edge[1]}, its acknowledgements {'are lost' if never else 'come late'}",
         (lambda: nemesis.network.reset(hosts)) if never else None,
-    )  # fmt: skip
+    )

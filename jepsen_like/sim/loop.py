@@ -128,9 +128,12 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- processes -----------------------------------------------------------------------------------------------
 
     def create_task(  # type: ignore[override]
-        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None,
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
         context: Context | None = None,
-    ) -> asyncio.Task[T]:  # fmt: skip
+    ) -> asyncio.Task[T]:
         """See AbstractEventLoop."""
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = PROCESS.get() if context is None else context.get(PROCESS)

@@ -193,11 +193,18 @@ class Machine:
         process = self.process = Process(f"node{self.node_id}", self.host)
         self.processes.append(process)
         environment = Environment(
-            fs=self.fs, open_kv=self._open_kv, open_rows=self._open_rows, clock=self.clock, runner=self._lane,
-            apply_runner=self._lane, serves_admin=False, entropy=self.rng.randbytes,
-            boot_id=lambda: self.boots.to_bytes(16), pid=lambda: len(self.processes),
+            fs=self.fs,
+            open_kv=self._open_kv,
+            open_rows=self._open_rows,
+            clock=self.clock,
+            runner=self._lane,
+            apply_runner=self._lane,
+            serves_admin=False,
+            entropy=self.rng.randbytes,
+            boot_id=lambda: self.boots.to_bytes(16),
+            pid=lambda: len(self.processes),
             checkpoint_every_ms=self.options.checkpoint_every_ms,
-        )  # fmt: skip
+        )
         self._look_for_install()
         life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
         self.life = life
@@ -339,9 +346,13 @@ class Machine:
     # --- lanes -------------------------------------------------------------------------------------------------------
 
     def _lane(
-        self, name: str, lane: Lane[Any, Any], loop: Any, on_done: Callable[[Any], None],
+        self,
+        name: str,
+        lane: Lane[Any, Any],
+        loop: Any,
+        on_done: Callable[[Any], None],
         on_failure: Callable[[BaseException], None],
-    ) -> SimLane:  # fmt: skip
+    ) -> SimLane:
         options = self.options
         drain = options.apply_s if name == "apply" else options.disk_s
         speed = DiskSpeed(drain, (0.0, drain[0]))
@@ -414,10 +425,13 @@ def config_of(node_id: int, options: Options) -> Config:
         ha=HaSection(catch_up_bytes_per_second=options.catch_up_bytes_per_second),
         log=LogSection(idle_mark_ms=options.idle_mark_ms),
         limits=LimitsSection(
-            message_bytes_max=4096, batch_bytes_max=options.batch_bytes_max,
+            message_bytes_max=4096,
+            batch_bytes_max=options.batch_bytes_max,
             node_inflight_bytes_max=options.node_inflight_bytes_max,
-            batch_messages_max=options.batch_messages_max, batches_inflight_max=options.batches_inflight_max,
-            connection_unsent_bytes_max=options.unsent_bytes, node_unsent_bytes_max=4 * options.unsent_bytes,
+            batch_messages_max=options.batch_messages_max,
+            batches_inflight_max=options.batches_inflight_max,
+            connection_unsent_bytes_max=options.unsent_bytes,
+            node_unsent_bytes_max=4 * options.unsent_bytes,
             stalled_ms=2_000 if options.hostile else 10_000,
         ),
         send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
@@ -429,7 +443,11 @@ def config_of(node_id: int, options: Options) -> Config:
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
         retention=RetentionSection(
-            hours=0, ms=options.retained_ms, bytes_max=options.retained_bytes, delete_when="", delete_gap_ms=20,
+            hours=0,
+            ms=options.retained_ms,
+            bytes_max=options.retained_bytes,
+            delete_when="",
+            delete_gap_ms=20,
             every_ms=200 if options.retained_bytes or options.retained_ms else 10_000,
         ),
-    )  # fmt: skip
+    )

@@ -26,9 +26,14 @@ class Nemesis:
     """`applied` counts the faults that took effect, by kind."""
 
     def __init__(
-        self, loop: SimLoop, network: Network, machines: dict[NodeId, Machine], monitor: Monitor,
-        faults: Sequence[Fault], clients: Sequence[str],
-    ) -> None:  # fmt: skip
+        self,
+        loop: SimLoop,
+        network: Network,
+        machines: dict[NodeId, Machine],
+        monitor: Monitor,
+        faults: Sequence[Fault],
+        clients: Sequence[str],
+    ) -> None:
         """`clients`: hosts that must be able to reach some node."""
         self.loop, self.network, self.machines, self.monitor = loop, network, machines, monitor
         self.clients = list(clients)
@@ -38,14 +43,30 @@ class Nemesis:
         self._undo: dict[int, Callable[[], None]] = {}
         self._cuts: dict[int, list[Edge]] = {}
         self._start: dict[str, Callable[[Fault, random.Random], None]] = {
-            "kill": self._kill, "power": self._power, "kill-all": self._kill_all, "pause": self._pause,
-            "pause-leader": self._pause_leader, "halves": self._halves, "isolate": self._isolate,
-            "one-way": self._one_way, "ring": self._ring, "slow-link": self._slow_link, "reset": self._reset,
-            "slow-disk": self._slow_disk, "eio": self._eio, "enospc": self._enospc, "clock": self._clock,
-            "transfer": self._transfer, "rot": self._rot, "away": self._away, "stop": self._terminate,
-            "half-open": partial(half_open, self), "acks-lost": partial(acks_lost, self),
-            "hold-apply": partial(hold_apply, self), "late-refusal": partial(late_refusal, self),
-        }  # fmt: skip
+            "kill": self._kill,
+            "power": self._power,
+            "kill-all": self._kill_all,
+            "pause": self._pause,
+            "pause-leader": self._pause_leader,
+            "halves": self._halves,
+            "isolate": self._isolate,
+            "one-way": self._one_way,
+            "ring": self._ring,
+            "slow-link": self._slow_link,
+            "reset": self._reset,
+            "slow-disk": self._slow_disk,
+            "eio": self._eio,
+            "enospc": self._enospc,
+            "clock": self._clock,
+            "transfer": self._transfer,
+            "rot": self._rot,
+            "away": self._away,
+            "stop": self._terminate,
+            "half-open": partial(half_open, self),
+            "acks-lost": partial(acks_lost, self),
+            "hold-apply": partial(hold_apply, self),
+            "late-refusal": partial(late_refusal, self),
+        }
         monitor.on_turn = self._on_turn
         monitor.on_drained = self._on_drained
         monitor.on_reported = self._on_reported
@@ -300,8 +321,11 @@ class Nemesis:
         if machine is None:
             return
         machine.disk_factor = rng.choice((5.0, 30.0, 100.0))
-        self.took(fault, f"disk of node {machine.node_id} {machine.disk_factor:.0f} times slower",
-                   lambda: setattr(machine, "disk_factor", 1.0))  # fmt: skip
+        self.took(
+            fault,
+            f"disk of node {machine.node_id} {machine.disk_factor:.0f} times slower",
+            lambda: setattr(machine, "disk_factor", 1.0),
+        )
 
     def _eio(self, fault: Fault, rng: random.Random) -> None:
         machine = self.some(rng)
@@ -314,8 +338,7 @@ class Nemesis:
         machine = self.some(rng)
         if machine is not None:
             machine.fs.fill(rng.choice((0, 100, 5000)))
-            self.took(fault, f"node {machine.node_id}: the disk is full",
-                       lambda: machine.fs.fill(1 << 40))  # fmt: skip
+            self.took(fault, f"node {machine.node_id}: the disk is full", lambda: machine.fs.fill(1 << 40))
 
     def _rot(self, fault: Fault, rng: random.Random) -> None:
         """Always on the same machine: what rots on a minority can be mended from the others."""
@@ -371,8 +394,11 @@ class Nemesis:
             rng = random.Random(fault.seed)
             machine.fs.cut_power_at(machine.fs.calls + rng.randint(1, 4))
             machine.held += 1
-            self.took(fault, f"node {machine.node_id} will lose power in the middle of a write",
-                       lambda: self._power_back(machine))  # fmt: skip
+            self.took(
+                fault,
+                f"node {machine.node_id} will lose power in the middle of a write",
+                lambda: self._power_back(machine),
+            )
 
     def _power_back(self, machine: Machine) -> None:
         machine.held = max(0, machine.held - 1)

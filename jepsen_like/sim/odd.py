@@ -17,10 +17,27 @@ from jepsen_like.sim.clients import TOPIC
 OWN_TOPICS = ("odd-a", "odd-b", "odd-c")
 OWN_GROUPS = ("odd-g", "odd-h")
 NUMBERS = (
-    "", "0", "1", "7", "-1", "2147483647", "2147483648", "-2147483649", "9223372036854775807", "9223372036854775808",
-    "-9223372036854775809", "100000000000000000000000", "1e15", "0x10", "NaN", " 12 ",
-    "\u0663", "1_000", "true", "\x00",
-)  # fmt: skip
+    "",
+    "0",
+    "1",
+    "7",
+    "-1",
+    "2147483647",
+    "2147483648",
+    "-2147483649",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "100000000000000000000000",
+    "1e15",
+    "0x10",
+    "NaN",
+    " 12 ",
+    "\u0663",
+    "1_000",
+    "true",
+    "\x00",
+)
 INTEGERS = (0, 1, -1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63) - 1, 10**23)
 """Of JSON bodies."""
 NAMES = ("", "x" * 300, "\x00", "a b", "%RETRY%", "%DLQ%odd-g", "../../odd", "TBW102", "\u2603", "absent-1", "absent-2")
@@ -74,22 +91,47 @@ Made = tuple[dict[str, str | None], bytes]
 
 
 def _send(f: _Fields) -> Made:
-    properties = f.text(f"UNIQ_KEY\x01{f.rng.randrange(1 << 40):X}\x02", (
-        "", "\x01\x02\x01", "ACK_LEVEL\x01never\x02", "DELAY\x01" + "9" * 30 + "\x02", "KEYS\x01" + "k " * 200 + "\x02",
-    ))  # fmt: skip
+    properties = f.text(
+        f"UNIQ_KEY\x01{f.rng.randrange(1 << 40):X}\x02",
+        (
+            "",
+            "\x01\x02\x01",
+            "ACK_LEVEL\x01never\x02",
+            "DELAY\x01" + "9" * 30 + "\x02",
+            "KEYS\x01" + "k " * 200 + "\x02",
+        ),
+    )
     return {
-        "a": "g", "b": f.own_topic(), "c": "TBW102", "d": f.number(4), "e": f.number(0), "f": f.number(0),
-        "g": f.number(1_700_000_000_000), "h": f.number(0), "i": properties, "j": f.number(0), "k": f.flag(),
-        "l": f.number(16), "m": f.text("false", FLAGS),
-    }, b"odd" * f.rng.choice((0, 1, 50, 2000))  # fmt: skip
+        "a": "g",
+        "b": f.own_topic(),
+        "c": "TBW102",
+        "d": f.number(4),
+        "e": f.number(0),
+        "f": f.number(0),
+        "g": f.number(1_700_000_000_000),
+        "h": f.number(0),
+        "i": properties,
+        "j": f.number(0),
+        "k": f.flag(),
+        "l": f.number(16),
+        "m": f.text("false", FLAGS),
+    }, b"odd" * f.rng.choice((0, 1, 50, 2000))
 
 
 def _send_long(f: _Fields) -> Made:
     return {
-        "producerGroup": "g", "topic": f.own_topic(), "defaultTopic": "TBW102", "defaultTopicQueueNums": f.number(4),
-        "queueId": f.number(0), "sysFlag": f.number(0), "bornTimestamp": f.number(1), "flag": f.number(0),
-        "properties": "", "reconsumeTimes": f.number(0), "batch": f.text("false", FLAGS),
-    }, b"odd"  # fmt: skip
+        "producerGroup": "g",
+        "topic": f.own_topic(),
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": f.number(4),
+        "queueId": f.number(0),
+        "sysFlag": f.number(0),
+        "bornTimestamp": f.number(1),
+        "flag": f.number(0),
+        "properties": "",
+        "reconsumeTimes": f.number(0),
+        "batch": f.text("false", FLAGS),
+    }, b"odd"
 
 
 def _send_batch(f: _Fields) -> Made:
@@ -100,35 +142,56 @@ def _send_batch(f: _Fields) -> Made:
 
 def _pull(f: _Fields) -> Made:
     return {
-        "consumerGroup": f.own_group(), "topic": f.any_topic(), "queueId": f.number(0), "queueOffset": f.number(0),
-        "maxMsgNums": f.number(32), "sysFlag": f.number(f.rng.choice((4, 5, 6, 7))), "commitOffset": f.number(3),
-        "suspendTimeoutMillis": f.number(500), "maxMsgBytes": f.number(4096), "subVersion": f.number(0),
+        "consumerGroup": f.own_group(),
+        "topic": f.any_topic(),
+        "queueId": f.number(0),
+        "queueOffset": f.number(0),
+        "maxMsgNums": f.number(32),
+        "sysFlag": f.number(f.rng.choice((4, 5, 6, 7))),
+        "commitOffset": f.number(3),
+        "suspendTimeoutMillis": f.number(500),
+        "maxMsgBytes": f.number(4096),
+        "subVersion": f.number(0),
         "subscription": f.text("*", ("a || b", "||", "x" * 3000, "\x00", "A && B")),
         "expressionType": f.text("TAG", ("SQL92", "", "what")),
-    }, b""  # fmt: skip
+    }, b""
 
 
 def _offset(f: _Fields) -> Made:
     return {
-        "consumerGroup": f.own_group(), "topic": f.own_topic(), "queueId": f.number(0), "commitOffset": f.number(9),
-        "setZeroIfNotFound": f.flag(), "timestamp": f.number(1_700_000_000_000), "boundaryType": f.text("LOWER", NAMES),
-    }, b""  # fmt: skip
+        "consumerGroup": f.own_group(),
+        "topic": f.own_topic(),
+        "queueId": f.number(0),
+        "commitOffset": f.number(9),
+        "setZeroIfNotFound": f.flag(),
+        "timestamp": f.number(1_700_000_000_000),
+        "boundaryType": f.text("LOWER", NAMES),
+    }, b""
 
 
 def _put_topic(f: _Fields) -> Made:
     attributes = f.text("", ("+dedup=off", "+dedup=", "-dedup", "+x=y", "+retention.ms=" + "9" * 30, ",,,", "+" * 500))
     return {
-        "topic": f.own_topic(), "readQueueNums": f.number(2), "writeQueueNums": f.number(2), "perm": f.number(6),
-        "order": f.flag(), "topicSysFlag": f.number(0), "attributes": attributes,
-    }, b""  # fmt: skip
+        "topic": f.own_topic(),
+        "readQueueNums": f.number(2),
+        "writeQueueNums": f.number(2),
+        "perm": f.number(6),
+        "order": f.flag(),
+        "topicSysFlag": f.number(0),
+        "attributes": attributes,
+    }, b""
 
 
 def _put_group(f: _Fields) -> Made:
     fields = {
-        "groupName": f.own_group(), "retryQueueNums": f.integer(1), "retryMaxTimes": f.integer(16),
-        "brokerId": f.integer(0), "groupSysFlag": f.integer(0), "consumeTimeoutMinute": f.integer(15),
+        "groupName": f.own_group(),
+        "retryQueueNums": f.integer(1),
+        "retryMaxTimes": f.integer(16),
+        "brokerId": f.integer(0),
+        "groupSysFlag": f.integer(0),
+        "consumeTimeoutMinute": f.integer(15),
         "whichBrokerWhenConsumeSlowly": f.integer(1),
-    }  # fmt: skip
+    }
     if f.rng.random() < f.oddness:
         fields["groupRetryPolicy"] = {"type": "CUSTOMIZED", "next": [f.integer(1), {"deep": [[[1e300]]]}]}
     if f.rng.random() < f.oddness:
@@ -138,19 +201,25 @@ def _put_group(f: _Fields) -> Made:
 
 def _heartbeat(f: _Fields) -> Made:
     subscription = {
-        "topic": f.any_topic(), "subString": f.text("*", ("x" * 3000, "a||b", "")), "subVersion": f.integer(1),
+        "topic": f.any_topic(),
+        "subString": f.text("*", ("x" * 3000, "a||b", "")),
+        "subVersion": f.integer(1),
         "expressionType": f.text("TAG", ("SQL92", "what")),
-    }  # fmt: skip
+    }
     consumer = {
-        "groupName": f.own_group(), "consumeType": f.rng.choice(("CONSUME_PASSIVELY", f.integer(1))),
-        "messageModel": f.rng.choice(("CLUSTERING", f.integer(1))), "subscriptionDataSet": [subscription],
+        "groupName": f.own_group(),
+        "consumeType": f.rng.choice(("CONSUME_PASSIVELY", f.integer(1))),
+        "messageModel": f.rng.choice(("CLUSTERING", f.integer(1))),
+        "subscriptionDataSet": [subscription],
         "consumeFromWhere": f.rng.choice(("CONSUME_FROM_LAST_OFFSET", f.integer(0))),
-    }  # fmt: skip
+    }
     fields = {
-        "clientID": f.text("odd", ("", "x" * 3000)), "heartbeatFingerprint": f.integer(0),
+        "clientID": f.text("odd", ("", "x" * 3000)),
+        "heartbeatFingerprint": f.integer(0),
         "withoutSub": f.flag() == "true",
-        "consumerDataSet": [consumer] * f.rng.choice((0, 1, 1, 3)), "producerDataSet": [{"groupName": f.own_group()}],
-    }  # fmt: skip
+        "consumerDataSet": [consumer] * f.rng.choice((0, 1, 1, 3)),
+        "producerDataSet": [{"groupName": f.own_group()}],
+    }
     return {}, _json(f, fields)
 
 
@@ -161,9 +230,14 @@ def _json(f: _Fields, fields: dict[str, Any]) -> bytes:
 
 def _query(f: _Fields) -> Made:
     return {
-        "topic": f.any_topic(), "key": f.text("k", NAMES), "maxNum": f.number(32), "beginTimestamp": f.number(0),
-        "endTimestamp": f.number(1 << 62), "offset": f.number(0), "uniqMsgId": f.text("", NAMES),
-    }, b""  # fmt: skip
+        "topic": f.any_topic(),
+        "key": f.text("k", NAMES),
+        "maxNum": f.number(32),
+        "beginTimestamp": f.number(0),
+        "endTimestamp": f.number(1 << 62),
+        "offset": f.number(0),
+        "uniqMsgId": f.text("", NAMES),
+    }, b""
 
 
 def _named(*names: str) -> Callable[[_Fields], Made]:

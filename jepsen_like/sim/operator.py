@@ -36,12 +36,15 @@ def tasks(options: Options) -> tuple[Task, ...]:
     weak, new = NodeId(1 + options.seed % options.nodes), NodeId(options.nodes + 1)
     some = NodeId(rng.randint(1, options.nodes))
     plans: tuple[tuple[Task, ...], ...] = (
-        (), (), (), (),
+        (),
+        (),
+        (),
+        (),
         (Task("join", new), Task("leave", some)),
         (Task("lose", weak), Task("join", new), Task("leave", weak)),
         (Task("join", new), Task("join", NodeId(new + 1)), Task("leave", some), Task("leave", new)),
         (Task("leave", some), Task("join", new)),
-    )  # fmt: skip
+    )
     return rng.choice(plans)
 
 
@@ -49,9 +52,14 @@ class Operator:
     """Acts through whoever leads, as the HTTP API would. `done` when nothing is left to do."""
 
     def __init__(
-        self, options: Options, machines: dict[NodeId, Machine], monitor: Monitor, leader: Callable[[], Machine | None],
-        build: Callable[[NodeId], Machine], todo: Sequence[Task],
-    ) -> None:  # fmt: skip
+        self,
+        options: Options,
+        machines: dict[NodeId, Machine],
+        monitor: Monitor,
+        leader: Callable[[], Machine | None],
+        build: Callable[[NodeId], Machine],
+        todo: Sequence[Task],
+    ) -> None:
         """`build` makes a machine with an empty disk and adds it to `machines`."""
         self._options = options
         self._machines = machines
@@ -103,8 +111,12 @@ class Operator:
         machine.start()
         place, uuid = of_peer(peer_of(node)), uuid_of(node)
         while node not in self._settled("voters"):
-            self._try(lambda raw, changes: node in raw.membership.node_uuids or changes.add(
-                node, uuid, place, manual=False, done=self._count("learner added")))  # fmt: skip
+            self._try(
+                lambda raw, changes: (
+                    node in raw.membership.node_uuids
+                    or changes.add(node, uuid, place, manual=False, done=self._count("learner added"))
+                )
+            )
             yield
         self._monitor.sometimes["learner promoted"] += 1
 
@@ -114,8 +126,11 @@ class Operator:
             leader = self._leader()
             if leader is machine:
                 self._monitor.sometimes["leader removed"] += 1
-            self._try(lambda raw, changes: node not in raw.membership.node_uuids
-                      or changes.remove(node, self._count("member removed")))  # fmt: skip
+            self._try(
+                lambda raw, changes: (
+                    node not in raw.membership.node_uuids or changes.remove(node, self._count("member removed"))
+                )
+            )
             yield
         for _ in range(round(self._rng.uniform(*ZOMBIE_S) / LOOKS_EVERY_S)):
             yield

@@ -6,10 +6,29 @@ import random
 from typing import NamedTuple
 
 FAULT_KINDS = (
-    "kill", "power", "pause", "halves", "isolate", "one-way", "ring", "slow-link", "reset", "slow-disk", "eio",
-    "enospc", "clock", "transfer", "crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn",
-    "torn-write", "isolate-with-suffix", "pause-leader", "kill-all",
-)  # fmt: skip
+    "kill",
+    "power",
+    "pause",
+    "halves",
+    "isolate",
+    "one-way",
+    "ring",
+    "slow-link",
+    "reset",
+    "slow-disk",
+    "eio",
+    "enospc",
+    "clock",
+    "transfer",
+    "crash-before-ack",
+    "crash-after-ack",
+    "crash-after-vote",
+    "crash-newborn",
+    "torn-write",
+    "isolate-with-suffix",
+    "pause-leader",
+    "kill-all",
+)
 """The faults that are drawn; docs/testing.md says what each does, and what else a plan holds."""
 TRIGGERS = frozenset(
     ("crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn", "torn-write", "isolate-with-suffix")
@@ -154,9 +173,19 @@ def draw(seed: int) -> Options:
         retained_bytes=0,
         retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
-        added=(0, 0, 0), weak=0.0, flush_async=0, memory_pool=0, catch_up_bytes_per_second=32 << 20,
-        hostile=0, tides=0, remakes=0, stepped=0.0, later=(0, 0), unsent_bytes=16 << 20, socket_bytes=256 << 10,
-    )  # fmt: skip
+        added=(0, 0, 0),
+        weak=0.0,
+        flush_async=0,
+        memory_pool=0,
+        catch_up_bytes_per_second=32 << 20,
+        hostile=0,
+        tides=0,
+        remakes=0,
+        stepped=0.0,
+        later=(0, 0),
+        unsent_bytes=16 << 20,
+        socket_bytes=256 << 10,
+    )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     return _with_clients(more, stream(seed, "clients"))
 
@@ -179,10 +208,13 @@ def _with_more(drawn: Options, rng: random.Random) -> Options:
     weak = rng.choice((0.0, 0.3, 0.7))
     flush = rng.choice(((0, 0), (1, 0), (1, 1))) if weak else (0, 0)
     return drawn._replace(
-        added=(stops, half_open, acks_lost), weak=weak, flush_async=flush[0], memory_pool=flush[1],
+        added=(stops, half_open, acks_lost),
+        weak=weak,
+        flush_async=flush[0],
+        memory_pool=flush[1],
         foreign=drawn.foreign + (2 if weak else 0),
         catch_up_bytes_per_second=rng.choice((32 << 20, 32 << 20, 40_000)),
-    )  # fmt: skip
+    )
 
 
 def _with_clients(drawn: Options, rng: random.Random) -> Options:
@@ -194,8 +226,12 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
     later = rng.choice((0, 1, 2)), rng.choice((0, 0, 1, 2))
     socket_bytes = rng.choice((2 << 10, 16 << 10)) if hostile else 256 << 10
     return drawn._replace(
-        hostile=hostile, tides=tides, remakes=remakes, socket_bytes=socket_bytes, later=later,
+        hostile=hostile,
+        tides=tides,
+        remakes=remakes,
+        socket_bytes=socket_bytes,
+        later=later,
         unsent_bytes=rng.choice((32 << 10, 256 << 10)) if hostile else drawn.unsent_bytes,
         stepped=rng.choice((0.0, 0.0, 0.2, 0.7)),
         node_inflight_bytes_max=small or drawn.node_inflight_bytes_max,
-    )  # fmt: skip
+    )

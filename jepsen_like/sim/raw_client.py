@@ -57,9 +57,16 @@ class RawConnection(asyncio.Protocol):
             lost()
 
     def frame(
-        self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False, silent: bool = False,
-        binary: bool = False, heard: Callable[[Answer], None] | None = None,
-    ) -> bytes:  # fmt: skip
+        self,
+        code: int,
+        ext: dict[str, str],
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+        silent: bool = False,
+        binary: bool = False,
+        heard: Callable[[Answer], None] | None = None,
+    ) -> bytes:
         """The bytes of a request, whose answer is waited for from now on. `heard` gets the answer."""
         self._next += 1
         if not oneway:

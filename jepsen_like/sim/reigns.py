@@ -91,9 +91,10 @@ class Reigns:
             self.handovers += 1
             if not raft.log.matches(handing.tail):
                 self._report(
-                    "handover", f"node {before.node} handed over to node {node}, which leads term {raft.term} without "
+                    "handover",
+                    f"node {before.node} handed over to node {node}, which leads term {raft.term} without "
                     f"entry {handing.tail} of its log",
-                )  # fmt: skip
+                )
         self._now[node] = reign = Reign(node, raft.term, now_s, house)
         self.all.append(reign)
 

@@ -119,9 +119,13 @@ class Remakes:
         self.epochs.append(epoch)
         if epoch.exists:
             fields = {
-                "topic": self.topic, "readQueueNums": str(epoch.queues), "writeQueueNums": str(epoch.queues),
-                "perm": str(epoch.perm), "topicSysFlag": "0", "order": "false",
-            }  # fmt: skip
+                "topic": self.topic,
+                "readQueueNums": str(epoch.queues),
+                "writeQueueNums": str(epoch.queues),
+                "perm": str(epoch.perm),
+                "topicSysFlag": "0",
+                "order": "false",
+            }
             answer = await self._ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         else:
             answer = await self._ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic})

@@ -50,7 +50,7 @@ class Tide:
 
     def __init__(
         self, name: str, host: ClientHost, recorder: Recorder, report: Report, reign: Callable[[str], object]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.group, self.host, self._recorder, self._report, self._reign = name, host, recorder, report, reign
         self.rng = host.rng
         self.stopped = False
@@ -119,9 +119,13 @@ class Tide:
     def step(self, kind: str) -> None:
         """Sends the next step. Raises KeyError for a kind that there is not."""
         sends = {
-            "oneway": self._change, "commit": self._change, "pull": self._change, "delete": self._delete,
-            "make": self._make, "query": self._query,
-        }  # fmt: skip
+            "oneway": self._change,
+            "commit": self._change,
+            "pull": self._change,
+            "delete": self._delete,
+            "make": self._make,
+            "query": self._query,
+        }
         send = sends[kind]
         self.host.process.run(send, kind)
 
@@ -142,9 +146,14 @@ class Tide:
         fields = {"consumerGroup": self.group, "topic": TOPIC, "queueId": "0", "commitOffset": str(value)}
         if kind == "pull":
             fields |= {
-                "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "5", "suspendTimeoutMillis": "0", "subscription": "*",
-                "subVersion": "0", "expressionType": "TAG",
-            }  # fmt: skip
+                "queueOffset": "0",
+                "maxMsgNums": "1",
+                "sysFlag": "5",
+                "suspendTimeoutMillis": "0",
+                "subscription": "*",
+                "subVersion": "0",
+                "expressionType": "TAG",
+            }
             self._write(RequestCode.PULL_MESSAGE, fields)
         elif kind == "oneway":
             self._write(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
@@ -176,9 +185,14 @@ class Tide:
         self._write(RequestCode.QUERY_CONSUMER_OFFSET, fields, heard=partial(self._on_found, asked))
 
     def _write(
-        self, code: int, fields: dict[str, str], body: bytes = b"", *, oneway: bool = False,
+        self,
+        code: int,
+        fields: dict[str, str],
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
         heard: Callable[[Answer], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert self.connection is not None
         self.connection.write(self.connection.frame(code, fields, body, oneway=oneway, heard=heard))
 

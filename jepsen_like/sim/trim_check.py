@@ -84,9 +84,10 @@ class TrimCheck:
             found = node.state.min_offset(topic_id, queue_id)
             if found != first and topic_id in node.state.topics_by_id:
                 self._report(
-                    "retention", f"queue {queue_id} of topic {topic_id} begins at {found} on node {machine.node_id}, "
+                    "retention",
+                    f"queue {queue_id} of topic {topic_id} begins at {found} on node {machine.node_id}, "
                     f"the log says {first} as of index {self._known[at - 1].index}",
-                )  # fmt: skip
+                )
 
     def files(self, machine: Machine) -> None:
         """A node may have let go some files."""
@@ -105,13 +106,13 @@ class TrimCheck:
             "its TRIM": state.trim_position,
             "the TRIM that its older checkpoint knows": self._position_as_of(counts[0] if counts else -1),
             **{f"the lease of {lease.holder}": lease.position for lease in node.leases.all()},
-        }  # fmt: skip
+        }
         for what, position in limits.items():
             if log.first_position > position:
                 self._report(
-                    "retention", f"node {machine.node_id} let go its log below {log.first_position}, {what} is at "
-                    f"{position}",
-                )  # fmt: skip
+                    "retention",
+                    f"node {machine.node_id} let go its log below {log.first_position}, {what} is at {position}",
+                )
 
     def _position_as_of(self, index: int) -> int:
         at = bisect_left(self._known, index + 1, key=lambda known: known[0])
@@ -130,9 +131,10 @@ class TrimCheck:
                 positions = self._positions.setdefault((topic_id, queue_id), [])
                 if base != len(positions):
                     self._report(
-                        "retention", f"entry {entry.index} adds offset {base} to queue {queue_id} of topic {topic_id}, "
+                        "retention",
+                        f"entry {entry.index} adds offset {base} to queue {queue_id} of topic {topic_id}, "
                         f"which goes on at {len(positions)}",
-                    )  # fmt: skip
+                    )
                 positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
         elif entry.type == EntryType.TRIM:
             self._trim(machine, entry)

@@ -77,9 +77,13 @@ class World:
     """Everything of a run; `run` gives the verdict."""
 
     def __init__(
-        self, options: Options, faults: Sequence[Fault], trace: Callable[[str], None] | None = None, *,
+        self,
+        options: Options,
+        faults: Sequence[Fault],
+        trace: Callable[[str], None] | None = None,
+        *,
         black_box: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`black_box`: judged only by what clients see (`monitor.SEEN_BY_CLIENTS`)."""
         server._opaque = 0  # the one counter that lives as long as the interpreter
         self.options = options
@@ -278,8 +282,10 @@ class World:
         return None
 
     def _writable(self) -> bool:
-        return any(m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
-                   for m in self.machines.values())  # fmt: skip
+        return any(
+            m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
+            for m in self.machines.values()
+        )
 
     def _running(self) -> list[Node]:
         return [m.node for m in self.members() if m.node is not None and hasattr(m.node, "raw")]
@@ -293,9 +299,11 @@ class World:
     def _equal(self) -> bool:
         nodes = self._running()
         marks = {(n.state.applied, n.raw.raft.log.tail.index, n.raw.commit_index) for n in nodes}
-        return len(nodes) == len(self.members()) and len(marks) == 1 and all(
-            n.state.applied.index == n.raw.raft.log.tail.index and not n.installs.missing_bytes for n in nodes
-        )  # fmt: skip
+        return (
+            len(nodes) == len(self.members())
+            and len(marks) == 1
+            and all(n.state.applied.index == n.raw.raft.log.tail.index and not n.installs.missing_bytes for n in nodes)
+        )
 
     def _processes(self) -> list[Process]:
         return [p for m in self.machines.values() for p in m.processes] + [h.process for h in self.hosts]
@@ -321,19 +329,28 @@ class World:
     def _verdict(self, events: int, now: float, digest: str, cpu_s: float) -> Verdict:
         monitor, recorder = self.monitor, self.recorder
         return Verdict(
-            seed=self.options.seed, violations=tuple(monitor.violations), acked=recorder.acked,
+            seed=self.options.seed,
+            violations=tuple(monitor.violations),
+            acked=recorder.acked,
             unknown=sum(count for name, count in recorder.counts.items() if name.endswith(" info")),
             faults=dict(sorted((self.nemesis.applied + Counter(self.operator.applied)).items())),
             between_append_and_ack=self.nemesis.between_append_and_ack,
-            leader_changes=max(0, len(monitor.leaders) - 1), events=events, virtual_s=round(now, 3),
-            cpu_s=round(cpu_s, 3), hash=digest, sometimes=dict(monitor.sometimes),
-        )  # fmt: skip
+            leader_changes=max(0, len(monitor.leaders) - 1),
+            events=events,
+            virtual_s=round(now, 3),
+            cpu_s=round(cpu_s, 3),
+            hash=digest,
+            sometimes=dict(monitor.sometimes),
+        )
 
 
 def run_seed(
-    seed: int, *, faults: Sequence[Fault] | None = None, trace: Callable[[str], None] | None = None,
+    seed: int,
+    *,
+    faults: Sequence[Fault] | None = None,
+    trace: Callable[[str], None] | None = None,
     black_box: bool = False,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Runs one seed; `faults` replaces its plan (for shrinking), `trace` hears of everything worth telling."""
     options = draw(seed)
     verdict = World(options, plan(options) if faults is None else faults, trace, black_box=black_box).run()

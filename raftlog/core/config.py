@@ -49,9 +49,14 @@ class RaftConfig:
                 "5 to 10 times as many"
             )
         for name in (
-            "inflight_bytes_max", "inflight_messages_max", "append_bytes_max", "cache_bytes_max", "apply_bytes_max",
-            "applying_bytes_max", "segment_size",
-        ):  # fmt: skip
+            "inflight_bytes_max",
+            "inflight_messages_max",
+            "append_bytes_max",
+            "cache_bytes_max",
+            "apply_bytes_max",
+            "applying_bytes_max",
+            "segment_size",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
         if self.append_bytes_max > FRAME_LENGTH_MAX:

@@ -143,11 +143,15 @@ def _win(raft: Raft) -> None:
     # "a leader ... commits a blank no-op entry into the log at the start of its term" (Raft paper 8)
     raft.log.append(
         make_entry(
-            raft.log.tail, term=raft.term, entry_type=EntryType.NOOP, payload=b"",
-            timestamp_ms=raft.log_time.now(raft.monotonic_ms), group_id=raft.config.group_id,
+            raft.log.tail,
+            term=raft.term,
+            entry_type=EntryType.NOOP,
+            payload=b"",
+            timestamp_ms=raft.log_time.now(raft.monotonic_ms),
+            group_id=raft.config.group_id,
             segment_size=raft.config.segment_size,
         )
-    )  # fmt: skip
+    )
     raft.term_start_index = raft.log.tail.index
     replication.broadcast(raft)
 

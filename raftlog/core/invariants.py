@@ -39,12 +39,18 @@ def _check_marks(raft: Raft) -> None:
         log.applied_index <= log.applying_index <= max(log.applicable_index, log.applied_index)
         and log.commit_index <= last
         and log.persisted_index <= log.handed_index <= last,
-        raft, rule, marks,
-    )  # fmt: skip
+        raft,
+        rule,
+        marks,
+    )
     _require(log.tail.term <= raft.term, raft, "no entry of a later term", log.tail)
     _require(log.cache.first_index <= log.persisted_index + 1, raft, "what the disk lacks is in memory", marks)
-    _require(log.term_at(last) == log.tail.term and (last < 0 or log.terms.at(last) == log.tail.term), raft,
-             "term ranges end in the tail's term", log.tail)  # fmt: skip
+    _require(
+        log.term_at(last) == log.tail.term and (last < 0 or log.terms.at(last) == log.tail.term),
+        raft,
+        "term ranges end in the tail's term",
+        log.tail,
+    )
 
 
 def _check_role(raft: Raft) -> None:
@@ -54,11 +60,20 @@ def _check_role(raft: Raft) -> None:
     _require(role not in (Role.CANDIDATE, Role.LEADER) or raft.vote == raft.id, raft, "voted for itself", raft.vote)
     _require(role is Role.FOLLOWER or leads or raft.leader_id == NOBODY, raft, "campaigns only without a leader")
     withheld = raft.vote_withheld_since is not None
-    _require(role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or not (raft.holds or withheld), raft,
-             "campaigns only with a whole log", raft.holds, raft.vote_withheld_since)  # fmt: skip
+    _require(
+        role not in (Role.PRE_CANDIDATE, Role.CANDIDATE) or not (raft.holds or withheld),
+        raft,
+        "campaigns only with a whole log",
+        raft.holds,
+        raft.vote_withheld_since,
+    )
     _require(not (leads and withheld), raft, "who lost entries does not lead", raft.vote_withheld_since)
-    _require(not withheld or raft.term > (raft.vote_withheld_since or 0), raft,
-             "who lost entries leaves the term of the loss", raft.vote_withheld_since)  # fmt: skip
+    _require(
+        not withheld or raft.term > (raft.vote_withheld_since or 0),
+        raft,
+        "who lost entries leaves the term of the loss",
+        raft.vote_withheld_since,
+    )
     _require(leads or raft.transferee == NOBODY, raft, "only a leader hands over", raft.transferee)
     _require(leads or not (raft.reads.waiting or raft.reads.rounds), raft, "only a leader holds reads")
 
@@ -66,13 +81,18 @@ def _check_role(raft: Raft) -> None:
 def _check_progress(raft: Raft) -> None:
     last = raft.log.tail.index
     no_op = raft.term_start_index  # it may be trimmed, when it is applied for long
-    _require(no_op < raft.log.first_index or raft.log.term_at(no_op) == raft.term, raft,
-             "a leader's no-op is in its log")  # fmt: skip
+    _require(
+        no_op < raft.log.first_index or raft.log.term_at(no_op) == raft.term, raft, "a leader's no-op is in its log"
+    )
     for node, peer in raft.members.peers.items():
         facts = (node, peer.match_index, peer.next_index, last)
         _require(peer.match_index < peer.next_index <= last + 1, raft, "match < next <= last + 1", facts)
-        _require(peer.state is not ProgressState.SNAPSHOT or peer.match_index < raft.log.previous.index, raft,
-                 "who reaches the log is not offered a snapshot", facts)  # fmt: skip
+        _require(
+            peer.state is not ProgressState.SNAPSHOT or peer.match_index < raft.log.previous.index,
+            raft,
+            "who reaches the log is not offered a snapshot",
+            facts,
+        )
     agreed = raft.members.agreed_match(raft.log.persisted_index)
     _require(agreed < raft.term_start_index or agreed <= raft.log.commit_index, raft, "agreed is committed", agreed)
 
@@ -95,11 +115,16 @@ class Before(NamedTuple):
         """Remembers `raft` as it is."""
         log = raft.log
         return cls(
-            raft.term, raft.vote, raft.role, raft.leader_id, log.tail.id,
-            EntryId(log.term_at(log.commit_index) or 0, log.commit_index), log.applied_index,
+            raft.term,
+            raft.vote,
+            raft.role,
+            raft.leader_id,
+            log.tail.id,
+            EntryId(log.term_at(log.commit_index) or 0, log.commit_index),
+            log.applied_index,
             {node: (peer, peer.match_index) for node, peer in raft.members.peers.items()},
             raft.vote_withheld_since is not None,
-        )  # fmt: skip
+        )
 
     def check(self, raft: Raft) -> None:
         """`raft` after the step: what may never move back has not."""
@@ -114,8 +139,13 @@ class Before(NamedTuple):
         if raft.term != self.term:
             return
         _require(self.vote in (NOBODY, raft.vote), raft, "one vote per term, kept to its end", self.vote, raft.vote)
-        _require(self.leader_id in (NOBODY, raft.leader_id) or raft.leader_id == NOBODY, raft, "one leader per term",
-                 self.leader_id, raft.leader_id)  # fmt: skip
+        _require(
+            self.leader_id in (NOBODY, raft.leader_id) or raft.leader_id == NOBODY,
+            raft,
+            "one leader per term",
+            self.leader_id,
+            raft.leader_id,
+        )
         if self.role is not Role.LEADER:
             return
         _require(raft.role in (Role.LEADER, Role.FOLLOWER, Role.PRE_CANDIDATE), raft, "a leader steps down or leads")
@@ -195,8 +225,7 @@ class GroupInvariants:
             entry_id, found = self._entry(raft, index)
             if index not in self._committed:
                 holders = [node for node in voters if self._held(node, disks[node], index, found)]
-                _require(len(holders) >= quorum, raft, "a majority's disks hold what is committed", entry_id,
-                         holders)  # fmt: skip
+                _require(len(holders) >= quorum, raft, "a majority's disks hold what is committed", entry_id, holders)
                 self._committed[index] = (found, raft.term)
             crc, _ = self._committed[index]
             _require(crc == found, raft, "state machine safety: one committed entry per index", entry_id)

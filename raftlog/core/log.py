@@ -71,9 +71,19 @@ class RaftLog:
     """Tail, marks, cache and term ranges; reads older entries through `reader`."""
 
     __slots__ = (
-        "_rolls", "_writes", "applied_index", "applying_index", "cache", "commit_index", "handed_index",
-        "persisted_index", "previous", "reader", "tail", "terms",
-    )  # fmt: skip
+        "_rolls",
+        "_writes",
+        "applied_index",
+        "applying_index",
+        "cache",
+        "commit_index",
+        "handed_index",
+        "persisted_index",
+        "previous",
+        "reader",
+        "tail",
+        "terms",
+    )
 
     def __init__(self, reader: LogReader, *, commit_index: int, applied_index: int, cache_bytes_max: int) -> None:
         tail = reader.tail

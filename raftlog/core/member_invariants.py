@@ -32,8 +32,12 @@ def check_own(raft: Raft) -> None:
     if raft.role is Role.LEADER:
         peers = sorted({*current.voter_ids, *current.learner_ids} - {raft.id})
         require(list(members.peers) == peers, raft, "the log goes to the members in force", list(members.peers), peers)
-        require(raft.id in current.voter_ids or current.index > commit, raft,
-                "who is no voter by a committed entry does not lead", current)  # fmt: skip
+        require(
+            raft.id in current.voter_ids or current.index > commit,
+            raft,
+            "who is no voter by a committed entry does not lead",
+            current,
+        )
 
 
 class MemberInvariants:
@@ -64,8 +68,13 @@ class MemberInvariants:
             newest = self._known[max(in_log)]
             require(newest == current, raft, "the newest members in the log are in force", newest, current)
         else:
-            require(current.index < log.first_index or current.index == 0, raft,
-                    "the newest members in the log are in force", "none", current)  # fmt: skip
+            require(
+                current.index < log.first_index or current.index == 0,
+                raft,
+                "the newest members in the log are in force",
+                "none",
+                current,
+            )
 
     def check_elections(self, rafts: Sequence[Raft]) -> None:
         """Of all members that could be elected now by the logs as they are, any two count voters that differ by one
@@ -80,15 +89,19 @@ class MemberInvariants:
         for raft in able:
             for other in able:
                 ours, theirs = raft.members.current, other.members.current
-                require(len(set(ours.voters) ^ set(theirs.voters)) <= 1, raft,
-                        "electable members count majorities that meet", ours, other.id, theirs)  # fmt: skip
+                require(
+                    len(set(ours.voters) ^ set(theirs.voters)) <= 1,
+                    raft,
+                    "electable members count majorities that meet",
+                    ours,
+                    other.id,
+                    theirs,
+                )
 
 
 def _can_be_elected(raft: Raft, rafts: Sequence[Raft]) -> bool:
     if not fit.may_campaign(raft):
         return False
     last, voters = raft.log.tail.id, raft.members.current.voter_ids
-    would_vote = [
-        each for each in rafts if each.id in voters and each.log.is_up_to_date(last) and fit.may_vote(each)
-    ]  # fmt: skip
+    would_vote = [each for each in rafts if each.id in voters and each.log.is_up_to_date(last) and fit.may_vote(each)]
     return 2 * len(would_vote) > len(voters)

@@ -21,8 +21,16 @@ class Members:
     """The members in force and what the leader knows about each peer."""
 
     __slots__ = (
-        "_bytes_max", "_messages_max", "changed", "history", "is_own_voter", "learners", "own_id", "peers", "voters",
-    )  # fmt: skip
+        "_bytes_max",
+        "_messages_max",
+        "changed",
+        "history",
+        "is_own_voter",
+        "learners",
+        "own_id",
+        "peers",
+        "voters",
+    )
 
     def __init__(self, own_id: NodeId, history: Sequence[Membership], messages_max: int, bytes_max: int) -> None:
         """`history`: ascending by index, the first of them committed. Raises ValueError."""

@@ -71,9 +71,15 @@ def _install(raft: Raft, message: InstallSnapshot) -> str:
 def _from_leader(raft: Raft, message: AppendEntries | InstallSnapshot, known: EntryId) -> str:
     """`known`: an entry that the leader says it has, or had."""
     log = raft.log
-    if message.term >= raft.term and known.index <= log.commit_index and log.term_at(known.index) not in (
-        None, known.term,
-    ):  # fmt: skip
+    if (
+        message.term >= raft.term
+        and known.index <= log.commit_index
+        and log.term_at(known.index)
+        not in (
+            None,
+            known.term,
+        )
+    ):
         return f"its log has {known}, index {known.index} is committed here in term {log.term_at(known.index)}"
     return _second_leader(raft, message.from_id, message.term)
 

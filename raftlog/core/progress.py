@@ -63,9 +63,19 @@ class Progress:
     """
 
     __slots__ = (
-        "acked_round", "fit", "gone", "held", "inflights", "match_index", "next_index", "probe_sent",
-        "recent_active", "sent_commit", "state", "was_active",
-    )  # fmt: skip
+        "acked_round",
+        "fit",
+        "gone",
+        "held",
+        "inflights",
+        "match_index",
+        "next_index",
+        "probe_sent",
+        "recent_active",
+        "sent_commit",
+        "state",
+        "was_active",
+    )
 
     def __init__(self, next_index: int, inflights: Inflights) -> None:
         self.match_index = -1

@@ -29,16 +29,47 @@ class Raft:
     """One member of one group."""
 
     __slots__ = (
-        "catch_up_budget", "config", "election_elapsed", "election_timeout", "heartbeat_elapsed", "holds", "id",
-        "install", "leader_id", "log", "log_time", "members", "messages", "messages_after_persist", "monotonic_ms",
-        "reads", "replication_due", "rng", "role", "term", "term_start_index", "transfer", "transfer_elapsed",
-        "transferee", "vote", "vote_clocks", "vote_withheld_since", "votes", "wall_ms", "why",
-    )  # fmt: skip
+        "catch_up_budget",
+        "config",
+        "election_elapsed",
+        "election_timeout",
+        "heartbeat_elapsed",
+        "holds",
+        "id",
+        "install",
+        "leader_id",
+        "log",
+        "log_time",
+        "members",
+        "messages",
+        "messages_after_persist",
+        "monotonic_ms",
+        "reads",
+        "replication_due",
+        "rng",
+        "role",
+        "term",
+        "term_start_index",
+        "transfer",
+        "transfer_elapsed",
+        "transferee",
+        "vote",
+        "vote_clocks",
+        "vote_withheld_since",
+        "votes",
+        "wall_ms",
+        "why",
+    )
 
     def __init__(
-        self, config: RaftConfig, hard_state: HardState, log: RaftLog, members: Members, rng: random.Random,
+        self,
+        config: RaftConfig,
+        hard_state: HardState,
+        log: RaftLog,
+        members: Members,
+        rng: random.Random,
         vote_withheld_since: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config = config
         self.id = config.node_id
         self.log = log

@@ -100,9 +100,11 @@ class RawNode:
         """
         config.validate()
         raft_log = RaftLog(
-            log, commit_index=hard_state.commit_index, applied_index=applied_index,
+            log,
+            commit_index=hard_state.commit_index,
+            applied_index=applied_index,
             cache_bytes_max=config.cache_bytes_max,
-        )  # fmt: skip
+        )
         table = Members(config.node_id, members, config.inflight_messages_max, config.inflight_bytes_max)
         if table.current.index > raft_log.tail.index:
             raise InvariantViolationError(
@@ -182,9 +184,14 @@ class RawNode:
         raft = self.raft
         config = raft.config
         entry = make_entry(
-            raft.log.tail, term=raft.term, entry_type=entry_type, payload=payload, timestamp_ms=timestamp_ms,
-            group_id=config.group_id, segment_size=config.segment_size,
-        )  # fmt: skip
+            raft.log.tail,
+            term=raft.term,
+            entry_type=entry_type,
+            payload=payload,
+            timestamp_ms=timestamp_ms,
+            group_id=config.group_id,
+            segment_size=config.segment_size,
+        )
         raft.log.append(entry)
         raft.replication_due = True
         return entry
@@ -281,9 +288,16 @@ class RawNode:
         members_changed, raft.members.changed = raft.members.changed, False
         install, raft.install = raft.install, None
         return Ready(
-            self._take_hard_state(), self._take_soft_state(), raft.log.hand_to_disk(), messages, after_persist,
-            self._take_committed(), read_states, members_changed, install,
-        )  # fmt: skip
+            self._take_hard_state(),
+            self._take_soft_state(),
+            raft.log.hand_to_disk(),
+            messages,
+            after_persist,
+            self._take_committed(),
+            read_states,
+            members_changed,
+            install,
+        )
 
     def _take_hard_state(self) -> HardState | None:
         raft = self.raft

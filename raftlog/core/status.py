@@ -61,20 +61,43 @@ def of(raft: Raft) -> Status:
     """The status of `raft` now."""
     log = raft.log
     return Status(
-        raft.id, raft.config.group_id, raft.role, raft.term, raft.vote, raft.leader_id, raft.transferee,
-        raft.members.voters, raft.members.learners, raft.members.current.index, log.first_index,
-        log.tail.index, log.persisted_index, log.commit_index,
-        log.applied_index, log.cache.bytes, fit.may_vote(raft), fit.may_campaign(raft),
+        raft.id,
+        raft.config.group_id,
+        raft.role,
+        raft.term,
+        raft.vote,
+        raft.leader_id,
+        raft.transferee,
+        raft.members.voters,
+        raft.members.learners,
+        raft.members.current.index,
+        log.first_index,
+        log.tail.index,
+        log.persisted_index,
+        log.commit_index,
+        log.applied_index,
+        log.cache.bytes,
+        fit.may_vote(raft),
+        fit.may_campaign(raft),
         _peers(raft) if raft.role is Role.LEADER else (),
-    )  # fmt: skip
+    )
 
 
 def _peers(raft: Raft) -> tuple[PeerStatus, ...]:
     last = raft.log.tail.index
     return tuple(
         PeerStatus(
-            node, peer.match_index, peer.next_index, peer.state.name, peer.recent_active, last - peer.match_index,
-            len(peer.inflights), peer.inflights.bytes, peer.fit, peer.caught_up(raft.log.commit_index), peer.held,
+            node,
+            peer.match_index,
+            peer.next_index,
+            peer.state.name,
+            peer.recent_active,
+            last - peer.match_index,
+            len(peer.inflights),
+            peer.inflights.bytes,
+            peer.fit,
+            peer.caught_up(raft.log.commit_index),
+            peer.held,
         )
         for node, peer in raft.members.peers.items()
-    )  # fmt: skip
+    )

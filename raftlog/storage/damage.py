@@ -53,9 +53,15 @@ def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
         return first._replace(located=located)
     why = first.why if first.why == second.why else f"{first.why}; {second.why}"
     return DamagedRange(
-        first.first_position, second.end_position, first.first_index, second.last_index, first.before, second.after,
-        why[:300], located,
-    )  # fmt: skip
+        first.first_position,
+        second.end_position,
+        first.first_index,
+        second.last_index,
+        first.before,
+        second.after,
+        why[:300],
+        located,
+    )
 
 
 def above(damaged: DamagedRange, previous: LogTail) -> DamagedRange | None:

@@ -31,9 +31,15 @@ def whole_file(segment: Segment, end: LogTail, why: str, *, located: bool) -> Da
     """All frames of a segment that ends at `end`."""
     header = segment.header
     return DamagedRange(
-        header.base_position, end.end_position, header.base_index, end.index, header.previous.header_crc,
-        end.header_crc, why, located,
-    )  # fmt: skip
+        header.base_position,
+        end.end_position,
+        header.base_index,
+        end.index,
+        header.previous.header_crc,
+        end.header_crc,
+        why,
+        located,
+    )
 
 
 def first_damage(extent: Extent, file: File, low: int, high: int) -> DamagedRange | None:
@@ -58,9 +64,14 @@ def _grown(extent: Extent, file: File, number: int, why: str) -> DamagedRange:
     while last < extent.end.index and _fault(extent, file, last + 1) is not None:
         last += 1
     return DamagedRange(
-        extent.begin(first), extent.begin(last + 1), first, last, _before(extent, file, first),
-        _after(extent, file, last), f"{extent.segment.path.name}: {why}",
-    )  # fmt: skip
+        extent.begin(first),
+        extent.begin(last + 1),
+        first,
+        last,
+        _before(extent, file, first),
+        _after(extent, file, last),
+        f"{extent.segment.path.name}: {why}",
+    )
 
 
 def _before(extent: Extent, file: File, first: int) -> int:

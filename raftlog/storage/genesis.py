@@ -66,9 +66,11 @@ def decode(entry: Entry) -> Genesis:
         if fields["format"] > FORMAT:
             raise FrameError(f"GENESIS has format {fields['format']}, this RaftMQ reads {FORMAT}: use a newer RaftMQ")
         return Genesis(
-            UUID(bytes=fields["cluster_uuid"]), int(fields["group_id"]), int(fields["segment_size"]),
+            UUID(bytes=fields["cluster_uuid"]),
+            int(fields["group_id"]),
+            int(fields["segment_size"]),
             int(fields["created_ms"]),
             tuple(Voter(NodeId(int(voter["id"])), UUID(bytes=voter["uuid"])) for voter in fields["voters"]),
-        )  # fmt: skip
+        )
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"GENESIS payload is not readable: {error!r}") from error

@@ -60,9 +60,14 @@ class Expected(NamedTuple):
 def encode(identity: Identity) -> bytes:
     """The file's bytes."""
     rest = _REST.pack(
-        2 if identity.origin else 1, 0, identity.group_id, identity.node_id, identity.created_ms,
-        identity.cluster_uuid.bytes, identity.node_uuid.bytes,
-    )  # fmt: skip
+        2 if identity.origin else 1,
+        0,
+        identity.group_id,
+        identity.node_id,
+        identity.created_ms,
+        identity.cluster_uuid.bytes,
+        identity.node_uuid.bytes,
+    )
     if identity.origin:
         rest += _COUNT.pack(len(identity.origin), 0)
         rest += b"".join(_ANCESTOR.pack(each.cluster_uuid.bytes, each.last_index) for each in identity.origin)

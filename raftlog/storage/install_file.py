@@ -52,9 +52,13 @@ def decode(data: bytes, group_id: int) -> Install | None:
         return None
     try:
         return Install(
-            str(fields["checkpoint"]), int(fields["first_index"]), int(fields["first_position"]),
-            EntryId(int(fields["term"]), int(fields["index"])), int(fields["end_position"]), int(fields["header_crc"]),
+            str(fields["checkpoint"]),
+            int(fields["first_index"]),
+            int(fields["first_position"]),
+            EntryId(int(fields["term"]), int(fields["index"])),
+            int(fields["end_position"]),
+            int(fields["header_crc"]),
             int(fields["decided_ms"]),
-        )  # fmt: skip
+        )
     except (ValueError, TypeError, KeyError):
         return None

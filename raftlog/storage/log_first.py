@@ -27,9 +27,17 @@ SIZE = HEAD_SIZE + _REST.size
 def encode(previous: LogTail, group_id: int) -> bytes:
     """The file's bytes. `previous`: the tail before the first entry."""
     rest = _REST.pack(
-        FORMAT, 0, group_id, previous.end_position, previous.index + 1, previous.term, previous.timestamp_ms,
-        previous.header_crc, previous.segment_base, 0,
-    )  # fmt: skip
+        FORMAT,
+        0,
+        group_id,
+        previous.end_position,
+        previous.index + 1,
+        previous.term,
+        previous.timestamp_ms,
+        previous.header_crc,
+        previous.segment_base,
+        0,
+    )
     return seal(MAGIC, rest)
 
 

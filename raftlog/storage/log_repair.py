@@ -41,9 +41,14 @@ class RangeRepair:
     """
 
     def __init__(
-        self, fs: FileSystem, log: Path, group_id: int, damaged: DamagedRange, previous: LogTail,
+        self,
+        fs: FileSystem,
+        log: Path,
+        group_id: int,
+        damaged: DamagedRange,
+        previous: LogTail,
         place: Callable[[RangeRepair], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Use `SegmentedLog.repairing`. `previous`: the tail before the range, as far as known; `place` puts it in."""
         self.damaged = damaged
         self.parts: list[Part] = []
@@ -152,9 +157,13 @@ class RangeRepair:
         part.places.add(header.position, header.term, header.type)
         base = header.position if rolls else self.tail.segment_base
         self.tail = LogTail(
-            header.term, header.index, header.position + header.frame_length, header.header_crc, base,
+            header.term,
+            header.index,
+            header.position + header.frame_length,
+            header.header_crc,
+            base,
             header.timestamp_ms,
-        )  # fmt: skip
+        )
 
     def _begin_part(self, rolls: bool) -> None:
         file = self._fs.open(self._log / STAGED.format(len(self.parts)), create=True)

@@ -61,11 +61,19 @@ class Recovery:
         file = segments[-1].file
         assert file is not None
         report = RecoveryReport(
-            clean=clean, segments=len(segments), bytes_scanned=run.bytes_scanned,
-            entries=tail.index + 1 - segments[0].header.base_index, torn_bytes_cut=run.torn, reasons=run.reasons,
-            rows=tuple(run.rows), scanned_from=run.scanned_from, set_aside=tuple(run.aside),
-            damaged=tuple(run.damaged), vote_withheld=run.withheld, bytes_zeroed=run.bytes_zeroed,
-        )  # fmt: skip
+            clean=clean,
+            segments=len(segments),
+            bytes_scanned=run.bytes_scanned,
+            entries=tail.index + 1 - segments[0].header.base_index,
+            torn_bytes_cut=run.torn,
+            reasons=run.reasons,
+            rows=tuple(run.rows),
+            scanned_from=run.scanned_from,
+            set_aside=tuple(run.aside),
+            damaged=tuple(run.damaged),
+            vote_withheld=run.withheld,
+            bytes_zeroed=run.bytes_zeroed,
+        )
         return Recovered(segments, tail, newest_seq(file), report)
 
     def _step_back(self, segments: list[Segment]) -> LogTail:

@@ -61,9 +61,21 @@ class Run(NamedTuple):
 def encode_slot(run: Run, seq: int, group_id: int) -> bytes:
     """The 512 bytes of slot `seq % 2`."""
     rest = _REST.pack(
-        FORMAT, run.state, group_id, seq, run.pid, run.synced_header_crc, run.boot_id, run.started_ms, run.synced_index,
-        run.synced_term, run.log_flushed_ms, run.queues_flushed_ms, run.index_flushed_ms, run.checkpoint_index,
-    )  # fmt: skip
+        FORMAT,
+        run.state,
+        group_id,
+        seq,
+        run.pid,
+        run.synced_header_crc,
+        run.boot_id,
+        run.started_ms,
+        run.synced_index,
+        run.synced_term,
+        run.log_flushed_ms,
+        run.queues_flushed_ms,
+        run.index_flushed_ms,
+        run.checkpoint_index,
+    )
     return seal(MAGIC, rest.ljust(SLOT_SIZE - HEAD_SIZE, b"\0"))
 
 
@@ -72,9 +84,21 @@ def decode_slot(data: bytes, group_id: int) -> tuple[int, Run] | None:
     if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
     (
-        fmt, state, group, seq, pid, header_crc, boot_id, started_ms, index, term, log_ms, queues_ms, index_ms,
+        fmt,
+        state,
+        group,
+        seq,
+        pid,
+        header_crc,
+        boot_id,
+        started_ms,
+        index,
+        term,
+        log_ms,
+        queues_ms,
+        index_ms,
         checkpoint,
-    ) = _REST.unpack_from(data, HEAD_SIZE)  # fmt: skip
+    ) = _REST.unpack_from(data, HEAD_SIZE)
     refuse_newer("RUN", fmt, FORMAT)
     if group != group_id or state not in list(RunState):
         return None

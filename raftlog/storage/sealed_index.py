@@ -74,8 +74,14 @@ def _without_file(segment: Segment, end: LogTail, why: str) -> Loaded:
     header = segment.header
     index = SegmentIndex(header.base_position, header.base_index)
     hole = DamagedRange(
-        header.base_position, end.end_position, header.base_index, end.index, header.previous.header_crc,
-        end.header_crc, why, False,
-    )  # fmt: skip
+        header.base_position,
+        end.end_position,
+        header.base_index,
+        end.index,
+        header.previous.header_crc,
+        end.header_crc,
+        why,
+        False,
+    )
     fill(index, hole, header.previous.term)
     return Loaded(index, [hole], 0)

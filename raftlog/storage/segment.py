@@ -80,9 +80,17 @@ def decode_mark(data: bytes) -> SyncMark | None:
 def encode_header(previous: LogTail, group_id: int) -> bytes:
     """The 4096 bytes of a fresh file: the header, and both marks saying that all before this file is on disk."""
     rest = _HEADER_REST.pack(
-        FORMAT, 0, group_id, previous.end_position, previous.index + 1, previous.term, previous.timestamp_ms,
-        previous.header_crc, previous.segment_base, 0,
-    )  # fmt: skip
+        FORMAT,
+        0,
+        group_id,
+        previous.end_position,
+        previous.index + 1,
+        previous.term,
+        previous.timestamp_ms,
+        previous.header_crc,
+        previous.segment_base,
+        0,
+    )
     page = bytearray(LOCAL_HEADER_SIZE)
     page[:HEADER_BYTES] = seal(_HEADER_MAGIC, rest)
     for seq in (0, 1):
@@ -105,8 +113,17 @@ def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
     if header_is_damaged(data):
         raise CorruptLogError(f"local header of {path} is damaged: restore this file from a peer or a backup")
     (
-        fmt, _, group, base, base_index, term, timestamp_ms, header_crc, segment_base, _,
-    ) = _HEADER_REST.unpack_from(data, HEAD_SIZE)  # fmt: skip
+        fmt,
+        _,
+        group,
+        base,
+        base_index,
+        term,
+        timestamp_ms,
+        header_crc,
+        segment_base,
+        _,
+    ) = _HEADER_REST.unpack_from(data, HEAD_SIZE)
     refuse_newer(path, fmt, FORMAT)
     if group != group_id:
         raise CorruptLogError(f"{path} belongs to group {group}, not {group_id}: a file of another log was put here")

@@ -103,10 +103,22 @@ def encode_index(index: SegmentIndex, tail: LogTail, group_id: int) -> list[byte
     terms = b"".join([_TERM.pack(*pair) for pair in index.terms])
     members = b"".join([_MEMBER.pack(number) for number in index.members])
     fixed = _REST.pack(
-        FORMAT, 0, group_id, index.base, index.base_index, tail.end_position, tail.term, tail.index, tail.timestamp_ms,
-        tail.header_crc, len(index.terms), len(index.offsets), crc32c(offsets),
-        len(index.members), 0,
-    )  # fmt: skip
+        FORMAT,
+        0,
+        group_id,
+        index.base,
+        index.base_index,
+        tail.end_position,
+        tail.term,
+        tail.index,
+        tail.timestamp_ms,
+        tail.header_crc,
+        len(index.terms),
+        len(index.offsets),
+        crc32c(offsets),
+        len(index.members),
+        0,
+    )
     return [seal(_MAGIC, fixed + terms + members), offsets]
 
 
@@ -115,9 +127,22 @@ def decode_head(data: bytes, group_id: int) -> IndexHead:
     if len(data) < _FIXED_SIZE:
         raise FrameError("index sidecar is cut")
     (
-        fmt, _, group, base, base_index, end, term, last, timestamp_ms, header_crc, term_count, count, offsets_crc,
-        member_count, _,
-    ) = _REST.unpack_from(data, HEAD_SIZE)  # fmt: skip
+        fmt,
+        _,
+        group,
+        base,
+        base_index,
+        end,
+        term,
+        last,
+        timestamp_ms,
+        header_crc,
+        term_count,
+        count,
+        offsets_crc,
+        member_count,
+        _,
+    ) = _REST.unpack_from(data, HEAD_SIZE)
     terms_end = _FIXED_SIZE + term_count * _TERM.size
     stop = terms_end + member_count * _MEMBER.size
     if fmt != FORMAT or group != group_id or len(data) < stop or not is_intact(_MAGIC, data[:stop]):

@@ -36,9 +36,17 @@ class SegmentedLog(CuttableLog):
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
     __slots__ = (
-        "_closed", "_failure", "_kept_end", "_loose_sidecars", "_prepared", "_preparing", "genesis", "on_written",
-        "report", "segment_size",
-    )  # fmt: skip
+        "_closed",
+        "_failure",
+        "_kept_end",
+        "_loose_sidecars",
+        "_prepared",
+        "_preparing",
+        "genesis",
+        "on_written",
+        "report",
+        "segment_size",
+    )
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
         """Use `create` or `open`."""

@@ -87,9 +87,7 @@ def _parted(
     return below, kept
 
 
-def _before(
-    fs: FileSystem, page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int
-) -> LogTail | None:  # fmt: skip
+def _before(fs: FileSystem, page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int) -> LogTail | None:
     """The tail before the first file: as FIRST says, or lower, where the file's own header does, or its first frame."""
     if floor is not None and base >= floor.end_position:
         return floor
@@ -240,9 +238,11 @@ class _SegmentCheck:
                 index.add(scan.tail.end_position, scan.tail.term)
             first = chain.first
             begin = (
-                LogTail(scan.tail.term, first.index - 1, first.position, first.parent, segment.base,
-                        scan.tail.timestamp_ms), index,
-            )  # fmt: skip
+                LogTail(
+                    scan.tail.term, first.index - 1, first.position, first.parent, segment.base, scan.tail.timestamp_ms
+                ),
+                index,
+            )
         if goal is not None and not sealed and scan.at_mark is None:
             text = f"the sync mark at position {end} names no frame"
             yield self._finding(MARK_OFFSETS[0], 0, "sync mark", Severity.FATAL, text)

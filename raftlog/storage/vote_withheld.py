@@ -44,9 +44,7 @@ def decode(data: bytes, group_id: int) -> VoteWithheld | None:
     if fields is None:
         return None
     try:
-        return VoteWithheld(
-            str(fields["reason"]), int(fields["index"]), int(fields["term"]), int(fields["since_ms"])
-        )
+        return VoteWithheld(str(fields["reason"]), int(fields["index"]), int(fields["term"]), int(fields["since_ms"]))
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -22,11 +22,23 @@ PATHS = re.compile(r"`([\w/.-]+(?:\.\w+|/))`")
 WANTED = {
     f"{letter}{number}"
     for letter, count in {
-        "A": 18, "B": 17, "C": 13, "D": 9, "E": 14, "F": 12, "G": 8, "H": 15, "I": 6, "J": 6, "K": 5, "L": 4, "M": 5,
+        "A": 18,
+        "B": 17,
+        "C": 13,
+        "D": 9,
+        "E": 14,
+        "F": 12,
+        "G": 8,
+        "H": 15,
+        "I": 6,
+        "J": 6,
+        "K": 5,
+        "L": 4,
+        "M": 5,
         "N": 3,
     }.items()
     for number in range(1, count + 1)
-}  # fmt: skip
+}
 """All rows of the map, built or not."""
 
 

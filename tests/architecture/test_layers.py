@@ -11,8 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-SUBPACKAGES = ("raftlog", "raftlog/core", "raftlog/storage", "statemachine", "cluster", "cluster/client", "raftmq",
-               "jepsen_like", "pyspark_raftmq")  # fmt: skip
+SUBPACKAGES = (
+    "raftlog",
+    "raftlog/core",
+    "raftlog/storage",
+    "statemachine",
+    "cluster",
+    "cluster/client",
+    "raftmq",
+    "jepsen_like",
+    "pyspark_raftmq",
+)
 
 
 def run(tool: str, *args: str, cwd: Path = ROOT, text: str = "") -> subprocess.CompletedProcess[str]:

@@ -73,8 +73,12 @@ def test_a_users_type_checker_sees_the_types_of_the_installed_package(wheel: zip
     python = tmp_path / "venv/bin/python"
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), "use.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert 'Argument 2 to "send" of "Client" has incompatible type "str"' in done.stdout
     assert 'Revealed type is "int"' in done.stdout.replace("builtins.int", "int")
     assert "Any" not in done.stdout

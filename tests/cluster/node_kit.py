@@ -27,9 +27,14 @@ def entries_after(tail: LogTail, count: int, *, segment_size: int, term: int = 1
             run = payload.Run(1, number % 2, base, ROWS, 0, items)
             kind, data = EntryType.MESSAGES, payload.encode([b"m" * 9 * ROWS], ROWS, [run], (), (), b"")
         entry = make_entry(
-            tail, term=term, entry_type=kind, payload=data, timestamp_ms=START_MS + number, group_id=GROUP,
+            tail,
+            term=term,
+            entry_type=kind,
+            payload=data,
+            timestamp_ms=START_MS + number,
+            group_id=GROUP,
             segment_size=segment_size,
-        )  # fmt: skip
+        )
         tail = tail_after(tail, entry)
         entries.append(entry)
     return entries

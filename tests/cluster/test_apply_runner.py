@@ -50,10 +50,15 @@ def entries(count: int, size: int = 10) -> list[Entry]:
     for _ in range(count):
         made.append(
             make_entry(
-                tail, term=1, entry_type=EntryType.NOOP, payload=bytes(size), timestamp_ms=0, group_id=1,
+                tail,
+                term=1,
+                entry_type=EntryType.NOOP,
+                payload=bytes(size),
+                timestamp_ms=0,
+                group_id=1,
                 segment_size=1 << 24,
             )
-        )  # fmt: skip
+        )
         tail = tail_after(tail, made[-1])
     return made[1:]
 

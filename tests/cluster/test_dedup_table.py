@@ -42,9 +42,19 @@ class Socket:
         """Writes a send to queue 0; returns its opaque."""
         self._opaque += 1
         ext = {
-            "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
-            "i": f"UNIQ_KEY\x01{key}\x02TAGS\x01t\x02", "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
+            "a": "g",
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": "0",
+            "f": "0",
+            "g": "1700000000000",
+            "h": "0",
+            "i": f"UNIQ_KEY\x01{key}\x02TAGS\x01t\x02",
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
         if pid:
             ext |= {"raftmqPid": pid.hex(), "raftmqSeq": str(seq), "raftmqLow": "1"}
         flag = FLAG_ONEWAY if oneway else 0

@@ -60,8 +60,13 @@ def test_json() -> None:
     first, second = (json.loads(line) for line in lines(stream))
     assert first.pop("time").endswith("Z")
     assert first == {
-        "level": "info", "node": 2, "logger": "cluster.node", "message": "term 5", "leader": 3, "what": [1],
-    }  # fmt: skip
+        "level": "info",
+        "node": 2,
+        "logger": "cluster.node",
+        "message": "term 5",
+        "leader": 3,
+        "what": [1],
+    }
     assert second["message"] == "it broke\n\nbadly"
     assert second["error"].endswith("ValueError: first\nsecond")
 

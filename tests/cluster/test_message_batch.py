@@ -32,10 +32,27 @@ def slot_of(name: str = "T", topic_id: int = 1, base: int = 100, dedup: str = "r
 
 def send(slot: TopicSlot, queue_id: int = 0, *, pid: bytes = b"", seq: int = 0, low: int = 0, **fields: Any) -> Send:
     values: dict[str, Any] = {
-        "connection": None, "size": 0, "opaque": 1, "serialize_type": 0, "oneway": False, "flag": 0, "sys_flag": 0,
-        "born_ms": 1, "born_host": HOST, "reconsume_times": 0, "body": b"body", "properties": b"", "tag_hash": 0,
-        "unique_key": "", "kind": 0, "batch": (), "received_ms": 0, "version": 401, "header": b"", "code": 310,
-    }  # fmt: skip
+        "connection": None,
+        "size": 0,
+        "opaque": 1,
+        "serialize_type": 0,
+        "oneway": False,
+        "flag": 0,
+        "sys_flag": 0,
+        "born_ms": 1,
+        "born_host": HOST,
+        "reconsume_times": 0,
+        "body": b"body",
+        "properties": b"",
+        "tag_hash": 0,
+        "unique_key": "",
+        "kind": 0,
+        "batch": (),
+        "received_ms": 0,
+        "version": 401,
+        "header": b"",
+        "code": 310,
+    }
     values |= fields
     return Send(slot=slot, queue_id=queue_id, producer_id=pid, sequence=seq, low_sequence=low, **values)
 
@@ -85,17 +102,22 @@ def test_offsets_continue_over_entries_and_are_taken_back() -> None:
 def test_sessions_hold_every_named_send_by_sequence() -> None:
     slot, other = slot_of(), slot_of("U", 2)
     sends = [
-        send(slot, pid=A, seq=9, low=4), send(slot), send(other, 2, pid=B, seq=1, low=1),
-        send(slot, 1, pid=A, seq=7, low=5), send(slot, pid=A, seq=8, low=5),
-    ]  # fmt: skip
+        send(slot, pid=A, seq=9, low=4),
+        send(slot),
+        send(other, 2, pid=B, seq=1, low=1),
+        send(slot, 1, pid=A, seq=7, low=5),
+        send(slot, pid=A, seq=8, low=5),
+    ]
     built = built_of(*sends)
     sessions = {one.producer_id: one for one in payload.decode(built.payload).iter_sessions()}
     assert set(sessions) == {A, B}
     assert (sessions[A].low_sequence, sessions[A].max_sequence) == (5, 9)
     rows = [SESSION_ROW.unpack_from(sessions[A].rows, at) for at in range(0, len(sessions[A].rows), SESSION_ROW.size)]
     assert rows == [
-        (7, 1, 1, 100, built.positions[3]), (8, 1, 0, 102, built.positions[4]), (9, 1, 0, 100, built.positions[0]),
-    ]  # fmt: skip
+        (7, 1, 1, 100, built.positions[3]),
+        (8, 1, 0, 102, built.positions[4]),
+        (9, 1, 0, 100, built.positions[0]),
+    ]
 
 
 def test_unique_rows_only_for_strict_topics() -> None:
@@ -132,8 +154,10 @@ def test_a_property_is_found_by_its_whole_name() -> None:
 
 def test_kinds_follow_the_topic() -> None:
     assert [normal_kind(name) for name in ("T", "%RETRY%g", "%DLQ%g")] == [
-        RowKind.NORMAL, RowKind.RETRY, RowKind.DEAD_LETTER,
-    ]  # fmt: skip
+        RowKind.NORMAL,
+        RowKind.RETRY,
+        RowKind.DEAD_LETTER,
+    ]
     retry = slot_of("%RETRY%g", 4)
     (run,) = payload.decode(built_of(send(retry, kind=RowKind.RETRY)).payload).iter_runs()
     assert run.kind == RowKind.RETRY

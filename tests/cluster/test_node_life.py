@@ -61,8 +61,14 @@ async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: p
         assert await running is lives[1]
     first, second = [line for line in caplog.messages if " serves: raftmq " in line]
     listener, identity = config.listeners[0], lives[0].parts.directory.identity
-    parts = ("node 1 of cluster", f"broker 127.0.0.1:{listener.port}", f"admin 127.0.0.1:{config.admin.port}",
-             f"directory {config.node.data_dir}", "log up to index 0", str(identity.cluster_uuid))  # fmt: skip
+    parts = (
+        "node 1 of cluster",
+        f"broker 127.0.0.1:{listener.port}",
+        f"admin 127.0.0.1:{config.admin.port}",
+        f"directory {config.node.data_dir}",
+        "log up to index 0",
+        str(identity.cluster_uuid),
+    )
     for part in parts:
         assert part in first
     assert "term 0" not in second

@@ -36,11 +36,15 @@ class Service:
 def node_of(path: Path) -> Any:
     config = load(path)
     return SimpleNamespace(
-        node_id=1, config=config, environment=SimpleNamespace(read_config=lambda: load(path)),
-        links=Service(config.ha), retention=Service(config.retention), disk=Service(config.retention),
+        node_id=1,
+        config=config,
+        environment=SimpleNamespace(read_config=lambda: load(path)),
+        links=Service(config.ha),
+        retention=Service(config.retention),
+        disk=Service(config.retention),
         repairs=SimpleNamespace(server=Service(config.repair.bytes_per_second)),
         secret=SimpleNamespace(state="none", reload=lambda: False),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +64,12 @@ def test_what_may_change_changes_at_once_and_the_rest_waits(path: Path) -> None:
     )
     view = reload(node)
     assert {(change.key, change.before, change.after) for change in view.applied} == {
-        ("ha.send_heartbeat_interval_ms", "1000", "250"), ("ha.catch_up_bytes_per_second", "33554432", "0"),
-        ("retention.hours", "72", "5"), ("repair.bytes_per_second", "33554432", "2097152"),
+        ("ha.send_heartbeat_interval_ms", "1000", "250"),
+        ("ha.catch_up_bytes_per_second", "33554432", "0"),
+        ("retention.hours", "72", "5"),
+        ("repair.bytes_per_second", "33554432", "2097152"),
         ("log_output.level", '"info"', '"warning"'),
-    }  # fmt: skip
+    }
     assert {change.key for change in view.needs_restart} == {
         "log_output.format",
         "send.deadline_ms",

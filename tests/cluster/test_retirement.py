@@ -133,9 +133,20 @@ class Client:
 
     def pull(self, opaque: int, offset: int) -> None:
         self.ask(
-            11, opaque, consumerGroup="g", topic="T", queueId=0, queueOffset=offset, maxMsgNums=1, sysFlag=6,
-            commitOffset=0, suspendTimeoutMillis=15000, subscription="*", expressionType="TAG", subVersion=1,
-        )  # fmt: skip
+            11,
+            opaque,
+            consumerGroup="g",
+            topic="T",
+            queueId=0,
+            queueOffset=offset,
+            maxMsgNums=1,
+            sysFlag=6,
+            commitOffset=0,
+            suspendTimeoutMillis=15000,
+            subscription="*",
+            expressionType="TAG",
+            subVersion=1,
+        )
 
 
 async def test_a_leader_that_stops_leaves_nobody_without_an_answer(start: Start) -> None:

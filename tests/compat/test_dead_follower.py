@@ -26,9 +26,13 @@ AFTER_S = 15.0
 
 @pytest.mark.parametrize("kind", ["java", "java-newest"])
 def test_chosen_queues_are_reached_while_a_follower_is_dead(
-    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None],
-    chance: random.Random, kind: str,
-) -> None:  # fmt: skip
+    live: LocalCluster,
+    mq: raftmq.Client,
+    start: Callable[..., Any],
+    tell: Callable[[str], None],
+    chance: random.Random,
+    kind: str,
+) -> None:
     topic = f"{kind}-chosen"
     mq.admin.create_topic(topic, QUEUES)
     client = start(kind, "produce", topic, "--group", topic, "--pace-ms", "5", "--prefix", kind, "--select")

@@ -63,9 +63,13 @@ class Strike(NamedTuple):
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_producer_outlives_the_leader(
-    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None],
-    chance: random.Random, kind: str,
-) -> None:  # fmt: skip
+    live: LocalCluster,
+    mq: raftmq.Client,
+    start: Callable[..., Any],
+    tell: Callable[[str], None],
+    chance: random.Random,
+    kind: str,
+) -> None:
     strikes = []
     for number in range(KILLS):
         topic = f"{kind}-failover-{number}"
@@ -104,16 +108,23 @@ def strike_leader(live: LocalCluster, mq: raftmq.Client, client: Any, topic: str
     stored = copies[leader]
     assert all(copy == stored for copy in copies.values()), "replicas differ"
     return Strike(
-        round(age_s, 1), round(longest_gap_s(acks), 2), len(sends) - len(acks),
-        sum(line["key"] not in stored for line in acks), sum(count - 1 for count in stored.values()),
-    )  # fmt: skip
+        round(age_s, 1),
+        round(longest_gap_s(acks), 2),
+        len(sends) - len(acks),
+        sum(line["key"] not in stored for line in acks),
+        sum(count - 1 for count in stored.values()),
+    )
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_consumer_outlives_the_leader(
-    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None],
-    chance: random.Random, kind: str,
-) -> None:  # fmt: skip
+    live: LocalCluster,
+    mq: raftmq.Client,
+    start: Callable[..., Any],
+    tell: Callable[[str], None],
+    chance: random.Random,
+    kind: str,
+) -> None:
     """Our client sends on; a foreign consumer reads on, at the latest after its next route poll."""
     topic, group = f"{kind}-reads-on", f"{kind}-reads-on-readers"
     mq.admin.create_topic(topic, QUEUES)
@@ -137,8 +148,10 @@ def test_a_consumer_outlives_the_leader(
     got = wait_for_keys(client, keys)
     times = [line["at"] for line in client.lines("message")]
     gap = max(later - earlier for earlier, later in pairwise(times))
-    tell(f"{kind}: {gap:.2f} s without a message after kill -9 of node {leader}; {len(keys)} sent, "
-         f"{len(keys - got.keys())} missing, {sum(got.values()) - len(got)} delivered twice")  # fmt: skip
+    tell(
+        f"{kind}: {gap:.2f} s without a message after kill -9 of node {leader}; {len(keys)} sent, "
+        f"{len(keys - got.keys())} missing, {sum(got.values()) - len(got)} delivered twice"
+    )
     assert keys == got.keys()
     client.finish()
 

@@ -34,11 +34,24 @@ def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) 
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            ["java", f"-Drocketmq.home.dir={tmp_path}", f"-Duser.home={tmp_path}",
-             f"-Drmq.logback.configurationFile={tmp_path}/conf/rmq.tools.logback.xml", "-cp", f"{jars}/*",
-             "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-n", live.servers],
-            capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(tmp_path)}, check=False,
-        )  # fmt: skip
+            [
+                "java",
+                f"-Drocketmq.home.dir={tmp_path}",
+                f"-Duser.home={tmp_path}",
+                f"-Drmq.logback.configurationFile={tmp_path}/conf/rmq.tools.logback.xml",
+                "-cp",
+                f"{jars}/*",
+                "org.apache.rocketmq.tools.command.MQAdminStartup",
+                *arguments,
+                "-n",
+                live.servers,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "HOME": str(tmp_path)},
+            check=False,
+        )
         return done.stdout + done.stderr
 
     return run

@@ -46,9 +46,14 @@ def answers(payloads: list[bytes]) -> tuple[list[str], dict[str, int]]:
     results = []
     for payload in payloads:
         entry = make_entry(
-            tail, term=1, entry_type=EntryType.COMMAND, payload=payload, timestamp_ms=1_700_000_000_000, group_id=1,
+            tail,
+            term=1,
+            entry_type=EntryType.COMMAND,
+            payload=payload,
+            timestamp_ms=1_700_000_000_000,
+            group_id=1,
             segment_size=1 << 30,
-        )  # fmt: skip
+        )
         tail = tail_after(tail, entry)
         answer = state.apply([entry]).results[0][0]
         results.append(f"{answer.ok} {answer.code} {answer.value}"[:300])

@@ -92,9 +92,15 @@ def test_all_well(tmp_path: Path) -> None:
     assert verdict.valid is True
     assert verdict.read == {1: 60, 2: 60, 3: 60}
     assert Outcome(verdict, 5, 1, 2).to_json(9) == {
-        "seed": 9, "acked": 60, "read": 60, "lost": 0, "duplicated": 0, "failover_ms": 5, "term_before": 1,
+        "seed": 9,
+        "acked": 60,
+        "read": 60,
+        "lost": 0,
+        "duplicated": 0,
+        "failover_ms": 5,
+        "term_before": 1,
         "term_after": 2,
-    }  # fmt: skip
+    }
     assert tuple(Outcome(verdict, 5, 1, 2).to_json(9)) == RESULT_KEYS
 
 
@@ -196,8 +202,13 @@ def test_any_text_file_can_be_sent(tmp_path: Path) -> None:
     path.write_bytes(b'one\n\n{"package": "two words"}\n[3]\n\xff\n')
     made = list(itertools.islice(records(path, 6), 6))
     assert [record.body.partition(b"\t")[2] for record in made] == [
-        b"one", b'{"package": "two words"}', b"[3]", b"\xff", b"one", b'{"package": "two words"}',
-    ]  # fmt: skip
+        b"one",
+        b'{"package": "two words"}',
+        b"[3]",
+        b"\xff",
+        b"one",
+        b'{"package": "two words"}',
+    ]
     assert [record.key for record in made] == [f"m{i:06d}" for i in range(6)]
 
 

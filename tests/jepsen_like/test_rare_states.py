@@ -18,16 +18,21 @@ def full_summary(seeds: int, missing: str | None) -> full.Summary:
     for seed in range(seeds):
         name = SOMETIMES[seed % len(SOMETIMES)]
         verdict: Any = SimpleNamespace(
-            seed=seed, violations=[], counts=True, leader_changes=1, faults={},
+            seed=seed,
+            violations=[],
+            counts=True,
+            leader_changes=1,
+            faults={},
             sometimes={name: int(name != missing)},
-        )  # fmt: skip
+        )
         summary.add(verdict)
     return summary
 
 
 def core_summary(seeds: int, missing: str | None) -> core.Summary:
-    summary = core.Summary(0, seeds=seeds, enough_acked=seeds, enough_faults=seeds, mid_append=seeds,
-                           leader_changed=seeds)  # fmt: skip
+    summary = core.Summary(
+        0, seeds=seeds, enough_acked=seeds, enough_faults=seeds, mid_append=seeds, leader_changed=seeds
+    )
     summary.seen.update(name for name in core.RARE_STATES if name != missing)
     return summary
 

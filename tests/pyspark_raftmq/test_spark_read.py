@@ -45,8 +45,16 @@ def sent(mq: raftmq.Client) -> dict[bytes, raftmq.SendResult]:
 def test_rows_are_what_was_sent(spark: SparkSession, servers: str, sent: dict[bytes, raftmq.SendResult]) -> None:
     frame = load(spark, servers)
     assert frame.columns == [
-        "topic", "queue_id", "queue_offset", "body", "tag", "keys", "message_id", "born_ms", "store_ms",
-    ]  # fmt: skip
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "body",
+        "tag",
+        "keys",
+        "message_id",
+        "born_ms",
+        "store_ms",
+    ]
     rows = frame.collect()
     assert len(rows) == MESSAGES
     numbers = {body: number for number, body in enumerate(BODIES)}

@@ -145,9 +145,7 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
 
 def _drawn_trim(log: LogBuilder, rng: Random) -> None:
     """To the beginning of some segment, also one trimmed before; of some queues more, also more than they have."""
-    queues = [
-        (*queue, rng.randrange(end + 3)) for queue, end in sorted(log.ends.items()) if rng.random() < 0.2
-    ]  # fmt: skip
+    queues = [(*queue, rng.randrange(end + 3)) for queue, end in sorted(log.ends.items()) if rng.random() < 0.2]
     log.trim(rng.choice(log.segments()), *queues)
 
 

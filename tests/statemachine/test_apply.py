@@ -68,10 +68,17 @@ def test_nothing_is_visible_before_its_batch_is_written(log: Any) -> None:
 
     def view() -> list[object]:
         return [
-            state.applied, state.topics, state.groups, state.max_offset(1, 0), state.max_offset(1, 1),
-            state.fetch(1, 0, 0, 999), state.session(b"\1" * 16), state.offset("g", 1, 0), state.offsets_of_group("g"),
+            state.applied,
+            state.topics,
+            state.groups,
+            state.max_offset(1, 0),
+            state.max_offset(1, 1),
+            state.fetch(1, 0, 0, 999),
+            state.session(b"\1" * 16),
+            state.offset("g", 1, 0),
+            state.offsets_of_group("g"),
             state.unique(1, 7, 9),
-        ]  # fmt: skip
+        ]
 
     before = view()
     seen: list[object] = []
@@ -83,11 +90,15 @@ def test_nothing_is_visible_before_its_batch_is_written(log: Any) -> None:
                 log.run(1, 1, 1),
                 sessions=(log.session(1, 0, [2]),),
                 unique=(payload.UniqueRow(7, 1, 0, 5, 99, 9),),
-                effects=(["commit_offsets", [["g", 1, 0, 3]]], ["create_topic", {"name": "b"}, True],
-                         ["put_group", {"name": "h"}, True], ["subscribe", "g", []]),
+                effects=(
+                    ["commit_offsets", [["g", 1, 0, 3]]],
+                    ["create_topic", {"name": "b"}, True],
+                    ["put_group", {"name": "h"}, True],
+                    ["subscribe", "g", []],
+                ),
             ),
         ]
-    )  # fmt: skip
+    )
     assert seen == [before]
     assert all(old != new for old, new in zip(before, view(), strict=True))
 

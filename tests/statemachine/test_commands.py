@@ -78,9 +78,11 @@ def test_a_topic_of_a_deleted_name_gets_a_new_id_and_starts_empty(broker: Broker
 
 def test_deleting_and_creating_in_one_entry(broker: Broker) -> None:
     results = broker.run(
-        ["create_topic", {"name": "a"}, True], ["delete_topic", "a"], ["delete_topic", "a"],
         ["create_topic", {"name": "a"}, True],
-    )  # fmt: skip
+        ["delete_topic", "a"],
+        ["delete_topic", "a"],
+        ["create_topic", {"name": "a"}, True],
+    )
     assert [(r.ok, r.code) for r in results] == [(True, ""), (True, ""), (False, "not_found"), (True, "")]
     assert broker.state.topics["a"].id == 2
     assert list(broker.state.topics_by_id) == [2]

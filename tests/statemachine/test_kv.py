@@ -68,10 +68,16 @@ def test_scan_shows_the_moment_it_was_called(kv: KV) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "found"),
     [
-        (b"a", b"z", b"f"), (b"a", b"f", b"d"), (b"a", b"e", b"d"), (b"d", b"e", b"d"), (b"e", b"f", None),
-        (b"a", b"b", None), (b"g", b"z", None), (b"d", b"d", None),
+        (b"a", b"z", b"f"),
+        (b"a", b"f", b"d"),
+        (b"a", b"e", b"d"),
+        (b"d", b"e", b"d"),
+        (b"e", b"f", None),
+        (b"a", b"b", None),
+        (b"g", b"z", None),
+        (b"d", b"d", None),
     ],
-)  # fmt: skip
+)
 def test_seek_last(kv: KV, low: bytes, high: bytes, found: bytes | None) -> None:
     put(kv, CQ, (b"b", b"1"), (b"d", b"2"), (b"f", b"3"))
     row = kv.seek_last(CQ, low, high)

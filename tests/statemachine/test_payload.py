@@ -31,13 +31,23 @@ unique_rows = st.builds(UniqueRow, u64, u32, u32, u64, u64, u32)
 
 
 @given(
-    st.lists(st.binary(max_size=9)), u32, st.lists(runs(), max_size=3), st.lists(sessions(), max_size=3),
-    st.lists(unique_rows, max_size=3), st.binary(max_size=9), st.integers(0, 3).map(lambda n: bytes(range(n * 8))),
-)  # fmt: skip
+    st.lists(st.binary(max_size=9)),
+    u32,
+    st.lists(runs(), max_size=3),
+    st.lists(sessions(), max_size=3),
+    st.lists(unique_rows, max_size=3),
+    st.binary(max_size=9),
+    st.integers(0, 3).map(lambda n: bytes(range(n * 8))),
+)
 def test_round_trip(
-    messages: list[bytes], count: int, some_runs: list[Run], some_sessions: list[SessionRows],
-    unique: list[UniqueRow], effects: bytes, keys: bytes,
-) -> None:  # fmt: skip
+    messages: list[bytes],
+    count: int,
+    some_runs: list[Run],
+    some_sessions: list[SessionRows],
+    unique: list[UniqueRow],
+    effects: bytes,
+    keys: bytes,
+) -> None:
     body = b"".join(messages)
     encoded = payload.encode(messages, count, some_runs, some_sessions, unique, effects, keys)
     decoded = payload.decode(encoded)
@@ -52,11 +62,13 @@ def test_round_trip(
 def test_frozen_bytes() -> None:
     """On disk in every log: may only change together with VERSION."""
     encoded = payload.encode(
-        [b"ab", b"c"], 2,
+        [b"ab", b"c"],
+        2,
         [Run(1, 2, 3, 1, 0, payload.ITEM.pack(104, 3, 0xC0FFEE, -2, 1_700_000_000_000))],
         [SessionRows(bytes(range(16)), 5, 6, payload.SESSION_ROW.pack(6, 1, 2, 3, 104))],
-        [UniqueRow(7, 1, 2, 3, 104, 9)], b"\x90",
-    )  # fmt: skip
+        [UniqueRow(7, 1, 2, 3, 104, 9)],
+        b"\x90",
+    )
     assert encoded.hex(" ", 4) == (
         "01000000 00000003 00000002 00000038 00000048 00000028 00000000 00000001 00000000 00000000 "
         "61626300 00000100 00000200 00000000 00000300 00000100 00000000 00000000 00006800 00000300 "
@@ -94,9 +106,11 @@ def test_random_bytes_are_refused_or_read(data: bytes) -> None:
 
 
 @given(
-    st.lists(runs(), min_size=1, max_size=2), st.lists(sessions(), min_size=1, max_size=2),
-    st.integers(0, 500), st.integers(1, 255),
-)  # fmt: skip
+    st.lists(runs(), min_size=1, max_size=2),
+    st.lists(sessions(), min_size=1, max_size=2),
+    st.integers(0, 500),
+    st.integers(1, 255),
+)
 def test_a_flipped_byte_is_refused_or_read(
     some_runs: list[Run], some_sessions: list[SessionRows], at: int, flip: int
 ) -> None:

@@ -62,14 +62,17 @@ def views(state: BrokerState) -> list[object]:
     queues = [(topic_id, queue) for topic_id in range(1, 12) for queue in range(2)]
     groups = [f"g{n}" for n in range(3)]
     return [
-        state.applied_mark, dict(state.topics), dict(state.topics_by_id), dict(state.groups),
+        state.applied_mark,
+        dict(state.topics),
+        dict(state.topics_by_id),
+        dict(state.groups),
         [state.offsets_of_group(group) for group in groups],
         [state.offset(group, *queue) for group in groups for queue in queues],
         [state.max_offset(*queue) for queue in queues],
         [state.min_offset(*queue) for queue in queues],
         state.trim_mark,
         [state.session(bytes([producer]) * 16) for producer in range(3)],
-    ]  # fmt: skip
+    ]
 
 
 @settings(max_examples=40, deadline=None)

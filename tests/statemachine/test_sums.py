@@ -80,8 +80,11 @@ def test_lost_changed_and_swapped_rows_change_the_sum() -> None:
     for first, second in ((0, 1), (5, 30), (38, 39)):
         a, b = bytes([first]) * 16, bytes([second]) * 16
         changes: list[dict[bytes, bytes | None]] = [
-            {a: None}, {a: rows[b]}, {a: rows[b], b: rows[a]}, {a: rows[a][:-1]}
-        ]  # fmt: skip
+            {a: None},
+            {a: rows[b]},
+            {a: rows[b], b: rows[a]},
+            {a: rows[a][:-1]},
+        ]
         for changed in changes:
             batch = Batch()
             for key, row in changed.items():

@@ -57,12 +57,16 @@ def test_payloads_come_back_and_keys_have_one_order() -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"format": 2}), msgpack.packb({"format": 1}),
+        b"",
+        b"\xc1",
+        msgpack.packb([1]),
+        msgpack.packb({"format": 2}),
+        msgpack.packb({"format": 1}),
         msgpack.packb({"format": 1, "position": -1, "first_index": 0, "reason": "", "queues": []}),
         msgpack.packb({"format": 1, "position": 1, "first_index": 0, "reason": "", "queues": [[1, 2]]}),
         msgpack.packb({"format": 1, "position": 1, "first_index": True, "reason": "", "queues": []}),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_trim_stops_the_node(log: Any, payload: bytes) -> None:
     with pytest.raises(trim.TrimError):
         trim.decode(payload)

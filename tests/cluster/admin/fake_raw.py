@@ -66,9 +66,14 @@ class FakeRaw:
         if self.refuses is not None:
             raise self.refuses
         entry = make_entry(
-            self._tail(), term=self.term, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(new),
-            timestamp_ms=timestamp_ms, group_id=0, segment_size=1 << 26,
-        )  # fmt: skip
+            self._tail(),
+            term=self.term,
+            entry_type=EntryType.MEMBERSHIP,
+            payload=memberships.encode(new),
+            timestamp_ms=timestamp_ms,
+            group_id=0,
+            segment_size=1 << 26,
+        )
         self.membership = memberships.decode(entry)
         self.raft.members.history.append(self.membership)
         if self.commits is not None:

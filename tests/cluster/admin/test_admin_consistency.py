@@ -32,9 +32,14 @@ class Repairs:
         self.log = SegmentedLog.create(self.fs, DATA, genesis=GENESIS.entry(), segment_size=1 << 20)
         for number in range(5):
             entry = make_entry(
-                self.log.tail, term=1, entry_type=EntryType.MESSAGES, payload=bytes([number]) * 1000, timestamp_ms=0,
-                group_id=1, segment_size=1 << 20,
-            )  # fmt: skip
+                self.log.tail,
+                term=1,
+                entry_type=EntryType.MESSAGES,
+                payload=bytes([number]) * 1000,
+                timestamp_ms=0,
+                group_id=1,
+                segment_size=1 << 20,
+            )
             self.log.append([entry])
         self.asked = 0
         self.mends = True
@@ -118,8 +123,11 @@ async def test_checksums_are_of_what_is_on_disk(client: Any, repairs: Repairs) -
     await get(client, "/v1/consistency/entries/4")
     assert chunk_crcs(repairs.log, 0, end, 512)[differs] is None, "known damage is not read"
     assert chunk_crcs(repairs.log, end, end + 5, 5) == [None]
-    for wrong in ({"position": 9, "end_position": 8}, {"position": 0, "end_position": 1 << 40},
-                  {"position": 0, "end_position": 5000, "chunk_bytes": 1}):  # fmt: skip
+    for wrong in (
+        {"position": 9, "end_position": 8},
+        {"position": 0, "end_position": 1 << 40},
+        {"position": 0, "end_position": 5000, "chunk_bytes": 1},
+    ):
         answer = await client.post("/v1/consistency/log", json=wrong)
         assert (answer.status, (await answer.json())["error"]["code"]) == (409, "refused")
 

@@ -16,9 +16,13 @@ from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 
 CLUSTER = str(UUID(int=1))
 NEW = {
-    "cluster_id": CLUSTER, "uuid": str(UUID(int=44)), "host": "10.0.0.4", "port": 10914, "admin": "10.0.0.4:9644",
+    "cluster_id": CLUSTER,
+    "uuid": str(UUID(int=44)),
+    "host": "10.0.0.4",
+    "port": 10914,
+    "admin": "10.0.0.4:9644",
     "listeners": {"broker": "10.0.0.4:10911"},
-}  # fmt: skip
+}
 
 
 async def error_of(answer: Any) -> tuple[int, str, str, str]:
@@ -29,8 +33,10 @@ async def error_of(answer: Any) -> tuple[int, str, str, str]:
 async def test_members_and_how_far_each_is(client: Any, node: Any) -> None:
     view = await (await client.get("/v1/members")).json()
     assert [(m["id"], m["role"], m["leader"], m["lag_entries"], m["fit"]) for m in view["members"]] == [
-        (1, "voter", True, None, None), (2, "voter", False, 12, True), (3, "voter", False, 0, True)
-    ]  # fmt: skip
+        (1, "voter", True, None, None),
+        (2, "voter", False, 12, True),
+        (3, "voter", False, 0, True),
+    ]
     assert view["members"][1]["admin"] == "127.0.0.1:9602", "of its [[peers]] table"
     assert (view["quorum"], view["next_id"], view["committed"], view["index"]) == (2, 4, True, 0)
     node.raw.lag.pop(2)
@@ -42,9 +48,14 @@ async def test_what_a_new_node_is_made_from(client: Any) -> None:
     assert base64.b64decode(view["genesis"]) == b"genesis"
     assert (view["cluster_id"], view["group"], view["next_id"], view["taken_ids"]) == (CLUSTER, 1, 4, [1, 2, 3])
     assert view["peers"][2] == {
-        "id": 3, "host": "127.0.0.1", "port": 10903, "admin": "127.0.0.1:9603", "listeners": {},
-        "heartbeat_host": "", "heartbeat_port": 0,
-    }  # fmt: skip
+        "id": 3,
+        "host": "127.0.0.1",
+        "port": 10903,
+        "admin": "127.0.0.1:9603",
+        "listeners": {},
+        "heartbeat_host": "",
+        "heartbeat_port": 0,
+    }
 
 
 async def test_add_promote_remove(client: Any, node: Any) -> None:
@@ -72,8 +83,10 @@ async def test_a_learner_may_stay_one(client: Any, node: Any) -> None:
     node.changes.tick(0)
     view = await (await client.get("/v1/members")).json()
     assert (view["members"][3]["role"], view["members"][3]["manual"], view["members"][3]["caught_up"]) == (
-        "learner", True, True
-    )  # fmt: skip
+        "learner",
+        True,
+        True,
+    )
     promoted = await (await client.post("/v1/members/4/promote")).json()
     assert promoted["role"] == "voter"
 

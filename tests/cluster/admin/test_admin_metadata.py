@@ -106,10 +106,11 @@ def test_the_difference_names_every_field_and_what_is_consumed_again(used: Any) 
     ("change", "words"),
     [
         ({"schema": 2, "more": 1}, "exported by a newer release\nit has schema 2, this release reads schemas up to 1"),
-        ({"kind": "else"}, "is no metadata export"), ({"topics": 5}, "is no metadata export"),
+        ({"kind": "else"}, "is no metadata export"),
+        ({"topics": 5}, "is no metadata export"),
         ({"surprise": 1}, "unknown field `surprise`"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_imported_is_refused_in_words(used: Any, change: dict[str, Any], words: str) -> None:
     raw = {**msgspec.to_builtins(document(used)), **change}
     with pytest.raises(LocalError, match=words):
@@ -135,8 +136,10 @@ async def test_over_http(client: Any, used: Any) -> None:
     assert digest(used.kv) == before
     lost = {"offsets": [{"group": "g", "topic": "nope", "queue_id": 0, "offset": 1}]}
     for body, status, words in (
-        (lost, 404, "no topic nope"), ({}, 409, "nothing to change"), ({"topics": [{"name": "x"}]}, 400, "not valid"),
-    ):  # fmt: skip
+        (lost, 404, "no topic nope"),
+        ({}, 409, "nothing to change"),
+        ({"topics": [{"name": "x"}]}, 400, "not valid"),
+    ):
         refused = await client.post("/v1/metadata", json=body)
         assert refused.status == status
         assert words in (await refused.json())["error"]["message"]

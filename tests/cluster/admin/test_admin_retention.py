@@ -21,11 +21,27 @@ class Retention:
 
     def view(self, node: int) -> RetentionView:
         return RetentionView(
-            node=node, leader=1, applied_index=9, trim_position=500, trim_index=4, trimmed_at_index=8, trimmed_ms=7,
-            first_position=100, first_index=1, end_position=900, files_left=2, bytes_left=400,
-            files_held_by="the lease of a backup", log_held_by="", disk_used_percent=12.5, keep_ms=1, bytes_max=0,
-            delete_when="04", protect_unconsumed=False, leases=[LeaseView(holder="a backup", position=100)],
-        )  # fmt: skip
+            node=node,
+            leader=1,
+            applied_index=9,
+            trim_position=500,
+            trim_index=4,
+            trimmed_at_index=8,
+            trimmed_ms=7,
+            first_position=100,
+            first_index=1,
+            end_position=900,
+            files_left=2,
+            bytes_left=400,
+            files_held_by="the lease of a backup",
+            log_held_by="",
+            disk_used_percent=12.5,
+            keep_ms=1,
+            bytes_max=0,
+            delete_when="04",
+            protect_unconsumed=False,
+            leases=[LeaseView(holder="a backup", position=100)],
+        )
 
     def run(self) -> asyncio.Future[Ran | None]:
         done: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
@@ -56,7 +72,7 @@ async def test_a_node_shows_where_its_log_begins(client: Any, retention: Retenti
         (None, 503, "not_leader"),
         (Ran(Decision(300, 3, "age", 2), None), 503, "not_leader"),
     ],
-)  # fmt: skip
+)
 async def test_a_person_who_asks_is_told_what_went(
     client: Any, retention: Retention, answer: Ran | None, status: int, told: Any
 ) -> None:

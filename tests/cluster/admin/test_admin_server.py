@@ -97,16 +97,30 @@ async def test_pages_of_other_sites_neither_change_nor_read_anything(client: Any
 @pytest.mark.parametrize(
     ("host", "passes"),
     [
-        ("127.0.0.1:9644", True), ("127.0.0.1", True), ("[::1]:9644", True), ("[::1]", True), ("10.1.2.3:1", True),
-        ("localhost:9644", True), ("LOCALHOST", True), ("raftmq.localhost:9644", True),
+        ("127.0.0.1:9644", True),
+        ("127.0.0.1", True),
+        ("[::1]:9644", True),
+        ("[::1]", True),
+        ("10.1.2.3:1", True),
+        ("localhost:9644", True),
+        ("LOCALHOST", True),
+        ("raftmq.localhost:9644", True),
         ("n2:9644", True),  # a member's [[peers]] name
-        ("admin.n2.example:443", True), ("broker.example", True),  # advertised addresses
-        ("raftmq.internal", True), ("raftmq-0.raftmq.svc.cluster.local:9644", True), ("RaftMQ.Internal.:80", True),
-        ("rebound.example:9644", False), ("evil-raftmq.internal", False), ("raftmq.internal.evil.example", False),
-        ("svc.cluster.local.evil.example", False), ("127.0.0.1.evil.example", False), ("0x7f000001", False),
-        ("n2.evil.example", False), ("", False),
+        ("admin.n2.example:443", True),
+        ("broker.example", True),  # advertised addresses
+        ("raftmq.internal", True),
+        ("raftmq-0.raftmq.svc.cluster.local:9644", True),
+        ("RaftMQ.Internal.:80", True),
+        ("rebound.example:9644", False),
+        ("evil-raftmq.internal", False),
+        ("raftmq.internal.evil.example", False),
+        ("svc.cluster.local.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("0x7f000001", False),
+        ("n2.evil.example", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 async def test_a_name_that_nobody_gave_the_cluster_is_refused(
     make_node: Any, serve: Any, host: str, passes: bool
 ) -> None:

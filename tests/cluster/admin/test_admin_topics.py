@@ -20,9 +20,15 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
     node.add_messages("orders", 1, 5)
     listed = await (await client.get("/v1/topics")).json()
     topic = {
-        "name": "orders", "id": 1, "read_queues": 2, "write_queues": 2, "perm": 6, "order": False,
-        "attributes": {"dedup": "off"}, "messages": 5,
-    }  # fmt: skip
+        "name": "orders",
+        "id": 1,
+        "read_queues": 2,
+        "write_queues": 2,
+        "perm": 6,
+        "order": False,
+        "attributes": {"dedup": "off"},
+        "messages": 5,
+    }
     assert listed == {"node": 1, "consistency": "local", "applied_index": node.state.applied.index, "topics": [topic]}
     detail = await (await client.get("/v1/topics/orders")).json()
     assert detail["topic"] == topic
@@ -65,8 +71,10 @@ async def test_an_unknown_topic_names_the_nearest(client: Any) -> None:
         answer = await getattr(client, method)("/v1/topics/order")
         assert answer.status == 404
         assert (await answer.json())["error"] == {
-            "code": "not_found", "message": "there is no topic order", "hint": "did you mean orders?",
-        }  # fmt: skip
+            "code": "not_found",
+            "message": "there is no topic order",
+            "hint": "did you mean orders?",
+        }
 
 
 async def test_names_in_the_path_are_decoded(client: Any, node: Any) -> None:
@@ -82,12 +90,18 @@ async def test_names_in_the_path_are_decoded(client: Any, node: Any) -> None:
         ({"nmae": "a"}, "unknown field nmae", "did you mean name?"),
         ({"name": 5}, "field name is not valid: expected str, got int", "correct it; nothing was changed"),
         ({"name": "a", "queues": 0}, "field queues is not valid: expected int >= 1", "correct it; nothing was changed"),
-        ({"name": "a", "attributes": {"x": 1}}, "field attributes[...] is not valid: expected str, got int",
-         "correct it; nothing was changed"),
-        ({"name": "a", "if_exists": "x"}, "field if_exists is not valid: invalid enum value 'x'",
-         "correct it; nothing was changed"),
+        (
+            {"name": "a", "attributes": {"x": 1}},
+            "field attributes[...] is not valid: expected str, got int",
+            "correct it; nothing was changed",
+        ),
+        (
+            {"name": "a", "if_exists": "x"},
+            "field if_exists is not valid: invalid enum value 'x'",
+            "correct it; nothing was changed",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_wrong_bodies(client: Any, node: Any, body: Any, message: str, hint: str) -> None:
     status, answer = await create(client, **body)
     assert (status, answer["error"]["code"]) == (400, "bad_field")

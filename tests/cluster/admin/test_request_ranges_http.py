@@ -8,14 +8,31 @@ from typing import Any
 import pytest
 
 GROUP = {
-    "name": "g", "consume_enable": True, "consume_from_min_enable": True, "consume_broadcast_enable": True,
-    "consume_message_orderly": False, "retry_queue_nums": 1, "retry_max_times": 16, "group_retry_policy": "",
-    "broker_id": 0, "which_broker_when_consume_slowly": 1, "notify_consumer_ids_changed_enable": True,
-    "group_sys_flag": 0, "consume_timeout_minute": 15, "attributes": {}, "subscriptions": {},
-}  # fmt: skip
+    "name": "g",
+    "consume_enable": True,
+    "consume_from_min_enable": True,
+    "consume_broadcast_enable": True,
+    "consume_message_orderly": False,
+    "retry_queue_nums": 1,
+    "retry_max_times": 16,
+    "group_retry_policy": "",
+    "broker_id": 0,
+    "which_broker_when_consume_slowly": 1,
+    "notify_consumer_ids_changed_enable": True,
+    "group_sys_flag": 0,
+    "consume_timeout_minute": 15,
+    "attributes": {},
+    "subscriptions": {},
+}
 TOPIC = {
-    "name": "T", "read_queues": 1, "write_queues": 1, "perm": 6, "order": False, "sys_flag": 0, "attributes": {},
-}  # fmt: skip
+    "name": "T",
+    "read_queues": 1,
+    "write_queues": 1,
+    "perm": 6,
+    "order": False,
+    "sys_flag": 0,
+    "attributes": {},
+}
 OFFSET = {"group": "g", "topic": "T", "queue_id": 0, "offset": 1}
 MEMBER = {"cluster_id": "c", "uuid": "u", "host": "h", "port": 1}
 BAD = {

@@ -41,9 +41,14 @@ class Stopped(NamedTuple):
         entries, tail = [], log.tail
         for _ in range(number):
             entry = make_entry(
-                tail, term=tail.term, entry_type=EntryType.NOOP, payload=bytes(size), timestamp_ms=0,
-                group_id=log.genesis.group_id, segment_size=log.segment_size,
-            )  # fmt: skip
+                tail,
+                term=tail.term,
+                entry_type=EntryType.NOOP,
+                payload=bytes(size),
+                timestamp_ms=0,
+                group_id=log.genesis.group_id,
+                segment_size=log.segment_size,
+            )
             entries.append(entry)
             tail = tail_after(tail, entry)
         log.append(entries)

@@ -43,8 +43,10 @@ def test_a_backup_holds_the_log_up_to_the_cut_and_the_rows_of_the_cut(stopped: A
     made = create(stopped.request(tmp_path / "to"))
     told, expected = made.manifest, stopped.expected
     assert (told.index, told.term, told.position) == (
-        expected["last_index"], expected["last_term"], expected["end_position"],
-    )  # fmt: skip
+        expected["last_index"],
+        expected["last_term"],
+        expected["end_position"],
+    )
     assert {
         family: int(total, 16) for family, total in told.digest.items() if family in expected["digest"]
     } == expected["digest"]
@@ -198,9 +200,14 @@ def test_frames_that_do_not_follow_each_other_are_no_log(stopped: Any) -> None:
         walk(third, tail, int(third.stem) + 64, 1)
     data = bytearray(second.read_bytes())
     lone = make_entry(
-        tail._replace(header_crc=7), term=tail.term, entry_type=EntryType.NOOP, payload=b"", timestamp_ms=0, group_id=1,
+        tail._replace(header_crc=7),
+        term=tail.term,
+        entry_type=EntryType.NOOP,
+        payload=b"",
+        timestamp_ms=0,
+        group_id=1,
         segment_size=64,
-    )  # fmt: skip
+    )
     data[4096 : 4096 + 64] = lone.header
     second.write_bytes(data)
     with pytest.raises(CorruptLogError, match=rf"is damaged at position {second.stem.lstrip('0')}.*does not follow"):
@@ -239,10 +246,12 @@ def test_a_full_target_is_refused_before_anything_is_copied(stopped: Any, tmp_pa
 @pytest.mark.parametrize(
     ("number", "what", "nth"),
     [
-        (errno.ENOSPC, "is full", 1), (errno.EDQUOT, "is full", 12), (errno.EIO, "vanished", 4),
+        (errno.ENOSPC, "is full", 1),
+        (errno.EDQUOT, "is full", 12),
+        (errno.EIO, "vanished", 4),
         (errno.EACCES, "failed", 9),
     ],
-)  # fmt: skip
+)
 def test_a_target_that_fails_in_the_middle(
     stopped: Any, tmp_path: Path, monkeypatch: Any, number: int, what: str, nth: int
 ) -> None:

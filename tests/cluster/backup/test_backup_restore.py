@@ -67,8 +67,9 @@ def test_a_restored_cluster_can_be_backed_up_and_restored_again(stopped: Any, ba
     second = restore(second_backup, tmp_path / "newer", count=1, base_port=21000, now_ms=NOW_MS)
     opened = open_node_dir(OsFileSystem(), Path(load(second.nodes[0].config_path).node.data_dir))
     assert [str(each.cluster_uuid) for each in opened.identity.origin] == [
-        first.manifest.cluster_uuid, str(first.cluster_uuid),
-    ]  # fmt: skip
+        first.manifest.cluster_uuid,
+        str(first.cluster_uuid),
+    ]
     opened.close(clean=True)
 
 

@@ -144,9 +144,10 @@ async def test_a_checkpoint_that_cannot_be_made_is_told(make: Callable[..., Node
     node.begin("/backups")
     failed = await node.finished()
     assert failed.error == [
-        "no checkpoint of the state could be made", "the disk is full",
+        "no checkpoint of the state could be made",
+        "the disk is full",
         "raftmq backup create --to DIR --node ANOTHER    (and free space on this node's disk)",
-    ]  # fmt: skip
+    ]
 
 
 async def test_the_schedule_of_the_configuration(make: Callable[..., Node], monkeypatch: Any, tmp_path: Path) -> None:

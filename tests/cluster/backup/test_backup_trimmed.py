@@ -39,9 +39,14 @@ def trim(stopped: Any, *, told: bool = True) -> Any:
         return stopped
     payload = encode(Trim(segment.base, segment.header.base_index, "a test"))
     entry = make_entry(
-        log.tail, term=log.tail.term, entry_type=EntryType.TRIM, payload=payload, timestamp_ms=0,
-        group_id=log.genesis.group_id, segment_size=log.segment_size,
-    )  # fmt: skip
+        log.tail,
+        term=log.tail.term,
+        entry_type=EntryType.TRIM,
+        payload=payload,
+        timestamp_ms=0,
+        group_id=log.genesis.group_id,
+        segment_size=log.segment_size,
+    )
     log.append([entry])
     opened.close(clean=True)
     return stopped._replace(checkpoint=stopped.grow(2))

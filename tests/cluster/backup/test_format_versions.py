@@ -143,9 +143,14 @@ def newer_trim(_: Path) -> Any:
 def newer_command(_: Path) -> Any:
     state = BrokerState(MemoryKV())
     entry = make_entry(
-        EMPTY_TAIL, term=1, entry_type=EntryType.COMMAND, payload=pack([["of_a_later_day"]]), timestamp_ms=0,
-        group_id=GROUP, segment_size=65536,
-    )  # fmt: skip
+        EMPTY_TAIL,
+        term=1,
+        entry_type=EntryType.COMMAND,
+        payload=pack([["of_a_later_day"]]),
+        timestamp_ms=0,
+        group_id=GROUP,
+        segment_size=65536,
+    )
     return state.apply([entry])
 
 
@@ -209,9 +214,12 @@ KINDS = {
     "peer frame": Kept(wire.VERSION, newer_peer, "this node speaks 1"),
 }
 OTHERS = {
-    "COMMAND": "", "running sums": str(sums.VERSION), "EARLY": str(ledger.FORMAT), "SECRET": "",
+    "COMMAND": "",
+    "running sums": str(sums.VERSION),
+    "EARLY": str(ledger.FORMAT),
+    "SECRET": "",
     "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
-}  # fmt: skip
+}
 """Told in the table, tested apart."""
 ELSEWHERE = {"cluster/local_status.py": "what a node answers"}
 """Modules with a version of something that is not kept."""

@@ -24,12 +24,13 @@ def test_format_1_opens(name: str, tmp_path: Path, unpack: Callable[[Path], dict
     state, log = BrokerState(kv), opened.log
     assert opened.log.report.clean is (name == "clean")
     assert (log.tail.index, log.tail.term, log.tail.header_crc, log.tail.end_position) == (
-        told["last_index"], told["last_term"], told["last_header_crc"], told["end_position"],
-    )  # fmt: skip
+        told["last_index"],
+        told["last_term"],
+        told["last_header_crc"],
+        told["end_position"],
+    )
     assert str(opened.identity.cluster_uuid) == told["cluster_uuid"]
-    members = members_at_opening(
-        tmp_path, opened.identity, log.genesis, log, state.membership, state.applied.index
-    )[-1]  # fmt: skip
+    members = members_at_opening(tmp_path, opened.identity, log.genesis, log, state.membership, state.applied.index)[-1]
     assert [int(voter) for voter in members.voter_ids] == [1]
 
     state.apply(log.read_entries(state.applied.index + 1, log.tail.index + 1, 1 << 30))

@@ -130,8 +130,16 @@ def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
     stub.answer = (STATUS[name], {"error": {"code": name, "message": "it went wrong", "hint": "do this"}})
     with pytest.raises(LocalError, match="it went wrong") as caught:
         AdminApi([stub.address]).post("/v1/topics", {})
-    expected = {"unknown_outcome": 3, "exists": 5, "no_leader": 5, "not_leader": 5, "leader_unreachable": 5,
-                "unreachable": 5, "refused": 5, "unconfirmed": 5}  # fmt: skip
+    expected = {
+        "unknown_outcome": 3,
+        "exists": 5,
+        "no_leader": 5,
+        "not_leader": 5,
+        "leader_unreachable": 5,
+        "unreachable": 5,
+        "refused": 5,
+        "unconfirmed": 5,
+    }
     assert caught.value.exit_code == expected.get(name, 1)
     assert caught.value.why
     assert caught.value.fix

@@ -15,9 +15,18 @@ from cluster.commands.stopping import Stop
 
 def message(offset: int) -> Message:
     return Message(
-        topic="t", queue_id=0, queue_offset=offset, position=0, body=b"%d" % offset, key=None, tag=None,
-        properties={}, message_id="", born_ms=0, store_ms=0,
-    )  # fmt: skip
+        topic="t",
+        queue_id=0,
+        queue_offset=offset,
+        position=0,
+        body=b"%d" % offset,
+        key=None,
+        tag=None,
+        properties={},
+        message_id="",
+        born_ms=0,
+        store_ms=0,
+    )
 
 
 class Member:

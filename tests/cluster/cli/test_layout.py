@@ -156,9 +156,9 @@ def test_configs_say_what_was_planned(tmp_path: Path) -> None:
     assert config.failpoints.enabled
     assert config.voter_ids == (1, 2, 3)
     by_listener = {name: config.broker_addresses(name) for name in ("broker", "namesrv")}
-    assert by_listener["broker"] == by_listener["namesrv"] == {
-        node.id: f"127.0.0.1:{node.broker_port}" for node in nodes
-    }  # fmt: skip
+    assert (
+        by_listener["broker"] == by_listener["namesrv"] == {node.id: f"127.0.0.1:{node.broker_port}" for node in nodes}
+    )
 
 
 def test_other_ports_keep_every_other_setting(tmp_path: Path) -> None:

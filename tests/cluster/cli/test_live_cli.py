@@ -136,8 +136,11 @@ def test_up_in_the_foreground_ends_its_nodes_on_ctrl_c(shell: Shell) -> None:
     """Ctrl-C reaches `up` only: the nodes have a session of their own, and are stopped in order."""
     process = subprocess.Popen(
         shell.command("up", "--json", "--base-port", str(free_base_port(12))),
-        cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=shell.folder,
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -192,8 +195,11 @@ def test_follow_prints_what_comes(shell: Shell) -> None:
     shell("topic", "create", "t", "--queues", "1")
     reader = subprocess.Popen(
         shell.command("consume", "t", "--follow", "--max", "2"),
-        cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=shell.folder,
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         shell("produce", "t", stdin=b"one\n")
         assert reader.stdout is not None
@@ -210,8 +216,11 @@ def test_follow_prints_what_comes(shell: Shell) -> None:
 def test_up_in_the_foreground_tells_of_a_dead_node_and_ends_after_down(shell: Shell) -> None:
     process = subprocess.Popen(
         shell.command("up", "--json", "--base-port", str(free_base_port(12))),
-        cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=shell.folder,
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -12,17 +12,27 @@ from cluster.commands.recovery import lines_of
 from cluster.consistency.views import DamageView
 
 STATUS = RecoveryStatus(
-    clean=False, bytes_scanned=16 << 20, bytes_zeroed=15_000_000, torn_bytes_cut=89, entries_replayed=40,
+    clean=False,
+    bytes_scanned=16 << 20,
+    bytes_zeroed=15_000_000,
+    torn_bytes_cut=89,
+    entries_replayed=40,
     stages_ms={"log": 12.3, "state": 4.5},
-    reasons=["a reason"], replaying=True, replay_index=140, replay_target=200, state_found="lost_rows",
-    state_source="checkpoint", state_checkpoint="00000000000000000100-2-0a0b0c0d", state_set_aside="trash/000001-state",
+    reasons=["a reason"],
+    replaying=True,
+    replay_index=140,
+    replay_target=200,
+    state_found="lost_rows",
+    state_source="checkpoint",
+    state_checkpoint="00000000000000000100-2-0a0b0c0d",
+    state_set_aside="trash/000001-state",
     previous=PreviousRun(ended="machine_restarted", pid=7, boot_id="00", started_ms=1, synced_index=120),
     checkpoints=CheckpointTimes(
         log_flushed_ms=0, queues_flushed_ms=0, index_flushed_ms=0, synced_index=130, checkpoint_index=-1
     ),
     damage=[DamageView(first_position=5, end_position=9, first_index=3, last_index=4, why="rot")],
     alarms=["look at this"],
-)  # fmt: skip
+)
 
 
 def lines(status: RecoveryStatus) -> str:
@@ -48,9 +58,17 @@ def test_everything_that_was_found_is_said() -> None:
 
 def test_a_start_without_a_story_is_short() -> None:
     quiet = msgspec.structs.replace(
-        STATUS, replaying=False, previous=None, damage=[], alarms=[], reasons=[], state_source="own",
-        state_checkpoint="", state_set_aside="", bytes_zeroed=0,
-    )  # fmt: skip
+        STATUS,
+        replaying=False,
+        previous=None,
+        damage=[],
+        alarms=[],
+        reasons=[],
+        state_source="own",
+        state_checkpoint="",
+        state_set_aside="",
+        bytes_zeroed=0,
+    )
     text = lines(quiet)
     assert "no run is known" in text
     assert "scanned  16.0 MiB of log" in text

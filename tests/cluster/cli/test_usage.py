@@ -268,13 +268,27 @@ def test_commands_that_send_and_read_take_the_data_directory_too(nowhere: Path) 
 
 
 def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"term": 3, "role": "follower", "commit_index": 9, "applied_index": 9, "leader": 2, "writes_open": False,
-           "peers": [], "alarms": [], "links": []}  # fmt: skip
+    own = {
+        "term": 3,
+        "role": "follower",
+        "commit_index": 9,
+        "applied_index": 9,
+        "leader": 2,
+        "writes_open": False,
+        "peers": [],
+        "alarms": [],
+        "links": [],
+    }
     statuses = {
         "n1.example:9644": own | {"node": 1, "drained": True},
-        "n2.example:1234": own | {"node": 2, "role": "leader", "writes_open": True,
-                                  "peers": [{"node": 1, "lag_entries": 4}, {"node": 3, "lag_entries": 99}]},
-    }  # fmt: skip
+        "n2.example:1234": own
+        | {
+            "node": 2,
+            "role": "leader",
+            "writes_open": True,
+            "peers": [{"node": 1, "lag_entries": 4}, {"node": 3, "lag_entries": 99}],
+        },
+    }
     admins = {1: "n1.example:9644", 2: "n2.example:1234", 3: "n3.example:9644"}
 
     def get(host: str, port: int, path: str, timeout_s: float) -> dict[str, object] | None:

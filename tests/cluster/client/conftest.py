@@ -60,15 +60,33 @@ def stored_form(topic: str, queue_id: int, offset: int, message: Stored) -> byte
     name, properties, body = topic.encode(), message.properties.encode(), message.body
     total = 91 + len(body) + len(name) + len(properties)
     head = struct.pack(
-        ">iIIiiqqiq", total, 0xDAA320A7, zlib.crc32(body) & 0x7FFFFFFF, queue_id, 0, offset, offset * 1000 + queue_id,
-        message.sys_flag, message.born_ms,
-    )  # fmt: skip
+        ">iIIiiqqiq",
+        total,
+        0xDAA320A7,
+        zlib.crc32(body) & 0x7FFFFFFF,
+        queue_id,
+        0,
+        offset,
+        offset * 1000 + queue_id,
+        message.sys_flag,
+        message.born_ms,
+    )
     host = b"\x7f\0\0\1" + struct.pack(">i", 10911)
     tail = struct.pack(">iqi", 0, 0, len(body))
     return b"".join(
-        (head, host, struct.pack(">q", message.born_ms + 1), host, tail, body, bytes((len(name),)), name,
-         struct.pack(">H", len(properties)), properties)
-    )  # fmt: skip
+        (
+            head,
+            host,
+            struct.pack(">q", message.born_ms + 1),
+            host,
+            tail,
+            body,
+            bytes((len(name),)),
+            name,
+            struct.pack(">H", len(properties)),
+            properties,
+        )
+    )
 
 
 def split_batch(body: bytes) -> Iterator[tuple[bytes, str]]:

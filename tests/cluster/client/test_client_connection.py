@@ -52,9 +52,14 @@ def test_frames_survive_any_fragmentation(bodies: list[bytes], cuts: list[int]) 
 
 @pytest.mark.parametrize(
     "data",
-    [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1\0\0\0\0", b"\x7f\xff\xff\xff\0\0\0\0", b"\0\0\0\x06\0\0\0\x02{}",
-     b"\0\0\0\x06\x07\0\0\x02{}"],
-)  # fmt: skip
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\1\0\0\0\0",
+        b"\x7f\xff\xff\xff\0\0\0\0",
+        b"\0\0\0\x06\0\0\0\x02{}",
+        b"\0\0\0\x06\x07\0\0\x02{}",
+    ],
+)
 async def test_what_is_not_the_protocol_ends_the_connection(data: bytes) -> None:
     lost: list[Connection] = []
     connection, transport = connected(on_lost=lost.append)

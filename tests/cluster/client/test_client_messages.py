@@ -78,9 +78,15 @@ def test_a_bad_or_huge_compressed_body_is_failed(
 @given(st.dictionaries(st.text('abc%"\\ é', min_size=1), st.text('xyz\n"%\\ü', min_size=1), max_size=5))
 def test_properties_round_trip_through_a_frame(properties: dict[str, str]) -> None:
     request = build_single(
-        MessageIds(bytes(10)), "t%d", b"body", key=["a", "b"], tag="T", queue_id=None, ordering_key=None,
+        MessageIds(bytes(10)),
+        "t%d",
+        b"body",
+        key=["a", "b"],
+        tag="T",
+        queue_id=None,
+        ordering_key=None,
         properties=properties,
-    )  # fmt: skip
+    )
     frame = FrameWriter("g%s", bytes(16)).frame(request, 7, 5, 3, 11)
     size = int.from_bytes(frame[5:8], "big")
     ext = ext_of(header := decode_header(0, frame[8 : 8 + size]))

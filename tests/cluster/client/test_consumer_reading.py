@@ -68,9 +68,13 @@ async def test_an_exception_leaves_the_message_in_hand_uncommitted(fake: Any) ->
 
 @pytest.mark.parametrize(
     ("start", "first"),
-    [("earliest", 5), ("latest", 20), (12, 12),
-     (datetime.datetime.fromtimestamp(1_700_000_000.008, tz=datetime.UTC), 7)],
-)  # fmt: skip
+    [
+        ("earliest", 5),
+        ("latest", 20),
+        (12, 12),
+        (datetime.datetime.fromtimestamp(1_700_000_000.008, tz=datetime.UTC), 7),
+    ],
+)
 async def test_start_is_for_queues_without_an_offset(fake: Any, start: Any, first: int) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 20))

@@ -130,9 +130,13 @@ async def test_a_no_after_a_lost_answer_is_unknown(fake: Any, step: Any, code: i
 
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [((False, 14, "no leader", False), Refused), ((False, 2, "busy", False), Refused),
-     ((False, 1, "[UNKNOWN]", False), Unknown), ((False, None, None, False), Unknown)],
-)  # fmt: skip
+    [
+        ((False, 14, "no leader", False), Refused),
+        ((False, 2, "busy", False), Refused),
+        ((False, 1, "[UNKNOWN]", False), Unknown),
+        ((False, None, None, False), Unknown),
+    ],
+)
 async def test_the_deadline_gives_what_is_known(fake: Any, step: Any, answer: Any, error: type[RaftMQError]) -> None:
     fake.create("orders", 1)
     fake.nodes[0].on_send = lambda _: step(*answer)

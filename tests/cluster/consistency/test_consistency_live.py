@@ -92,5 +92,10 @@ def test_a_node_with_other_rows_is_fenced_and_comes_back(live_cluster: Any) -> N
     account = live_cluster.ask(follower, "/v1/recovery")["recovery"]
     assert (account["state_found"], account["state_source"]) == ("wrong_rows", "peer"), account["reasons"]
     until(lambda: command(live_cluster, "inspect-consistency")[0] == 0)
-    until(lambda: not any(live_cluster.ask(node.id, "/v1/status")["alarms"] for node in live_cluster.nodes
-                          if node.id != follower))  # fmt: skip
+    until(
+        lambda: (
+            not any(
+                live_cluster.ask(node.id, "/v1/status")["alarms"] for node in live_cluster.nodes if node.id != follower
+            )
+        )
+    )

@@ -75,9 +75,14 @@ class Group:
 
     def entry(self, payload: bytes) -> Entry:
         return make_entry(
-            EMPTY_TAIL, term=self.term, entry_type=EntryType.DIGEST, payload=payload, timestamp_ms=0, group_id=0,
+            EMPTY_TAIL,
+            term=self.term,
+            entry_type=EntryType.DIGEST,
+            payload=payload,
+            timestamp_ms=0,
+            group_id=0,
             segment_size=1 << 20,
-        )  # fmt: skip
+        )
 
     def log_time_ms(self) -> int:
         return 0
@@ -189,9 +194,14 @@ OPENED = Callable[[], None]
 
 @pytest.mark.parametrize(
     ("mine", "others", "opens", "asked"),
-    [(GOOD, (GOOD, None), True, 2), (GOOD, (None, None), True, 2), (BAD, (GOOD, GOOD), False, 4), (GOOD, (), True, 0),
-     (GOOD, (BAD, GOOD), True, 4)],
-)  # fmt: skip
+    [
+        (GOOD, (GOOD, None), True, 2),
+        (GOOD, (None, None), True, 2),
+        (BAD, (GOOD, GOOD), False, 4),
+        (GOOD, (), True, 0),
+        (GOOD, (BAD, GOOD), True, 4),
+    ],
+)
 async def test_writes_open_unless_a_majority_contradicts(
     mine: Sums, others: tuple[Sums | None, ...], opens: bool, asked: int
 ) -> None:

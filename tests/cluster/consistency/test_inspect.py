@@ -35,9 +35,13 @@ class Fake:
 
     def view(self, index: int | None = None) -> ConsistencyView:
         log = LogView(
-            first_index=self.first_index, first_position=self.first_index * ENTRY, last_index=COUNT - 1,
-            end_position=COUNT * ENTRY, commit_index=self.commit_index, damage=[],
-        )  # fmt: skip
+            first_index=self.first_index,
+            first_position=self.first_index * ENTRY,
+            last_index=COUNT - 1,
+            end_position=COUNT * ENTRY,
+            commit_index=self.commit_index,
+            damage=[],
+        )
         return ConsistencyView(
             node=self.number, applied_index=1, fenced=False, log=log, index=index or -1, sums=self.sums
         )
@@ -46,9 +50,13 @@ class Fake:
         history = self.number if index >= self.diverges_at else 0
         crc = "" if index in self.rotten else f"{history}{index:07x}"
         return EntryView(
-            node=self.number, index=index, term=1, position=index * ENTRY, end_position=(index + 1) * ENTRY,
+            node=self.number,
+            index=index,
+            term=1,
+            position=index * ENTRY,
+            end_position=(index + 1) * ENTRY,
             header_crc=crc,
-        )  # fmt: skip
+        )
 
     def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
         self.asked += 1

@@ -46,9 +46,14 @@ def data(tmp_path: Path) -> Path:
     for number in range(10):
         command = pack([["create_topic", {"name": f"t{number}"}, False]])
         entry = make_entry(
-            node.log.tail, term=1, entry_type=EntryType.COMMAND, payload=command, timestamp_ms=0, group_id=GROUP,
+            node.log.tail,
+            term=1,
+            entry_type=EntryType.COMMAND,
+            payload=command,
+            timestamp_ms=0,
+            group_id=GROUP,
             segment_size=1 << 20,
-        )  # fmt: skip
+        )
         node.log.append([entry])
     kv = RocksKV(str(directory / "state"))
     BrokerState(kv).apply(node.log.read_entries(0, 11, 1 << 20))
@@ -123,11 +128,15 @@ class Watched:
         self.bad_rows: list[tuple[str, str]] = []
         self.ended: list[int] = []
         self.scrubber = Scrubber(
-            1, Path("/data"), config=ConsistencySection(**config), wall_ms=lambda: 5,
+            1,
+            Path("/data"),
+            config=ConsistencySection(**config),
+            wall_ms=lambda: 5,
             report=lambda position, size: self.reported.append((position, size)),
             on_bad_rows=lambda name, text: self.bad_rows.append((name, text)),
-            done=lambda findings, seconds, share: self.ended.append(findings), command=(sys.executable, "-c", program),
-        )  # fmt: skip
+            done=lambda findings, seconds, share: self.ended.append(findings),
+            command=(sys.executable, "-c", program),
+        )
 
     async def until(self, reached: Callable[[], object]) -> None:
         async with asyncio.timeout(20):

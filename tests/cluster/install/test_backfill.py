@@ -70,10 +70,20 @@ class Node:
 
     def make(self, loop: asyncio.AbstractEventLoop) -> Backfill:
         return Backfill(
-            self.core, self.log, self.taker.fs, DATA, self.peers, loop, trim_position=lambda: self.trim_position,
-            applied=lambda: self.applied, peers=lambda: self.others, alarms=self.alarms,
-            metrics=InstallMetrics(CollectorRegistry()), progress=progress(), wake=self._wake,
-        )  # fmt: skip
+            self.core,
+            self.log,
+            self.taker.fs,
+            DATA,
+            self.peers,
+            loop,
+            trim_position=lambda: self.trim_position,
+            applied=lambda: self.applied,
+            peers=lambda: self.others,
+            alarms=self.alarms,
+            metrics=InstallMetrics(CollectorRegistry()),
+            progress=progress(),
+            wake=self._wake,
+        )
 
     def _wake(self) -> None:
         self.woken += 1
@@ -200,8 +210,9 @@ async def test_a_giver_that_goes_away_is_taken_over_from(node: Node, giver: Give
 
     node.peers.before = dies
     await node.run()
-    pieces = [(start + skip) for peer, what, (start, skip, *_) in
-              [ask for ask in node.peers.asked[asks:] if ask[1] == LOG]]  # fmt: skip
+    pieces = [
+        (start + skip) for peer, what, (start, skip, *_) in [ask for ask in node.peers.asked[asks:] if ask[1] == LOG]
+    ]
     assert len(pieces) <= len(set(pieces)) + 1, "what had come is not asked for again"
     check_whole(node, giver)
 

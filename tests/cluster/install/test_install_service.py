@@ -51,10 +51,17 @@ class Running:
         self.restarts: list[str] = []
         self.progress = progress()
         self.service = InstallService(
-            self.core, self.taker.where, self.peers, asyncio.get_running_loop(),  # type: ignore[arg-type]
-            peers=lambda: [NodeId(2), NodeId(3)], alarms=self.alarms, metrics=InstallMetrics(CollectorRegistry()),
-            progress=self.progress, wall_ms=lambda: START_MS, restart=self.restarts.append,
-        )  # fmt: skip
+            self.core,
+            self.taker.where,
+            self.peers,
+            asyncio.get_running_loop(),  # type: ignore[arg-type]
+            peers=lambda: [NodeId(2), NodeId(3)],
+            alarms=self.alarms,
+            metrics=InstallMetrics(CollectorRegistry()),
+            progress=self.progress,
+            wall_ms=lambda: START_MS,
+            restart=self.restarts.append,
+        )
 
     def offer(self, first_index: int = 0, term: int = 1) -> None:
         first = first_index or self.giver.log.first_index

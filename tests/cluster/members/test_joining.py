@@ -29,12 +29,25 @@ GENESIS = Genesis(OLD, 1, 1 << 20, 1_700_000_000_000, VOTERS)
 def join(**changes: Any) -> dict[str, Any]:
     """As GET /v1/members/join answers; the cluster goes on from an older one."""
     told = {
-        "cluster": "DefaultCluster", "broker": "raftmq", "cluster_id": str(NOW), "group": 1,
-        "genesis": base64.b64encode(encode(GENESIS)).decode(), "next_id": 5, "taken_ids": [1, 2, 3, 4],
+        "cluster": "DefaultCluster",
+        "broker": "raftmq",
+        "cluster_id": str(NOW),
+        "group": 1,
+        "genesis": base64.b64encode(encode(GENESIS)).decode(),
+        "next_id": 5,
+        "taken_ids": [1, 2, 3, 4],
         "ancestors": [{"cluster_id": str(OLD), "last_index": 40}],
-        "peers": [{"id": n, "host": f"10.0.0.{n}", "port": 10912, "admin": f"10.0.0.{n}:9644",
-                   "listeners": {"broker": f"10.0.0.{n}:10911"}} for n in (1, 2, 3)],
-    }  # fmt: skip
+        "peers": [
+            {
+                "id": n,
+                "host": f"10.0.0.{n}",
+                "port": 10912,
+                "admin": f"10.0.0.{n}:9644",
+                "listeners": {"broker": f"10.0.0.{n}:10911"},
+            }
+            for n in (1, 2, 3)
+        ],
+    }
     return told | changes
 
 
@@ -69,17 +82,28 @@ BAD: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "an id that is taken": (lambda d: make_directory(FS, d / "x", 4, join(), 1), "node 4 is, or was", "use id 5"),
     "another node's directory": (
         lambda d: (make_directory(FS, d / "x", 5, join(), 1), make_directory(FS, d / "x", 6, join(), 1)),
-        "it is node 5's", "another node.data_dir"),
+        "it is node 5's",
+        "another node.data_dir",
+    ),
     "another cluster's directory": (
-        lambda d: (make_directory(FS, d / "x", 5, join(), 1),
-                   make_directory(FS, d / "x", 5, join(cluster_id=str(UUID(int=9))), 1)),
-        "belongs to another cluster", ".old"),
+        lambda d: (
+            make_directory(FS, d / "x", 5, join(), 1),
+            make_directory(FS, d / "x", 5, join(cluster_id=str(UUID(int=9))), 1),
+        ),
+        "belongs to another cluster",
+        ".old",
+    ),
     "a directory that holds something else": (
-        lambda d: (used(d / "x"), make_directory(FS, d / "x", 5, join(), 1)), "is not empty", "mv"),
+        lambda d: (used(d / "x"), make_directory(FS, d / "x", 5, join(), 1)),
+        "is not empty",
+        "mv",
+    ),
     "a directory that cannot be made": (
         lambda d: (d.joinpath("f").write_text(""), make_directory(FS, d / "f" / "x", 5, join(), 1)),
-        "cannot be used", "ls -ld"),
-}  # fmt: skip
+        "cannot be used",
+        "ls -ld",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -158,14 +182,26 @@ def test_members_that_the_file_knows_are_left_as_they_are() -> None:
         (OWN + TOLD, {}, 6, "is of node 5, not 6", "id = 6 under [node]", ExitCode.USAGE),
         (OWN + TOLD, {"cluster": "Other"}, None, "another cluster: cluster.name", 'name = "Other"', ExitCode.REFUSED),
         (OWN + TOLD, {"broker": "b"}, None, "cluster.broker_name is raftmq", 'broker_name = "b"', ExitCode.REFUSED),
-        (OWN + TOLD + f'[cluster]\nid = "{UUID(int=1)}"\n', {}, None, "another cluster: cluster.id", str(NOW),
-         ExitCode.REFUSED),
+        (
+            OWN + TOLD + f'[cluster]\nid = "{UUID(int=1)}"\n',
+            {},
+            None,
+            "another cluster: cluster.id",
+            str(NOW),
+            ExitCode.REFUSED,
+        ),
         (OWN, {}, None, "cannot reach node 5 at 127.0.0.1", "NAME_OR_IP", ExitCode.USAGE),
         (OWN + '[peer]\nbind = "0.0.0.0"\n', {}, None, "cannot reach node 5 at 0.0.0.0", "NAME_OR_IP", ExitCode.USAGE),
-        (OWN.replace("id = 5", "id = 4") + TOLD.replace("id = 5", "id = 4"), {}, None, "node 4 is, or was", "use id 5",
-         ExitCode.REFUSED),
+        (
+            OWN.replace("id = 5", "id = 4") + TOLD.replace("id = 5", "id = 4"),
+            {},
+            None,
+            "node 4 is, or was",
+            "use id 5",
+            ExitCode.REFUSED,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_cannot_be_used_is_left_as_it_is(
     tmp_path: Path, text: str, told: dict[str, Any], node_id: int | None, what: str, fix: str, code: ExitCode
 ) -> None:

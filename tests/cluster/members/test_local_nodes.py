@@ -27,8 +27,11 @@ from cluster.local_status import ClusterView, NodeView
 def test_a_new_node_has_the_usual_ports_of_its_number_or_free_ones_above(tmp_path: Path) -> None:
     usual = plan_nodes(tmp_path, 3, None)
     assert plan_node(tmp_path, 4, usual, lambda port: True).ports == {
-        "name server": 9879, "broker": 10941, "peer": 10942, "admin": 9647
-    }  # fmt: skip
+        "name server": 9879,
+        "broker": 10941,
+        "peer": 10942,
+        "admin": 9647,
+    }
     taken = plan_node(tmp_path, 4, usual, lambda port: port != 9647)
     assert sorted(taken.ports.values()) == [10933, 10934, 10935, 10936]
     own = plan_nodes(tmp_path, 3, 20000)
@@ -61,8 +64,10 @@ def test_other_ports_are_told_to_who_joined_and_about_who_joined(tmp_path: Path)
     left = [*nodes[1:], fourth]
     moved = plan_moved(left, 30000)
     assert [(node.id, node.namesrv_port, node.admin_port) for node in moved] == [
-        (2, 30000, 30009), (3, 30001, 30010), (4, 30002, 30011)
-    ]  # fmt: skip
+        (2, 30000, 30009),
+        (3, 30001, 30010),
+        (4, 30002, 30011),
+    ]
     move_ports(moved)
     assert read_nodes(tmp_path) == moved
     for node in moved:

@@ -29,22 +29,34 @@ def peer(node: int, **changes: Any) -> PeerStatus:
 
 
 def group(
-    *, voters: tuple[int, ...] = (1, 2, 3), learners: tuple[int, ...] = (), removed: tuple[int, ...] = (),
-    live: tuple[int, ...] | None = None, peers: tuple[PeerStatus, ...] = (), index: int = 7, committed: int = 7,
-) -> Group:  # fmt: skip
+    *,
+    voters: tuple[int, ...] = (1, 2, 3),
+    learners: tuple[int, ...] = (),
+    removed: tuple[int, ...] = (),
+    live: tuple[int, ...] | None = None,
+    peers: tuple[PeerStatus, ...] = (),
+    index: int = 7,
+    committed: int = 7,
+) -> Group:
     """Node 1 leads; everybody is well but for what a test says."""
     members = [NodeId(node) for node in (*voters, *learners)]
     known = {node: peer(node) for node in members if node != 1} | {each.node_id: each for each in peers}
     return Group(
         NodeId(1),
         Membership(
-            UUID(int=99), tuple(Voter(NodeId(node), UUIDS[node]) for node in voters),
-            tuple(Voter(NodeId(node), UUIDS[node]) for node in learners), index=index, detail="node 4 joins",
+            UUID(int=99),
+            tuple(Voter(NodeId(node), UUIDS[node]) for node in voters),
+            tuple(Voter(NodeId(node), UUIDS[node]) for node in learners),
+            index=index,
+            detail="node 4 joins",
             removed=tuple(Voter(NodeId(node), UUIDS[node]) for node in removed),
         ),
-        committed, known, frozenset(known) if live is None else frozenset(map(NodeId, live)),
-        {node: place(node) for node in members}, 1 + max(*voters, *learners, *removed, 3),
-    )  # fmt: skip
+        committed,
+        known,
+        frozenset(known) if live is None else frozenset(map(NodeId, live)),
+        {node: place(node) for node in members},
+        1 + max(*voters, *learners, *removed, 3),
+    )
 
 
 def add(of: Group, node: int, uuid: int | None = None, at: Place | None = None) -> bool:

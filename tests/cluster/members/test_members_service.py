@@ -59,14 +59,13 @@ class World:
         self.follows = Follows()
         peers = [{"id": n, "port": 10900 + n, "listeners": {"broker": f"127.0.0.1:{10800 + n}"}} for n in (1, 2, 3, 4)]
         listeners = [{"name": "broker", "port": 10800 + own}]
-        config = load(
-            None, {}, {"node.id": own, "node.data_dir": "/d", "peers": peers, "listeners": listeners}
-        )  # fmt: skip
+        config = load(None, {}, {"node.id": own, "node.data_dir": "/d", "peers": peers, "listeners": listeners})
         identity = Identity(GENESIS.cluster_uuid, 1, NodeId(own), UUIDS[NodeId(own)], 0)
         self.registry = CollectorRegistry()
         raw: Any = self.raw
-        self.service = MembersService(config, identity, raw, self.alarms, lambda: None, MembersMetrics(self.registry),
-                                      map(NodeId, (1, 2, 3, 5)))  # fmt: skip
+        self.service = MembersService(
+            config, identity, raw, self.alarms, lambda: None, MembersMetrics(self.registry), map(NodeId, (1, 2, 3, 5))
+        )
         self.service.attach(self.follows)
 
     def change(self, membership: Membership, index: int, *, commit: bool = True) -> None:

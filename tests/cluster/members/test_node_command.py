@@ -18,23 +18,47 @@ from cluster.local_errors import ExitCode
 
 def member(node: int, **changes: Any) -> dict[str, Any]:
     sound = {
-        "id": node, "uuid": "u", "role": "voter", "manual": False, "leader": False, "host": "h", "port": 10900 + node,
-        "admin": f"h:{9600 + node}", "listeners": {}, "connected": True, "match_index": 9, "lag_entries": 0,
-        "state": "REPLICATE", "live": True, "fit": True, "caught_up": None,
-    }  # fmt: skip
+        "id": node,
+        "uuid": "u",
+        "role": "voter",
+        "manual": False,
+        "leader": False,
+        "host": "h",
+        "port": 10900 + node,
+        "admin": f"h:{9600 + node}",
+        "listeners": {},
+        "connected": True,
+        "match_index": 9,
+        "lag_entries": 0,
+        "state": "REPLICATE",
+        "live": True,
+        "fit": True,
+        "caught_up": None,
+    }
     return sound | changes
 
 
 VIEW = {
-    "node": 1, "term": 4, "leader": 1, "index": 31, "committed": False, "reason": "add", "detail": "node 5 joins",
-    "quorum": 3, "removed": [{"id": 4, "uuid": "u"}], "removed_since": None, "drained": False,
+    "node": 1,
+    "term": 4,
+    "leader": 1,
+    "index": 31,
+    "committed": False,
+    "reason": "add",
+    "detail": "node 5 joins",
+    "quorum": 3,
+    "removed": [{"id": 4, "uuid": "u"}],
+    "removed_since": None,
+    "drained": False,
     "members": [
         member(1, leader=True, match_index=None, lag_entries=None, state=None, live=None, fit=None),
-        member(2, live=False, lag_entries=70), member(3, fit=False),
-        member(5, role="learner", caught_up=False, lag_entries=12), member(6, role="learner", state="SNAPSHOT"),
+        member(2, live=False, lag_entries=70),
+        member(3, fit=False),
+        member(5, role="learner", caught_up=False, lag_entries=12),
+        member(6, role="learner", state="SNAPSHOT"),
         member(7, role="learner", manual=True, caught_up=True, host=""),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -47,15 +71,21 @@ def api() -> Iterator[str]:
 
         def do_DELETE(self) -> None:
             if self.path == "/v1/members/3":
-                told = {"code": "unconfirmed", "message": "without node 3 no failure would be survived: now: three",
-                        "hint": "raftmq node remove 3 --yes"}  # fmt: skip
+                told = {
+                    "code": "unconfirmed",
+                    "message": "without node 3 no failure would be survived: now: three",
+                    "hint": "raftmq node remove 3 --yes",
+                }
                 self.answer(409, {"error": told})
                 return
             if self.path == "/v1/members/3?below_three=true":
                 self.answer(200, {"id": 3, "role": "removed", "term": 4, "index": 32, "voters": [1, 2]})
                 return
-            told = {"code": "refused", "message": "without node 2 there would be no majority: of the voters 1, 3 that "
-                    "are left only 1 answers", "hint": "raftmq restart 3"}  # fmt: skip
+            told = {
+                "code": "refused",
+                "message": "without node 2 there would be no majority: of the voters 1, 3 that are left only 1 answers",
+                "hint": "raftmq restart 3",
+            }
             self.answer(409, {"error": told})
 
         def answer(self, status: int, body: object) -> None:
@@ -107,19 +137,28 @@ def test_a_refusal_is_three_lines(api: str, capsys: pytest.CaptureFixture[str]) 
     [
         (["add", "--config", "n4.toml"], 2, "belong together", "--config n4.toml --via http://10.0.0.1:9644"),
         (["add", "--via", "http://h:1"], 2, "belong together", "--config n4.toml --via http://10.0.0.1:9644"),
-        (["add", "--config", "n4.toml", "--via", "http://127.0.0.1:1"], 4, "no node answers at 127.0.0.1:1",
-         "raftmq node add --config n4.toml --via http://HOST:PORT"),
+        (
+            ["add", "--config", "n4.toml", "--via", "http://127.0.0.1:1"],
+            4,
+            "no node answers at 127.0.0.1:1",
+            "raftmq node add --config n4.toml --via http://HOST:PORT",
+        ),
         (["add", "--config", "n4.toml", "--via", "nonsense"], 2, "nonsense is not the address", "127.0.0.1:9644"),
         (["promote", "three"], 2, "invalid value", "raftmq node promote --help"),
         (["remove", "0"], 2, "invalid value", "raftmq node remove --help"),
         (["replce", "3"], 2, "has no command replce", "raftmq node replace"),
         (["replace", "3", "--data", "nowhere"], 4, "there is no cluster in", "raftmq up"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_says_what_to_type(
-    arguments: list[str], code: int, says: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    says: str,
+    fix: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["node", *arguments]) == code
     what, _, fixing = capsys.readouterr().err.splitlines()[-3:]
@@ -133,8 +172,10 @@ def test_fewer_than_three_voters_are_asked_about(
     command = ["node", "remove", "3", "--admin", api]
     assert run(command) == ExitCode.REFUSED, "there is no terminal: nobody can be asked"
     assert capsys.readouterr().err.splitlines() == [
-        "without node 3 no failure would be survived", "because: now: three", "type:    raftmq node remove 3 --yes"
-    ]  # fmt: skip
+        "without node 3 no failure would be survived",
+        "because: now: three",
+        "type:    raftmq node remove 3 --yes",
+    ]
     assert run([*command, "--yes"]) == ExitCode.OK
     assert "node 3 is removed: voters 1, 2" in capsys.readouterr().out
     for typed, code in (("n\n", ExitCode.FAILED), ("y\n", ExitCode.OK)):

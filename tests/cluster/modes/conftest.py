@@ -24,9 +24,14 @@ def small_disk(tmp_path: Path) -> SmallDisk:
     def run(script: str, size: str = "30m", timeout_s: float = 60) -> str:
         command = ["unshare", "-Urm", "sh", "-c", MOUNT, size, str(place), sys.executable, "-c", script, str(place)]
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False,
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return done.stdout
 

@@ -177,10 +177,15 @@ class Story:
         lost = self.missing()
         assert not any(lost.values()), f"acknowledged and not there: {lost}"
         return {
-            "alarms": alarms, "acked": len(self.load.acked), "during": during, "resumed_s": round(resumed, 1),
-            "calm_s": round(calm, 1), "errors": dict(self.load.errors), "refusal": (refusals or [""])[0],
+            "alarms": alarms,
+            "acked": len(self.load.acked),
+            "during": during,
+            "resumed_s": round(resumed, 1),
+            "calm_s": round(calm, 1),
+            "errors": dict(self.load.errors),
+            "refusal": (refusals or [""])[0],
             "chosen": [node.id for node in chosen],
-        }  # fmt: skip
+        }
 
 
 def main() -> None:

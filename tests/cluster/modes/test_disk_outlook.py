@@ -27,9 +27,14 @@ class Watched:
         self.alarms = Alarms(lambda: 0)
         self.now_ms = 0
         self.disk = DiskSpace(
-            self.fs, Path("/"), RetentionSection(), self.alarms, refuse=lambda why: None, retry=lambda: None,
+            self.fs,
+            Path("/"),
+            RetentionSection(),
+            self.alarms,
+            refuse=lambda why: None,
+            retry=lambda: None,
             slow_append_ms=BOUND_MS,
-        )  # fmt: skip
+        )
 
     def used(self, percent: float, minutes: float = 1.0) -> set[str]:
         """So much later the disk is that full: the alarms."""
@@ -53,8 +58,18 @@ class Watched:
 
 def test_a_filling_disk_is_told_before_sends_are_refused_and_does_not_flap() -> None:
     seen = Watched()
-    steps = [(74, set()), (76, {FILLING}), (74, {FILLING}), (72.9, set()), (74, set()), (76, {FILLING}),
-             (91, {FULL}), (89, {FULL}), (87, {FILLING}), (50, set())]  # fmt: skip
+    steps = [
+        (74, set()),
+        (76, {FILLING}),
+        (74, {FILLING}),
+        (72.9, set()),
+        (74, set()),
+        (76, {FILLING}),
+        (91, {FULL}),
+        (89, {FULL}),
+        (87, {FILLING}),
+        (50, set()),
+    ]
     for percent, alarms in steps:
         assert seen.used(percent, 0.1) == alarms, percent
 

@@ -28,9 +28,14 @@ class Watched:
         self.now_ms = 0
         self.held: list[bool] = []
         self.disk = DiskSpace(
-            self.fs, Path("/"), RetentionSection(), self.alarms, refuse=self._refuse, retry=self._retry,
+            self.fs,
+            Path("/"),
+            RetentionSection(),
+            self.alarms,
+            refuse=self._refuse,
+            retry=self._retry,
             hold=self.held.append,
-        )  # fmt: skip
+        )
 
     def _refuse(self, why: str) -> None:
         self.refused = why

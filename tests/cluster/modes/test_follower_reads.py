@@ -26,17 +26,20 @@ class Seen:
         self.peers = [peer(2), peer(3), peer(4)]
         self.groups: dict[str, Any] = {}
         self.raw: Any = SimpleNamespace(
-            role=role, leader_id=1 if role is Role.LEADER else 2, commit_index=0,
+            role=role,
+            leader_id=1 if role is Role.LEADER else 2,
+            commit_index=0,
             raft=SimpleNamespace(election_elapsed=0),
             status=lambda: SimpleNamespace(voters=(1, 2, 3), peers=tuple(self.peers)),
-        )  # fmt: skip
+        )
         state: Any = SimpleNamespace(
             applied_mark=SimpleNamespace(end_position=10_000), applied=SimpleNamespace(index=70), groups=self.groups
         )
         config = Config(
-            node=NodeSection(id=1, data_dir="x"), raft=RaftSection(tick_ms=50),
+            node=NodeSection(id=1, data_dir="x"),
+            raft=RaftSection(tick_ms=50),
             modes=ModesSection(slave_read_enable=enabled, access_message_in_memory_max_ratio=ratio),
-        )  # fmt: skip
+        )
         self.now_ms = 0
         self.reads = FollowerReads(config, self.raw, state, lambda: self.now_ms, lambda: MEMORY)
 

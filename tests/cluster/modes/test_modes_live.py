@@ -30,8 +30,10 @@ class Live:
     def ask(self, node_id: int, path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.node(node_id).admin_port}{path}",
-            None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method,
-        )  # fmt: skip
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+            method=method,
+        )
         with urllib.request.urlopen(request, timeout=10) as reply:
             text = reply.read().decode()
         return json.loads(text) if path.startswith("/v1") else text

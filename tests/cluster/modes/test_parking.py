@@ -50,15 +50,21 @@ class Disk:
         self.reserved = ""
         self.lane = AppendLane(self.log, self.hard, 10, lambda: self.reserved)
 
-    def entries(self, sizes: list[int], tail: LogTail | None = None, kind: EntryType = EntryType.MESSAGES,
-                term: int = 1) -> list[Entry]:  # fmt: skip
+    def entries(
+        self, sizes: list[int], tail: LogTail | None = None, kind: EntryType = EntryType.MESSAGES, term: int = 1
+    ) -> list[Entry]:
         """Entries that follow `tail`, by default the log's."""
         made, tail = [], tail or self.log.tail
         for size in sizes:
             entry = make_entry(
-                tail, term=term, entry_type=kind, payload=b"\x01" * size, timestamp_ms=0, group_id=GROUP,
+                tail,
+                term=term,
+                entry_type=kind,
+                payload=b"\x01" * size,
+                timestamp_ms=0,
+                group_id=GROUP,
                 segment_size=SEGMENT,
-            )  # fmt: skip
+            )
             made.append(entry)
             tail = tail_after(tail, entry)
         return made

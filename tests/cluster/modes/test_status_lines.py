@@ -14,12 +14,23 @@ from cluster.modes.service import SURVIVES, ModesView
 
 def lines_of(**fields: Any) -> list[str]:
     level = fields.get("level", "quorum+fsync")
-    view = ModesView(**{
-        "level": level, "flush_disk_type": "SYNC_FLUSH", "broker_role": "SYNC_MASTER",
-        "transient_store_pool_enable": False, "slave_read_enable": False, "promise": SURVIVES[level],
-        "loss_window_entries_max": 4, "loss_window_bytes_max": 20, "loss_window_messages": 3,
-        "loss_window_messages_seen": 5, "lost_messages": 0, "lost_entries": 0, **fields,
-    })  # fmt: skip
+    view = ModesView(
+        **{
+            "level": level,
+            "flush_disk_type": "SYNC_FLUSH",
+            "broker_role": "SYNC_MASTER",
+            "transient_store_pool_enable": False,
+            "slave_read_enable": False,
+            "promise": SURVIVES[level],
+            "loss_window_entries_max": 4,
+            "loss_window_bytes_max": 20,
+            "loss_window_messages": 3,
+            "loss_window_messages_seen": 5,
+            "lost_messages": 0,
+            "lost_entries": 0,
+            **fields,
+        }
+    )
     node = SimpleNamespace(record=SimpleNamespace(id=2), status={"modes": msgspec.to_builtins(view)})
     silent = SimpleNamespace(record=SimpleNamespace(id=3), status=None)
     return mode_lines(SimpleNamespace(nodes=[node, silent]))  # type: ignore[arg-type]

@@ -131,9 +131,12 @@ async def test_what_cannot_be_had_is_an_answer(
 ) -> None:
     serving, transport = pair
     serving.server.sources.update(
-        missing=refuse, broken=break_down, pair=need_two,
-        large=lambda _: Fetched([], bytes(PAYLOAD_MAX + 1)), wordy=lambda _: Fetched(["x" * 40_000], b""),
-    )  # fmt: skip
+        missing=refuse,
+        broken=break_down,
+        pair=need_two,
+        large=lambda _: Fetched([], bytes(PAYLOAD_MAX + 1)),
+        wordy=lambda _: Fetched(["x" * 40_000], b""),
+    )
     await serving.start()
     async with early_client(transport) as client:
         with pytest.raises(FetchError, match=remark) as caught:
@@ -276,8 +279,9 @@ def test_the_bucket_never_gives_more_than_its_rate_and_what_is_saved(takes: list
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**64 - 1) | st.floats() | st.text(max_size=40) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=4), max_leaves=5,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=5,
+)
 
 
 @given(st.lists(values, max_size=5))

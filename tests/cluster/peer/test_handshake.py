@@ -28,9 +28,14 @@ NONCE = b"7" * 32
 
 class Peer:
     def __init__(
-        self, node: NodeId, port: int, others: dict[NodeId, int], keyring: Keyring,
-        members: Sequence[NodeId] = (ONE, TWO), removed: dict[NodeId, Removed] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        node: NodeId,
+        port: int,
+        others: dict[NodeId, int],
+        keyring: Keyring,
+        members: Sequence[NodeId] = (ONE, TWO),
+        removed: dict[NodeId, Removed] | None = None,
+    ) -> None:
         known = Membership("cluster", 1, node, UUIDS[node], {each: UUIDS[each] for each in members}, removed or {})
         addresses = {each: (("127.0.0.1", at),) for each, at in others.items()}
         self.port = port
@@ -45,10 +50,12 @@ class Peer:
     async def start(self) -> None:
         await self.transport.start(
             Handlers(
-                self.messages.append, self.closed.append, lambda peer, kind, header, payload: self.frames.append(kind),
+                self.messages.append,
+                self.closed.append,
+                lambda peer, kind, header, payload: self.frames.append(kind),
                 lambda peer, refusal: self.refusals.append((peer, refusal)),
             )
-        )  # fmt: skip
+        )
 
     def hears(self, other: Peer, node: NodeId, own: NodeId) -> bool:
         """Whether what `other` sends arrives here; sends it."""
@@ -99,9 +106,17 @@ async def made() -> AsyncIterator[Callable[..., Any]]:
         (Keyring((NEW,), demanded=True), Keyring((OTHER,), demanded=True), False),
         (Keyring((NEW,), demanded=True), Keyring((OTHER,)), False),
     ],
-    ids=["both demand", "one demands", "while it changes", "one has none", "other has none", "demanded of one without",
-         "two secrets", "two secrets, one admits"],
-)  # fmt: skip
+    ids=[
+        "both demand",
+        "one demands",
+        "while it changes",
+        "one has none",
+        "other has none",
+        "demanded of one without",
+        "two secrets",
+        "two secrets, one admits",
+    ],
+)
 async def test_who_hears_whom(made: Callable[..., Any], first: Keyring, second: Keyring, both: bool) -> None:
     one, two = await made(first, second)
     if both:
@@ -238,9 +253,17 @@ async def test_who_proves_the_secret_is_let_in_and_told_who_this_is(node: Peer) 
         ["another cluster", *hello()[1:6]],
         hello(9, "uuid-9")[:9],
     ],
-    ids=["of an old release", "without keys", "short nonce", "keys no list", "another key", "too many keys",
-         "another cluster", "guest"],
-)  # fmt: skip
+    ids=[
+        "of an old release",
+        "without keys",
+        "short nonce",
+        "keys no list",
+        "another key",
+        "too many keys",
+        "another cluster",
+        "guest",
+    ],
+)
 async def test_without_a_proof_nothing_is_told_but_that_one_is_wanted(node: Peer, said: list[Any]) -> None:
     stranger = await Stranger.dial(node.port)
     heard = await stranger.introduce(said)

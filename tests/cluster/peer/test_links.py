@@ -33,23 +33,35 @@ FINE = Evidence((), "", True, 50, 3000, False, progress(), 0, False)
     [
         (FINE, "TRANSFER", ""),
         (FINE._replace(missing=("bulk",)), "SHUTDOWN", "no connection for bulk"),
-        (FINE._replace(missing=("control", "bulk"), error="h:1: refused"), "SHUTDOWN",
-         "no connection for control and bulk: h:1: refused"),
+        (
+            FINE._replace(missing=("control", "bulk"), error="h:1: refused"),
+            "SHUTDOWN",
+            "no connection for control and bulk: h:1: refused",
+        ),
         (FINE._replace(heard=False), "READY", "connected, and nothing has been heard of it since"),
         (FINE._replace(silent_ms=3000), "SUSPEND", "silent for 3000 ms"),
         (FINE._replace(progress=progress("PROBE", 9)), "HANDSHAKE", "finding out where its log goes on"),
-        (FINE._replace(progress=progress("SNAPSHOT", 9)), "SUSPEND",
-         "the log that it needs is trimmed: it takes a snapshot"),
+        (
+            FINE._replace(progress=progress("SNAPSHOT", 9)),
+            "SUSPEND",
+            "the log that it needs is trimmed: it takes a snapshot",
+        ),
         (FINE._replace(progress=progress(lag=9), stalled_ms=2999), "TRANSFER", ""),
-        (FINE._replace(progress=progress(lag=9), stalled_ms=3000), "SUSPEND",
-         "no acknowledgement for 3000 ms, 9 entries are behind"),
+        (
+            FINE._replace(progress=progress(lag=9), stalled_ms=3000),
+            "SUSPEND",
+            "no acknowledgement for 3000 ms, 9 entries are behind",
+        ),
         (FINE._replace(stalled_ms=9999), "TRANSFER", ""),  # nothing to acknowledge
-        (FINE._replace(progress=progress(lag=9), held=True), "SUSPEND",
-         "it catches up, and waits for ha.catch_up_bytes_per_second"),
+        (
+            FINE._replace(progress=progress(lag=9), held=True),
+            "SUSPEND",
+            "it catches up, and waits for ha.catch_up_bytes_per_second",
+        ),
         (FINE._replace(progress=None, leads=True), "TRANSFER", ""),
         (FINE._replace(progress=None), "SUSPEND", "neither of the two leads"),
     ],
-)  # fmt: skip
+)
 def test_one_word_for_each_case(seen: Evidence, state: str, reason: str) -> None:
     assert judge(seen) == (LinkState(state), reason)
 
@@ -104,9 +116,13 @@ class World:
         self.now = 1_000_000
         self.wire = Wire()
         self.raw = SimpleNamespace(
-            catch_up_budget=None, catch_up_waits=False, last_index=5, role=Role.LEADER, leader_id=NodeId(1),
+            catch_up_budget=None,
+            catch_up_waits=False,
+            last_index=5,
+            role=Role.LEADER,
+            leader_id=NodeId(1),
             status=lambda: SimpleNamespace(peers=[progress()]),
-        )  # fmt: skip
+        )
         clock = SimpleNamespace(
             monotonic_ms=lambda: self.now, wall_ms=lambda: self.now + 5, monotonic_s=lambda: self.now / 1000
         )

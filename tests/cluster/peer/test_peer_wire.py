@@ -38,10 +38,15 @@ def entries(draw: st.DrawFn) -> tuple[Entry, ...]:
     for payload in draw(st.lists(st.binary(max_size=200), max_size=5)):
         made.append(
             make_entry(
-                tail, term=draw(st.integers(tail.term, 9)), entry_type=EntryType.MESSAGES, payload=payload,
-                timestamp_ms=2, group_id=GROUP, segment_size=1 << 20,
+                tail,
+                term=draw(st.integers(tail.term, 9)),
+                entry_type=EntryType.MESSAGES,
+                payload=payload,
+                timestamp_ms=2,
+                group_id=GROUP,
+                segment_size=1 << 20,
             )
-        )  # fmt: skip
+        )
         tail = tail_after(tail, made[-1])
     return tuple(made)
 
@@ -103,11 +108,15 @@ def test_bytes_are_a_message_or_a_wire_error(frame: bytes) -> None:
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
     | st.binary(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(st.integers(0, 255), st.lists(values, max_size=8), st.binary(max_size=80))

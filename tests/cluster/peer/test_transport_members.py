@@ -55,12 +55,14 @@ def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ..
     return {
         node: Peer(
             PeerTransport(
-                membership(node, *known), {each: (addresses[each],) for each in known}, addresses[node],
+                membership(node, *known),
+                {each: (addresses[each],) for each in known},
+                addresses[node],
                 advertised=addresses[node],
             )
         )
         for node, known in members.items()
-    }  # fmt: skip
+    }
 
 
 async def close(peers: dict[NodeId, Peer]) -> None:

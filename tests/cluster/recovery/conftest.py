@@ -65,9 +65,15 @@ class Place:
         return entries
 
     def run(
-        self, count: int, *, apply: int | None = None, clean: bool = True, checkpoint: bool = False,
-        kill: bool = False, term: int = 1,
-    ) -> int:  # fmt: skip
+        self,
+        count: int,
+        *,
+        apply: int | None = None,
+        clean: bool = True,
+        checkpoint: bool = False,
+        kill: bool = False,
+        term: int = 1,
+    ) -> int:
         """A whole life: opens, replays, writes, stops (`kill`: as kill -9 leaves it). Returns the applied index."""
         parts = self.open()
         replay(parts)

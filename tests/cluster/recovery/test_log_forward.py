@@ -57,9 +57,14 @@ class Node:
             self.directory.hard_state_store.save(HardState(term, NodeId(1), 0))
         for size in sizes:
             entry = make_entry(
-                self.log.tail, term=term, entry_type=EntryType.MESSAGES, payload=text * size, timestamp_ms=0,
-                group_id=GROUP, segment_size=self.segment_size,
-            )  # fmt: skip
+                self.log.tail,
+                term=term,
+                entry_type=EntryType.MESSAGES,
+                payload=text * size,
+                timestamp_ms=0,
+                group_id=GROUP,
+                segment_size=self.segment_size,
+            )
             self.log.append([entry])
         self.commit_index = self.log.tail.index
 

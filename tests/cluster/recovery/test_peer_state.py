@@ -124,8 +124,10 @@ def test_a_log_that_ends_below_is_brought_forward(ahead: Any, replay_all: Any) -
     assert parts.directory.hard_state_store.load() == HardState(3, NOBODY, 340)
     status = parts.recovery.status(parts.keeper.run)
     assert (status.state_source, status.replaying) == ("peer", False)
-    assert any("fetched from node 3, and with it entries 31..340 of the log, which ended at 30" in reason
-               for reason in status.reasons)  # fmt: skip
+    assert any(
+        "fetched from node 3, and with it entries 31..340 of the log, which ended at 30" in reason
+        for reason in status.reasons
+    )
     assert digest(parts.kv) == place.expected(340)
     parts.close(clean=True)
     place.run(5, term=3)

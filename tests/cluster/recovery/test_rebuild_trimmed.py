@@ -20,9 +20,14 @@ Place = Any
 def add(parts: Any, replay: Any, kind: int, payload: bytes = b"") -> None:
     log = parts.directory.log
     entry = make_entry(
-        log.tail, term=1, entry_type=kind, payload=payload, timestamp_ms=log.tail.timestamp_ms, group_id=1,
+        log.tail,
+        term=1,
+        entry_type=kind,
+        payload=payload,
+        timestamp_ms=log.tail.timestamp_ms,
+        group_id=1,
         segment_size=log.segment_size,
-    )  # fmt: skip
+    )
     log.append([entry])
     replay(parts)
 

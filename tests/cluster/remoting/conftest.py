@@ -231,9 +231,14 @@ class FakeNode:
     def append_entry(self, entry_type: EntryType, data: bytes) -> list[Any]:
         """Applies one entry; returns the results of its commands."""
         entry = make_entry(
-            self._tail, term=1, entry_type=entry_type, payload=data, timestamp_ms=self.now_ms, group_id=0,
+            self._tail,
+            term=1,
+            entry_type=entry_type,
+            payload=data,
+            timestamp_ms=self.now_ms,
+            group_id=0,
             segment_size=1 << 30,
-        )  # fmt: skip
+        )
         self._log += entry.header + entry.payload
         self._tail = LogTail(1, entry.index, entry.end_position, entry.header_crc, 0, entry.timestamp_ms)
         run = self.state.apply([entry])
@@ -249,9 +254,15 @@ class FakeNode:
         assert self.append_entry(EntryType.COMMAND, commands.pack([list(command)]))[0].ok
 
     def store(
-        self, topic: str, *bodies: bytes, queue_id: int = 0, tag: str = "", keys: str = "", unique: str = "",
+        self,
+        topic: str,
+        *bodies: bytes,
+        queue_id: int = 0,
+        tag: str = "",
+        keys: str = "",
+        unique: str = "",
         indexed: str = "",
-    ) -> list[bytes]:  # fmt: skip
+    ) -> list[bytes]:
         """Appends messages to a queue, in one entry; returns their stored form. All have the same keys; `indexed`:
         as if the keys were these."""
         config = self.state.topics[topic]
@@ -264,10 +275,15 @@ class FakeNode:
         for at, body in enumerate(bodies):
             message = encode_message(
                 Message(
-                    topic, body, properties, queue_id=queue_id, queue_offset=base + at, position=position,
+                    topic,
+                    body,
+                    properties,
+                    queue_id=queue_id,
+                    queue_offset=base + at,
+                    position=position,
                     store_ms=self.now_ms,
                 )
-            )  # fmt: skip
+            )
             crc = google_crc32c.value(message)
             items.append(payload.ITEM.pack(position, len(message), crc, java_hash(tag) if tag else 0, self.now_ms))
             stored.append(message)
@@ -278,9 +294,15 @@ class FakeNode:
         return stored
 
     def ask(
-        self, code: int, body: bytes = b"", connection: FakeConnection | None = None, oneway: bool = False,
-        language: str = "JAVA", version: int = 401, **ext: Any,
-    ) -> FakeRequest:  # fmt: skip
+        self,
+        code: int,
+        body: bytes = b"",
+        connection: FakeConnection | None = None,
+        oneway: bool = False,
+        language: str = "JAVA",
+        version: int = 401,
+        **ext: Any,
+    ) -> FakeRequest:
         """Hands a request to its handler; ext values become text."""
         fields = {name: str(value) for name, value in ext.items() if value is not None}
         request = FakeRequest(connection or FakeConnection(), code, fields, body, oneway)

@@ -36,8 +36,14 @@ def join(node: Any, client: str, group: str = "g") -> None:
 
 
 def assigned(node: Any, client: str, **more: Any) -> Any:
-    question = {"topic": "T", "consumerGroup": "g", "clientId": client, "strategyName": "AVG",
-                "messageModel": "CLUSTERING", **more}  # fmt: skip
+    question = {
+        "topic": "T",
+        "consumerGroup": "g",
+        "clientId": client,
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+        **more,
+    }
     return json.loads(node.ask(400, json.dumps(question).encode()).answer.body)["messageQueueAssignments"]
 
 

@@ -59,8 +59,12 @@ def test_cpp_and_js_send_numbers_and_booleans() -> None:
         b'"language":"CPP","version":63,"unknown":[{}]}',
     )
     assert ext_of(header) == {
-        "queueId": "0", "k": "false", "m": "true", "batch": "0", "big": "9007199254740993",
-    }  # fmt: skip
+        "queueId": "0",
+        "k": "false",
+        "m": "true",
+        "batch": "0",
+        "big": "9007199254740993",
+    }
     assert [is_true(value) for value in ("true", "True", "1", "false", "0", "", None)] == [True] * 3 + [False] * 4
 
 
@@ -72,12 +76,23 @@ def test_absent_ext_is_empty(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        (JSON, b""), (JSON, b"{"), (JSON, b"null"), (JSON, b"[]"), (JSON, b"{}"), (JSON, b'{"code":null}'),
-        (JSON, b'{"code":1.5}'), (JSON, b'{"code":1,"opaque":"x"}'), (JSON, b'{"code":1,"remark":"\xff"}'),
-        (JSON, b'{"code":1,"extFields":[]}'), (JSON, b'{"code":1,"extFields":7}'),
+        (JSON, b""),
+        (JSON, b"{"),
+        (JSON, b"null"),
+        (JSON, b"[]"),
+        (JSON, b"{}"),
+        (JSON, b'{"code":null}'),
+        (JSON, b'{"code":1.5}'),
+        (JSON, b'{"code":1,"opaque":"x"}'),
+        (JSON, b'{"code":1,"remark":"\xff"}'),
+        (JSON, b'{"code":1,"extFields":[]}'),
+        (JSON, b'{"code":1,"extFields":7}'),
         (JSON, b'{"code":1,"x":' + b"[" * 100_000),
-        (2, b"{}"), (255, b""),
-        (BINARY, b""), (BINARY, VECTOR[8:-1]), (BINARY, VECTOR[8:] + b"x"),
+        (2, b"{}"),
+        (255, b""),
+        (BINARY, b""),
+        (BINARY, VECTOR[8:-1]),
+        (BINARY, VECTOR[8:] + b"x"),
         (BINARY, VECTOR[8:21] + b"\x7f\xff\xff\xff" + VECTOR[25:]),  # remark longer than the header
         (BINARY, VECTOR[8:21] + b"\xff\xff\xff\xff" + VECTOR[25:]),  # remark of negative length
         (BINARY, VECTOR[8:29] + b"\x7f\xff" + VECTOR[31:]),  # key longer than the header
@@ -86,7 +101,7 @@ def test_absent_ext_is_empty(data: bytes) -> None:
         (BINARY, VECTOR[8:36] + b"\xff\xff\xff\xff" + VECTOR[40:]),  # value of negative length
         (BINARY, VECTOR[8:40] + b"\xff"),  # not UTF-8
     ],
-)  # fmt: skip
+)
 def test_malformed_headers(kind: int, data: bytes) -> None:
     with pytest.raises(CodecError):
         ext_of(decode_header(kind, data))
@@ -130,9 +145,15 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(
-    st.sampled_from([JSON, BINARY]), st.integers(0, 32767), st.integers(-(2**31), 2**31 - 1), st.integers(0, 3),
-    st.dictionaries(texts, texts, max_size=5), texts, st.binary(max_size=50), st.sampled_from(LANGUAGES),
-)  # fmt: skip
+    st.sampled_from([JSON, BINARY]),
+    st.integers(0, 32767),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 3),
+    st.dictionaries(texts, texts, max_size=5),
+    texts,
+    st.binary(max_size=50),
+    st.sampled_from(LANGUAGES),
+)
 def test_frames_round_trip(
     kind: int, code: int, opaque: int, flag: int, ext: dict[str, str], remark: str, body: bytes, language: str
 ) -> None:
@@ -144,8 +165,12 @@ def test_frames_round_trip(
     assert (seen_kind, seen_body, ext_of(header)) == (kind, body, ext)
     assert (header.remark or "") == remark.replace("%", "\uff05")
     assert (header.code, header.opaque, header.flag, header.version, header.language) == (
-        code, opaque, flag, 401, language,
-    )  # fmt: skip
+        code,
+        opaque,
+        flag,
+        401,
+        language,
+    )
 
 
 @pytest.mark.parametrize("kind", [JSON, BINARY])

@@ -83,8 +83,9 @@ def test_who_is_connected_and_for_what(node: Any) -> None:
     node.leader = NodeId(1)
     told = json.loads(node.ask(203, consumerGroup="g").answer.body)
     assert [(row["clientId"], row["clientAddr"], row["language"], row["version"]) for row in told["connectionSet"]] == [
-        ("a", "10.9.9.9:40000", "CPP", 401), ("b", "10.9.9.9:40000", "OTHER", 401)
-    ]  # fmt: skip
+        ("a", "10.9.9.9:40000", "CPP", 401),
+        ("b", "10.9.9.9:40000", "OTHER", 401),
+    ]
     assert (told["consumeType"], told["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
     assert told["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
     assert told["subscriptionTable"]["T"]["subString"] == "*"

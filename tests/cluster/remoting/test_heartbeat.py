@@ -22,8 +22,13 @@ JAVA = {
             "messageModel": "CLUSTERING",
             "subscriptionDataSet": [
                 {
-                    "classFilterMode": False, "codeSet": [120], "expressionType": "TAG", "subString": "x || y",
-                    "subVersion": 1700000000000, "tagsSet": ["x", "y"], "topic": "T",
+                    "classFilterMode": False,
+                    "codeSet": [120],
+                    "expressionType": "TAG",
+                    "subString": "x || y",
+                    "subVersion": 1700000000000,
+                    "tagsSet": ["x", "y"],
+                    "topic": "T",
                 }
             ],
             "unitMode": False,
@@ -32,7 +37,7 @@ JAVA = {
     "heartbeatFingerprint": 0,
     "producerDataSet": [{"groupName": "p"}],
     "withoutSub": False,
-}  # fmt: skip
+}
 CPP = {
     "clientID": "10.0.0.8@1",
     "consumerDataSet": [
@@ -62,8 +67,10 @@ def test_dialects(node: Any, body: dict[str, Any]) -> None:
     assert (answer.code, answer.ext) == (0, {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
     group = node.members.consumers["g"]
     assert (group.consume_type, group.message_model, group.consume_from_where) == (
-        "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET",
-    )  # fmt: skip
+        "CONSUME_PASSIVELY",
+        "CLUSTERING",
+        "CONSUME_FROM_FIRST_OFFSET",
+    )
     assert group.subscriptions["T"] == ("T", "TAG", "x || y", 1700000000000)
     assert node.state.groups["g"].subscriptions == {"T": ("TAG", "x || y", 1700000000000)}
     retry = node.state.topics["%RETRY%g"]
@@ -80,13 +87,20 @@ def test_tags_become_java_hashes() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[]", b'{"clientID":""}', b"\xff",
-        consumer(group="a b"), consumer(group="g" * 121), consumer(group=""), consumer(model="SOMETIMES"),
+        b"",
+        b"{",
+        b"[]",
+        b'{"clientID":""}',
+        b"\xff",
+        consumer(group="a b"),
+        consumer(group="g" * 121),
+        consumer(group=""),
+        consumer(model="SOMETIMES"),
         consumer(model=2),
         b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"subString":"*"}]}]}',
         b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_bad_heartbeats_are_refused_and_leave_nothing(node: Any, body: bytes) -> None:
     assert node.ask(34, body).answer.code == 29
     assert node.proposed == []

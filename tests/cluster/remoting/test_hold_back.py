@@ -16,9 +16,17 @@ RETRY = "%RETRY%g"
 
 def pull(node: FakeNode, offset: int, topic: str = RETRY, **fields: Any) -> Any:
     ext = {
-        "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
-        "commitOffset": 0, "suspendTimeoutMillis": 15000, "subVersion": 0, "subscription": "*",
-    }  # fmt: skip
+        "consumerGroup": "g",
+        "topic": topic,
+        "queueId": 0,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15000,
+        "subVersion": 0,
+        "subscription": "*",
+    }
     return node.ask(11, **(ext | fields))
 
 

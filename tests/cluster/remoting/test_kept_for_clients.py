@@ -118,18 +118,32 @@ def test_what_groups_subscribe_to_is_bounded_in_bytes(node: Any, connect: Any) -
 
 
 def test_large_pulls_that_wait_are_bounded_in_bytes(node_with: Any, connect: Any) -> None:
-    node = node_with(**{
-        "limits.node_inflight_bytes_max": 100_000, "limits.connection_inflight_bytes_max": 100_000,
-        "limits.frame_bytes_max": 100_000, "limits.message_bytes_max": 1000,
-    })  # fmt: skip
+    node = node_with(
+        **{
+            "limits.node_inflight_bytes_max": 100_000,
+            "limits.connection_inflight_bytes_max": 100_000,
+            "limits.frame_bytes_max": 100_000,
+            "limits.message_bytes_max": 1000,
+        }
+    )
     node.create_topic("T")
     connection = connect()
 
     def pull(text: str) -> Any:
         return node.ask(
-            11, connection=connection, consumerGroup="g", topic="T", queueId=0, queueOffset=0, maxMsgNums=1, sysFlag=6,
-            commitOffset=0, suspendTimeoutMillis=9000, subscription=text, expressionType="TAG",
-        )  # fmt: skip
+            11,
+            connection=connection,
+            consumerGroup="g",
+            topic="T",
+            queueId=0,
+            queueOffset=0,
+            maxMsgNums=1,
+            sysFlag=6,
+            commitOffset=0,
+            suspendTimeoutMillis=9000,
+            subscription=text,
+            expressionType="TAG",
+        )
 
     waiting = [pull("x" * 30_000) for _ in range(3)]
     refused = pull("x" * 30_000)

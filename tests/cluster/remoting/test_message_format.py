@@ -66,10 +66,22 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 # One address has several spellings ("::ffff:0:0"): only the one inet_ntop writes comes back.
 hosts = st.tuples(st.ip_addresses().map(str), st.integers(0, 65535)).map(lambda host: decode_host(encode_host(host)))
 messages = st.builds(
-    Message, topic=st.text(max_size=100), body=st.binary(max_size=300), properties=st.binary(max_size=300),
-    queue_id=i32, flag=i32, queue_offset=i64, position=i64, sys_flag=i32, born_ms=i64, born_host=hosts, store_ms=i64,
-    store_host=hosts, reconsume_times=i32, prepared_position=i64,
-)  # fmt: skip
+    Message,
+    topic=st.text(max_size=100),
+    body=st.binary(max_size=300),
+    properties=st.binary(max_size=300),
+    queue_id=i32,
+    flag=i32,
+    queue_offset=i64,
+    position=i64,
+    sys_flag=i32,
+    born_ms=i64,
+    born_host=hosts,
+    store_ms=i64,
+    store_host=hosts,
+    reconsume_times=i32,
+    prepared_position=i64,
+)
 
 
 @given(st.lists(messages, max_size=4))

@@ -22,23 +22,48 @@ messages = st.tuples(
 )
 sends = st.fixed_dictionaries(
     {
-        "topic": st.sampled_from(["T", "t" * 127, "%RETRY%" + "g" * 121]), "queue_id": st.integers(0, 2),
-        "sys_flag": u31.map(lambda flag: flag & ~0x30), "born_ms": st.integers(0, 2**63 - 1), "born_host": hosts,
-        "reconsume_times": u31, "messages": st.lists(messages, min_size=1, max_size=3), "is_batch": st.booleans(),
+        "topic": st.sampled_from(["T", "t" * 127, "%RETRY%" + "g" * 121]),
+        "queue_id": st.integers(0, 2),
+        "sys_flag": u31.map(lambda flag: flag & ~0x30),
+        "born_ms": st.integers(0, 2**63 - 1),
+        "born_host": hosts,
+        "reconsume_times": u31,
+        "messages": st.lists(messages, min_size=1, max_size=3),
+        "is_batch": st.booleans(),
     }
-)  # fmt: skip
+)
 
 
 def to_send(fields: dict[str, Any], slot: TopicSlot) -> Send:
     flag, body, properties, tag_hash = fields["messages"][0]
     batch = tuple(BatchMessage(*message, key_hash=0) for message in fields["messages"]) if fields["is_batch"] else ()
     return Send(
-        connection=None, size=0, opaque=1, serialize_type=0, oneway=False, slot=slot, queue_id=fields["queue_id"],
-        flag=flag, sys_flag=fields["sys_flag"], born_ms=fields["born_ms"], born_host=encode_host(fields["born_host"]),
-        reconsume_times=fields["reconsume_times"], body=body, properties=properties, tag_hash=tag_hash, unique_key="",
-        kind=0, producer_id=b"", sequence=0, low_sequence=0, batch=batch, received_ms=0, version=401, header=b"",
+        connection=None,
+        size=0,
+        opaque=1,
+        serialize_type=0,
+        oneway=False,
+        slot=slot,
+        queue_id=fields["queue_id"],
+        flag=flag,
+        sys_flag=fields["sys_flag"],
+        born_ms=fields["born_ms"],
+        born_host=encode_host(fields["born_host"]),
+        reconsume_times=fields["reconsume_times"],
+        body=body,
+        properties=properties,
+        tag_hash=tag_hash,
+        unique_key="",
+        kind=0,
+        producer_id=b"",
+        sequence=0,
+        low_sequence=0,
+        batch=batch,
+        received_ms=0,
+        version=401,
+        header=b"",
         code=310,
-    )  # fmt: skip
+    )
 
 
 def expected(all_fields: list[dict[str, Any]], store_host: tuple[str, int]) -> list[bytes]:
@@ -50,11 +75,20 @@ def expected(all_fields: list[dict[str, Any]], store_host: tuple[str, int]) -> l
             offset = ends.get(queue, 100)
             ends[queue] = offset + 1
             message = Message(
-                topic=fields["topic"], body=body, properties=properties, queue_id=fields["queue_id"], flag=flag,
-                queue_offset=offset, position=position, sys_flag=fields["sys_flag"], born_ms=fields["born_ms"],
-                born_host=fields["born_host"], store_ms=STORE_MS, store_host=store_host,
+                topic=fields["topic"],
+                body=body,
+                properties=properties,
+                queue_id=fields["queue_id"],
+                flag=flag,
+                queue_offset=offset,
+                position=position,
+                sys_flag=fields["sys_flag"],
+                born_ms=fields["born_ms"],
+                born_host=fields["born_host"],
+                store_ms=STORE_MS,
+                store_host=store_host,
                 reconsume_times=fields["reconsume_times"],
-            )  # fmt: skip
+            )
             encoded.append(encode_message(message))
             position += len(encoded[-1])
     return encoded

@@ -18,9 +18,17 @@ def pull(node: Any) -> Any:
 
     def ask(offset: int, **fields: Any) -> Any:
         ext = {
-            "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
-            "commitOffset": 0, "suspendTimeoutMillis": 15000, "subVersion": 0, "subscription": "*",
-        }  # fmt: skip
+            "consumerGroup": "g",
+            "topic": "T",
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 4,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 15000,
+            "subVersion": 0,
+            "subscription": "*",
+        }
         return node.ask(fields.pop("code", 11), **(ext | fields))
 
     return ask
@@ -412,9 +420,18 @@ def test_bounds_are_named(node_with: Any, connect: Any) -> None:
 
     def ask(connection: Any) -> Any:
         return node.ask(
-            11, connection=connection, consumerGroup="g", topic="T", queueId=0, queueOffset=0, maxMsgNums=32, sysFlag=6,
-            commitOffset=0, suspendTimeoutMillis=1000, subVersion=0,
-        )  # fmt: skip
+            11,
+            connection=connection,
+            consumerGroup="g",
+            topic="T",
+            queueId=0,
+            queueOffset=0,
+            maxMsgNums=32,
+            sysFlag=6,
+            commitOffset=0,
+            suspendTimeoutMillis=1000,
+            subVersion=0,
+        )
 
     one, two = connect(), connect()
     held = [ask(one), ask(one)]
@@ -426,9 +443,18 @@ def test_bounds_are_named(node_with: Any, connect: Any) -> None:
     node.store("T", b"a")
     assert [request.answer.code for request in held] == [0, 0, 0]
     assert not node.ask(
-        11, connection=one, consumerGroup="g", topic="T", queueId=0, queueOffset=1, maxMsgNums=32, sysFlag=6,
-        commitOffset=0, suspendTimeoutMillis=1000, subVersion=0,
-    ).replies, "there is room again"  # fmt: skip
+        11,
+        connection=one,
+        consumerGroup="g",
+        topic="T",
+        queueId=0,
+        queueOffset=1,
+        maxMsgNums=32,
+        sysFlag=6,
+        commitOffset=0,
+        suspendTimeoutMillis=1000,
+        subVersion=0,
+    ).replies, "there is room again"
 
 
 def test_a_follower_waits_for_a_topic_that_may_be_on_its_way(node: Any, pull: Any) -> None:

@@ -12,9 +12,18 @@ from raftlog.types import NodeId
 
 def pull(node: Any, offset: int, suspend_ms: int) -> Any:
     return node.ask(
-        11, consumerGroup="g", topic="T", queueId=0, queueOffset=offset, maxMsgNums=32, sysFlag=6, commitOffset=0,
-        suspendTimeoutMillis=suspend_ms, subVersion=0, subscription="*",
-    )  # fmt: skip
+        11,
+        consumerGroup="g",
+        topic="T",
+        queueId=0,
+        queueOffset=offset,
+        maxMsgNums=32,
+        sysFlag=6,
+        commitOffset=0,
+        suspendTimeoutMillis=suspend_ms,
+        subVersion=0,
+        subscription="*",
+    )
 
 
 def bodies(request: Any) -> list[bytes]:

@@ -18,8 +18,9 @@ def test_c8_every_status_of_the_page_is_a_code_under_its_name() -> None:
     }
     assert [(outcome, code) for outcome, code, _, _ in ROWS if outcome != "fail"] == [("ok", "0"), ("**unknown**", "1")]
     assert [rest for _, code, _, rest in ROWS if code == "1"] == [
-        f", remark begins `{UNKNOWN_REMARK}`", ", any other remark"
-    ]  # fmt: skip
+        f", remark begins `{UNKNOWN_REMARK}`",
+        ", any other remark",
+    ]
 
 
 def test_c4_every_reason_for_which_the_gate_is_shut_has_its_own_code_and_its_own_metric_label() -> None:

@@ -27,9 +27,13 @@ def group(**fields: Any) -> bytes:
 
 
 NUMBERS = [
-    "retryMaxTimes", "retryQueueNums", "brokerId", "whichBrokerWhenConsumeSlowly", "groupSysFlag",
+    "retryMaxTimes",
+    "retryQueueNums",
+    "brokerId",
+    "whichBrokerWhenConsumeSlowly",
+    "groupSysFlag",
     "consumeTimeoutMinute",
-]  # fmt: skip
+]
 HEARTBEATS = {
     "too many groups": heartbeat(request_limits.HEARTBEAT_GROUPS_MAX + 1),
     "too many producers": heartbeat(beat_producerDataSet=[{"groupName": "p"}] * 1025),
@@ -108,11 +112,16 @@ def test_names_in_headers(node: Any, code: int, field: str) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        b'{"code":10,"opaque":%d}' % 10**23, b'{"code":%d}' % 2**31, b'{"code":10,"flag":1e400}',
-        b'{"code":10,"version":%d}' % 2**40, b'{"code":10,"opaque":true}', b'{"code":10,"language":%d}' % 2**40,
-        b'{"code":10,"remark":"\\ud800"}', b" " * (1 << 20) + b'{"code":10}',
+        b'{"code":10,"opaque":%d}' % 10**23,
+        b'{"code":%d}' % 2**31,
+        b'{"code":10,"flag":1e400}',
+        b'{"code":10,"version":%d}' % 2**40,
+        b'{"code":10,"opaque":true}',
+        b'{"code":10,"language":%d}' % 2**40,
+        b'{"code":10,"remark":"\\ud800"}',
+        b" " * (1 << 20) + b'{"code":10}',
     ],
-)  # fmt: skip
+)
 def test_headers(header: bytes) -> None:
     with pytest.raises(CodecError):
         decode_header(0, header)
@@ -120,9 +129,15 @@ def test_headers(header: bytes) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [b'{"a":[1]}', b'{"a":{"b":1}}', b'{"a":' + b"[" * 900 + b"]" * 900 + b"}", b"[]", b'{"a":1e400}',
-     b"{" + b",".join(b'"%d":1' % at for at in range(257)) + b"}"],
-)  # fmt: skip
+    [
+        b'{"a":[1]}',
+        b'{"a":{"b":1}}',
+        b'{"a":' + b"[" * 900 + b"]" * 900 + b"}",
+        b"[]",
+        b'{"a":1e400}',
+        b"{" + b",".join(b'"%d":1' % at for at in range(257)) + b"}",
+    ],
+)
 def test_ext_fields(fields: bytes) -> None:
     header = decode_header(0, b'{"code":10,"extFields":' + fields + b"}")
     with pytest.raises(CodecError):

@@ -35,10 +35,12 @@ def test_route_bytes(node: Any) -> None:
         for node in (1, 2, 3)
     )
     assert node.ask(105, topic="T").answer == (
-        0, None, {},
+        0,
+        None,
+        {},
         b'{"brokerDatas":[' + BROKER + ALIASES + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq",'
         b'"perm":4,"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}' + queues + b"]}",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,12 @@ def test_route_bytes_without_aliases(node_with: Any, on: bool, language: str, ve
     node = node_with(**{"cluster.producer_aliases": on})
     node.create_topic("T", queues=3)
     assert node.ask(105, topic="T", language=language, version=version).answer == (
-        0, None, {},
+        0,
+        None,
+        {},
         b'{"brokerDatas":[' + BROKER + b'],"filterServerTable":{},"queueDatas":[{"brokerName":"raftmq","perm":6,'
         b'"readQueueNums":3,"topicSysFlag":0,"writeQueueNums":3}]}',
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("language", "version"), [("JAVA", 212), ("JAVA", 479), ("GO", 317), ("DOTNET", 401)])
@@ -76,9 +80,10 @@ def test_the_name_of_a_node_that_the_leader_does_not_reach_leads_to_another(node
     group, *aliases = during["brokerDatas"]
     assert group == before["brokerDatas"][0], "readers are shown every node"
     assert [(alias["brokerName"], alias["brokerAddrs"]) for alias in aliases] == [
-        ("raftmq-1", {"0": "10.0.0.1:10911"}), ("raftmq-2", {"0": "10.0.0.2:10911"}),
+        ("raftmq-1", {"0": "10.0.0.1:10911"}),
+        ("raftmq-2", {"0": "10.0.0.2:10911"}),
         ("raftmq-3", {"0": "10.0.0.1:10911"}),
-    ]  # fmt: skip
+    ]
     node.leader = NOBODY
     assert route() == during, "nobody leads: the last one stays"
     node.leader, node.unreached = NodeId(2), set()

@@ -14,10 +14,19 @@ from cluster.remoting.codec import BINARY, JSON, CodecError, Header, decode_head
 from cluster.remoting.send_header import SendHeader, decode_send_header
 
 LONG = {
-    "producerGroup": "g", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "-1",
-    "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "-5", "properties": "A\x01b\x02", "reconsumeTimes": "2",
-    "maxReconsumeTimes": "16", "batch": "true",
-}  # fmt: skip
+    "producerGroup": "g",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "-1",
+    "sysFlag": "0",
+    "bornTimestamp": "1700000000000",
+    "flag": "-5",
+    "properties": "A\x01b\x02",
+    "reconsumeTimes": "2",
+    "maxReconsumeTimes": "16",
+    "batch": "true",
+}
 SHORT = dict(zip("abcdefghijlm", LONG.values(), strict=True))
 IDENTITY = {"raftmqPid": "00" * 16, "raftmqSeq": "7", "raftmqLow": "3"}
 
@@ -47,11 +56,24 @@ def test_numbers_and_booleans_may_be_bare() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("e", "x"), ("e", str(1 << 31)), ("e", str(-(1 << 31) - 1)), ("f", "-1"), ("f", str(1 << 31)), ("g", "-1"),
-        ("g", str(1 << 63)), ("h", str(1 << 31)), ("j", "-1"), ("j", str(1 << 31)), ("m", "maybe"), ("d", "1.5"),
-        ("raftmqSeq", "-1"), ("raftmqSeq", str(1 << 63)), ("raftmqLow", str(1 << 63)), ("raftmqSeq", "9" * 5000),
+        ("e", "x"),
+        ("e", str(1 << 31)),
+        ("e", str(-(1 << 31) - 1)),
+        ("f", "-1"),
+        ("f", str(1 << 31)),
+        ("g", "-1"),
+        ("g", str(1 << 63)),
+        ("h", str(1 << 31)),
+        ("j", "-1"),
+        ("j", str(1 << 31)),
+        ("m", "maybe"),
+        ("d", "1.5"),
+        ("raftmqSeq", "-1"),
+        ("raftmqSeq", str(1 << 63)),
+        ("raftmqLow", str(1 << 63)),
+        ("raftmqSeq", "9" * 5000),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("serialize_type", [JSON, BINARY])
 def test_refused(name: str, value: str, serialize_type: int) -> None:
     with pytest.raises(CodecError, match="bad send header"):
@@ -69,7 +91,7 @@ anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=4,
-)  # fmt: skip
+)
 
 
 @given(st.sampled_from([10, 310, 320]), st.dictionaries(st.sampled_from([*SHORT, *LONG, *IDENTITY]), anything))

@@ -23,10 +23,14 @@ PATIENCE_S = 30.0
 MESSAGE = 60 * KIB
 PULL_BYTES = 512 * KIB
 LIMITS = {
-    "frame_bytes_max": 2 * MIB, "message_bytes_max": 512 * KIB, "connection_inflight_bytes_max": 2 * MIB,
-    "node_inflight_bytes_max": 4 * MIB, "connection_unsent_bytes_max": MIB, "node_unsent_bytes_max": 2 * MIB,
+    "frame_bytes_max": 2 * MIB,
+    "message_bytes_max": 512 * KIB,
+    "connection_inflight_bytes_max": 2 * MIB,
+    "node_inflight_bytes_max": 4 * MIB,
+    "connection_unsent_bytes_max": MIB,
+    "node_unsent_bytes_max": 2 * MIB,
     "stalled_ms": 20_000,
-}  # fmt: skip
+}
 SLACK = MIB
 """One answer, and what transports hold uncounted."""
 
@@ -80,10 +84,19 @@ class Client:
 
     def pull(self, opaque: int, offset: int = 0, suspend_ms: int = 0) -> None:
         ext = {
-            "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "1024",
-            "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(suspend_ms), "subVersion": "0",
-            "subscription": "*", "expressionType": "TAG", "maxMsgBytes": str(PULL_BYTES),
-        }  # fmt: skip
+            "consumerGroup": "g",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": str(offset),
+            "maxMsgNums": "1024",
+            "sysFlag": "6",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(suspend_ms),
+            "subVersion": "0",
+            "subscription": "*",
+            "expressionType": "TAG",
+            "maxMsgBytes": str(PULL_BYTES),
+        }
         self.writer.write(encode_frame(11, opaque, 0, ext=ext))
 
     async def answer(self) -> tuple[int, int, int]:

@@ -12,9 +12,15 @@ from cluster.services import Outcome
 
 def put(node: Any, topic: str = "T", **fields: Any) -> Any:
     ext = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 2, "perm": 6,
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-    }  # fmt: skip
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 4,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
     return node.ask(17, **(ext | fields)).answer
 
 
@@ -79,11 +85,21 @@ def test_groups(node: Any) -> None:
     assert answer.ext == {"totalGroupNum": "2"}
     table = json.loads(answer.body)["subscriptionGroupTable"]
     assert table["a"] == {
-        "attributes": {}, "brokerId": 0, "consumeBroadcastEnable": True, "consumeEnable": True,
-        "consumeFromMinEnable": True, "consumeMessageOrderly": False, "consumeTimeoutMinute": 15, "groupName": "a",
-        "groupRetryPolicy": {"type": "CUSTOMIZED"}, "groupSysFlag": 0, "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": 16, "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1,
-    }  # fmt: skip
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": "a",
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
     assert (table["g"]["consumeEnable"], table["g"]["retryMaxTimes"]) == (False, 3)
     assert table["g"]["groupRetryPolicy"] == {"type": "EXPONENTIAL"}
     assert [node.ask(207, groupName="g", cleanOffset="true").answer.code for _ in range(2)] == [0, 0]

@@ -47,9 +47,14 @@ class Replica:
 
     def add(self, text: bytes, size: int, term: int = 1) -> None:
         entry = make_entry(
-            self.log.tail, term=term, entry_type=EntryType.MESSAGES, payload=text[:size], timestamp_ms=0,
-            group_id=GROUP, segment_size=SEGMENT_SIZE,
-        )  # fmt: skip
+            self.log.tail,
+            term=term,
+            entry_type=EntryType.MESSAGES,
+            payload=text[:size],
+            timestamp_ms=0,
+            group_id=GROUP,
+            segment_size=SEGMENT_SIZE,
+        )
         self.log.append([entry])
         self.entries.append(entry)
         assert tail_after(self.log.tail, entry)
@@ -92,9 +97,14 @@ class Mended:
         self.changes = 0
         self.replica = replica
         self.repairer = LogRepairer(
-            replica.log, peers, asyncio.get_running_loop(), peers=lambda: list(peers.sources),
-            on_change=self.changed, alarms=self.alarms, metrics=self.metrics.repair,
-        )  # fmt: skip
+            replica.log,
+            peers,
+            asyncio.get_running_loop(),
+            peers=lambda: list(peers.sources),
+            on_change=self.changed,
+            alarms=self.alarms,
+            metrics=self.metrics.repair,
+        )
 
     def changed(self) -> None:
         self.changes += 1

@@ -92,22 +92,38 @@ class Node:
 
     def open(self) -> None:
         config = Config(
-            node=NodeSection(id=1, data_dir=str(DATA)), peers=(PeerNode(id=1, port=1, listeners={}),),
+            node=NodeSection(id=1, data_dir=str(DATA)),
+            peers=(PeerNode(id=1, port=1, listeners={}),),
             retention=self.rules,
-        )  # fmt: skip
+        )
         environment = Environment(
-            fs=self.fs, clock=self.clock, serves_admin=False, open_kv=self._open_kv, boot_id=lambda: bytes(16),
-            pid=lambda: 1, checkpoint_every_ms=10**9,
-        )  # fmt: skip
+            fs=self.fs,
+            clock=self.clock,
+            serves_admin=False,
+            open_kv=self._open_kv,
+            boot_id=lambda: bytes(16),
+            pid=lambda: 1,
+            checkpoint_every_ms=10**9,
+        )
         self.parts = Parts(config, FailpointSet(False), environment)
         self.alarms, self.leases = Alarms(self.clock.wall_ms), Leases(self.clock.monotonic_ms)
         self.core: Any = Core(self)
         self.registry = CollectorRegistry()
         self.retention = Retention(
-            self.rules, cast("Any", self.core), self.parts.state, self.log, self.parts.keeper, fs=self.fs,
-            directory=DATA, clock=self.clock, leases=self.leases, alarms=self.alarms,
-            metrics=RetentionMetrics(self.registry), writes_open=lambda: True, wake=lambda: None,
-        )  # fmt: skip
+            self.rules,
+            cast("Any", self.core),
+            self.parts.state,
+            self.log,
+            self.parts.keeper,
+            fs=self.fs,
+            directory=DATA,
+            clock=self.clock,
+            leases=self.leases,
+            alarms=self.alarms,
+            metrics=RetentionMetrics(self.registry),
+            writes_open=lambda: True,
+            wake=lambda: None,
+        )
         self.retention.start(InLine, self.failed)
 
     def failed(self, error: BaseException) -> None:
@@ -155,8 +171,12 @@ class Node:
         return sorted(int(name[:-4]) for name in self.fs.listdir(DATA / "log") if name.endswith(".seg"))
 
     def count(self, name: str) -> float:
-        return sum(self.registry.get_sample_value(s.name, s.labels) or 0 for m in self.registry.collect()
-                   for s in m.samples if s.name == name)  # fmt: skip
+        return sum(
+            self.registry.get_sample_value(s.name, s.labels) or 0
+            for m in self.registry.collect()
+            for s in m.samples
+            if s.name == name
+        )
 
 
 @pytest.fixture
@@ -278,9 +298,10 @@ async def test_on_a_disk_that_is_nearly_full_the_newest_checkpoint_counts_if_it_
     used, files = [500], len(node.files())
     monkeypatch.setattr(MemoryFileSystem, "total_bytes", lambda fs, path: 100 * SEGMENT)
     monkeypatch.setattr(
-        MemoryFileSystem, "free_bytes",
+        MemoryFileSystem,
+        "free_bytes",
         lambda fs, path: (1000 - used[0]) * SEGMENT // 10 + (files - len(node.files())) * SEGMENT,
-    )  # fmt: skip
+    )
     node.pass_ms(200)
     assert node.parts.state.trim_position == 0
     used[0] = 878
@@ -303,8 +324,10 @@ async def test_on_a_disk_that_is_nearly_full_the_newest_checkpoint_counts_if_it_
 async def test_what_a_group_has_not_read_is_protected_or_told(make: Callable[..., Node]) -> None:
     for protect in (True, False):
         node = make(protect_unconsumed=protect)
-        node.add(EntryType.COMMAND, commands.pack([["put_group", {"name": "g"}, True],
-                                                   ["commit_offsets", [["g", 1, 0, 100]]]]))  # fmt: skip
+        node.add(
+            EntryType.COMMAND,
+            commands.pack([["put_group", {"name": "g"}, True], ["commit_offsets", [["g", 1, 0, 100]]]]),
+        )
         trimmed(node)
         node.pass_ms(400)
         first = node.parts.state.min_offset(1, 0)

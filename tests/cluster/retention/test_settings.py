@@ -37,8 +37,12 @@ def test_some_keys_are_each_nodes_own_and_older_nodes_do_not_tell() -> None:
 
 def test_status_says_so() -> None:
     def node(number: int, **settings: Any) -> NodeView:
-        status = {"term": 2, "role": "leader" if number == 2 else "follower", "leader": 2,
-                  "retention": {**USUAL, **settings}}  # fmt: skip
+        status = {
+            "term": 2,
+            "role": "leader" if number == 2 else "follower",
+            "leader": 2,
+            "retention": {**USUAL, **settings},
+        }
         return NodeView(NodeRecord(number, 1, 1, 1, 1, 1, ""), True, status)
 
     nodes = [node(1, hours=1), node(2), node(3)]

@@ -31,10 +31,14 @@ class Leader:
         self.tail = EMPTY_TAIL
         self._add(EntryType.GENESIS, b"", 0)
         configs: list[dict[str, Any]] = [
-            {"name": name, "read_queues": 1, "write_queues": 1,
-             "attributes": {"retention.ms": retention[name]} if name in retention else {}}
+            {
+                "name": name,
+                "read_queues": 1,
+                "write_queues": 1,
+                "attributes": {"retention.ms": retention[name]} if name in retention else {},
+            }
             for name in ("a", "b", "c")
-        ]  # fmt: skip
+        ]
         made = self.run(*[["create_topic", config, False] for config in configs])
         self.ids = {topic.name: topic.id for topic in self.state.topics.values()}
         assert all(result.ok for result in made), made

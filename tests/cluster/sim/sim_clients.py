@@ -55,10 +55,17 @@ class OwnClient:
         low = min(self.open)
         path.ask(
             send_frame(
-                opaque, self.topic, message.body, queue_id=message.queue_id, key=f"{self.name}{message.sequence}",
-                pid=self.pid, seq=message.sequence, low=low, serialize_type=opaque % 2,
+                opaque,
+                self.topic,
+                message.body,
+                queue_id=message.queue_id,
+                key=f"{self.name}{message.sequence}",
+                pid=self.pid,
+                seq=message.sequence,
+                low=low,
+                serialize_type=opaque % 2,
             )
-        )  # fmt: skip
+        )
         if path.closed:
             self.sim.loop.call_later(self.rng.uniform(0.05, 0.3), self._again, message, opaque)
 

@@ -119,14 +119,34 @@ class SimCluster:
 
 
 def send_frame(
-    opaque: int, topic: str, body: bytes, *, queue_id: int = 0, key: str = "", pid: bytes = b"", seq: int = 0,
-    low: int = 0, oneway: bool = False, serialize_type: int = 0, properties: str = "",
-) -> bytes:  # fmt: skip
+    opaque: int,
+    topic: str,
+    body: bytes,
+    *,
+    queue_id: int = 0,
+    key: str = "",
+    pid: bytes = b"",
+    seq: int = 0,
+    low: int = 0,
+    oneway: bool = False,
+    serialize_type: int = 0,
+    properties: str = "",
+) -> bytes:
     """A send request (code 310) as a client writes it; with `pid` it is our own client's."""
     ext = {
-        "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000", "h": "0",
-        "i": (f"UNIQ_KEY\x01{key}\x02" if key else "") + properties, "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
+        "a": "g",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": (f"UNIQ_KEY\x01{key}\x02" if key else "") + properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
     if pid:
         ext |= {"raftmqPid": pid.hex(), "raftmqSeq": str(seq), "raftmqLow": str(low)}
     flag = FLAG_ONEWAY if oneway else 0

@@ -104,9 +104,14 @@ class SimNode:
     """Starts from its disk, may be killed at any time. Implements `raft_driver.Proposer`."""
 
     def __init__(
-        self, node_id: NodeId, config: Config, fs: MemoryFileSystem, loop: VirtualLoop, rng: random.Random,
+        self,
+        node_id: NodeId,
+        config: Config,
+        fs: MemoryFileSystem,
+        loop: VirtualLoop,
+        rng: random.Random,
         network: MemoryNetwork,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node_id, self.config, self.fs, self.loop, self.rng, self.network = node_id, config, fs, loop, rng, network
         self.kv = MemoryKV(model_crash=True)
         self.clock = VirtualClock(loop, skew_ms=rng.randint(-200, 200))
@@ -127,17 +132,26 @@ class SimNode:
         genesis = self.directory.log.genesis
         self.raw = RawNode(
             RaftConfig(
-                node_id=self.node_id, group_id=genesis.group_id, election_ticks=self.config.raft.election_ticks,
-                heartbeat_ticks=self.config.raft.heartbeat_ticks, segment_size=genesis.segment_size,
+                node_id=self.node_id,
+                group_id=genesis.group_id,
+                election_ticks=self.config.raft.election_ticks,
+                heartbeat_ticks=self.config.raft.heartbeat_ticks,
+                segment_size=genesis.segment_size,
             ),
-            hard_state=self.directory.hard_state_store.load(), log=self.directory.log,
-            members=[of_genesis(genesis)], applied_index=self.state.applied.index,
+            hard_state=self.directory.hard_state_store.load(),
+            log=self.directory.log,
+            members=[of_genesis(genesis)],
+            applied_index=self.state.applied.index,
             rng=random.Random(self.rng.random()),
-        )  # fmt: skip
+        )
         self.driver = RaftDriver(
-            self.raw, self.node_id, loop=self.loop, clock=self.clock, tick_ms=self.config.raft.tick_ms,
+            self.raw,
+            self.node_id,
+            loop=self.loop,
+            clock=self.clock,
+            tick_ms=self.config.raft.tick_ms,
             on_stop=self._on_failure,
-        )  # fmt: skip
+        )
         self.transport = MemoryTransport(self.network, self.node_id)
         self._build_services()
         self._build_lanes()
@@ -153,38 +167,59 @@ class SimNode:
         retries = RetryMemory()
         self.replies = SendReplyWriter(self.clock, self.state, host, retries, incarnation)
         self.proposals = Proposals(
-            self.config, self.state, self.clock, store_host=host, wake=self.driver.wake, replies=self.replies,
+            self.config,
+            self.state,
+            self.clock,
+            store_host=host,
+            wake=self.driver.wake,
+            replies=self.replies,
             on_unproposed=self._on_unproposed,
             ledger=Ledger(self.fs, DATA, self.config.limits.batches_inflight_max),
-        )  # fmt: skip
+        )
         self.proposals.on_contained = lambda what, error: self.loop.call_exception_handler(
             {"message": what, "exception": error}
         )
         self.early = self.proposals.early
         self.relay = WrittenRelay(
             self.node_id, self.raw, self.early, self.directory.log, self.transport, self.loop, self.driver.wake
-        )  # fmt: skip
+        )
         self.early.on_start(self.raw.applied_index, self.raw.raft.log.term_at)
         known = self.state
         self.router = Router(
-            self.config, self.state, self.proposals, known_topic=lambda name: name in known.topics,
+            self.config,
+            self.state,
+            self.proposals,
+            known_topic=lambda name: name in known.topics,
             soon=self.loop.call_soon,
-        )  # fmt: skip
+        )
         self.sends = SendHandler(
-            self.config, self.state, self.clock, self.proposals, self.replies, retries, incarnation,
+            self.config,
+            self.state,
+            self.clock,
+            self.proposals,
+            self.replies,
+            retries,
+            incarnation,
             self.router.on_request,
-        )  # fmt: skip
+        )
         self.forwarder = Forwarder(
-            self.config, self.clock, self.transport, leader=lambda: self.raw.leader_id,  # type: ignore[arg-type]
-            leads=lambda: self.proposals.open, term=lambda: self.raw.term, local=self.router.as_leader,
-            names=self.sends, room=self.router.rooms.unsent,
-        )  # fmt: skip
+            self.config,
+            self.clock,
+            self.transport,
+            leader=lambda: self.raw.leader_id,  # type: ignore[arg-type]
+            leads=lambda: self.proposals.open,
+            term=lambda: self.raw.term,
+            local=self.router.as_leader,
+            names=self.sends,
+            room=self.router.rooms.unsent,
+        )
         self.proposals.on_open = lambda: self.loop.call_soon(self.forwarder.pump)
         services: Any = self
         handlers = {
-            **offsets.handlers(services), **topics_admin.handlers(services),
+            **offsets.handlers(services),
+            **topics_admin.handlers(services),
             **heartbeat.handlers(services, Members(services)),
-        }  # fmt: skip
+        }
         self.router.attach(self.sends, self.replies, self.forwarder, handlers)
 
     def _build_lanes(self) -> None:

@@ -29,8 +29,13 @@ class _Lane:
 
 def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
     driver = RaftDriver(
-        _Raw(role), 1, loop=asyncio.get_running_loop(), clock=None, tick_ms=50, on_stop=print,  # type: ignore[arg-type]
-    )  # fmt: skip
+        _Raw(role),
+        1,
+        loop=asyncio.get_running_loop(),
+        clock=None,
+        tick_ms=50,
+        on_stop=print,  # type: ignore[arg-type]
+    )
     lane = _Lane()
     driver.attach(None, None, None, lane)  # type: ignore[arg-type]
     return driver, lane

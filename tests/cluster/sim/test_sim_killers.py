@@ -18,12 +18,19 @@ KILLERS = {
     "group, not Unicode": encode_frame(200, 1, 0, body=b'{"groupName":"g","attributes":{"a":"\xed\xa0\x80"}}'),
     "group, too deep": encode_frame(200, 1, 0, body=b'{"groupName":' + b"[" * 100_000),
     "heartbeat, beyond 64 bits": encode_frame(
-        34, 1, 0, body=b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"T",'
+        34,
+        1,
+        0,
+        body=b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"T",'
         b'"subVersion":' + HUGE + b"}]}]}",
     ),
     "heartbeat, 450,000 groups": encode_frame(
-        34, 1, 0, body=b'{"clientID":"c","consumerDataSet":['
-        + b",".join([b'{"groupName":"g%d"}' % at for at in range(450_000)]) + b"]}",
+        34,
+        1,
+        0,
+        body=b'{"clientID":"c","consumerDataSet":['
+        + b",".join([b'{"groupName":"g%d"}' % at for at in range(450_000)])
+        + b"]}",
     ),
     "offset, beyond 64 bits": encode_frame(
         15, 1, 0, ext={"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1" + "0" * 23}
@@ -38,7 +45,7 @@ KILLERS = {
         310, 1, 0, ext={"b": "T", "raftmqPid": "0" * 32, "raftmqSeq": str(2**64)}
     ),
     "send, without fields": encode_frame(310, 1, 0),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,11 @@ def test_c5_limits_at_their_edges(profile: str) -> None:
     with SimCluster(5, segment_size=16 << 20, **{"limits.profile": profile}) as sim:
         path = sim.leader().connect()
         cases = [
-            ("t" * topic_max, b"x", 0), ("t" * (topic_max + 1), b"x", 29),
-            ("T", bytes(body_max), 0), ("T", bytes(body_max + 1), 13),
-        ]  # fmt: skip
+            ("t" * topic_max, b"x", 0),
+            ("t" * (topic_max + 1), b"x", 29),
+            ("T", bytes(body_max), 0),
+            ("T", bytes(body_max + 1), 13),
+        ]
         for opaque, (topic, body, code) in enumerate(cases, 1):
             path.ask(send_frame(opaque, topic, body))
             sim.loop.run_until(lambda opaque=opaque: opaque in path.replies, 20)

@@ -26,10 +26,13 @@ def propose_all(sim: SimCluster, wanted: list[Command]) -> None:
 
 def topic(rng: random.Random, name: str) -> dict[str, Any]:
     return {
-        "name": name, "read_queues": rng.randint(1, 16), "write_queues": rng.randint(1, 16),
-        "perm": rng.choice([2, 4, 6]), "order": rng.random() < 0.1,
+        "name": name,
+        "read_queues": rng.randint(1, 16),
+        "write_queues": rng.randint(1, 16),
+        "perm": rng.choice([2, 4, 6]),
+        "order": rng.random() < 0.1,
         "attributes": {"dedup": rng.choice(["off", "retry", "strict"]), "message.type": rng.choice(["NORMAL", "FIFO"])},
-    }  # fmt: skip
+    }
 
 
 def check(sim: SimCluster, model: dict[str, dict[str, Any]]) -> None:
@@ -39,11 +42,15 @@ def check(sim: SimCluster, model: dict[str, dict[str, Any]]) -> None:
     for node in sim.running:
         shown = {
             config.name: {
-                "name": config.name, "read_queues": config.read_queues, "write_queues": config.write_queues,
-                "perm": config.perm, "order": config.order, "attributes": dict(config.attributes),
+                "name": config.name,
+                "read_queues": config.read_queues,
+                "write_queues": config.write_queues,
+                "perm": config.perm,
+                "order": config.order,
+                "attributes": dict(config.attributes),
             }
             for config in node.state.topics.values()
-        }  # fmt: skip
+        }
         assert shown == model
 
 

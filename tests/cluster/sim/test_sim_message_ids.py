@@ -56,8 +56,11 @@ def found_by_key(node: SimNode, key: str) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(3))
 def test_c6_ids_are_unique_across_failovers_and_lead_to_their_messages(seed: int) -> None:
     acked: dict[str, bytes] = {}
-    with SimCluster(seed, segment_size=1 << 15, **{"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192,
-                                                   "limits.frame_bytes_max": 1 << 17}) as sim:  # fmt: skip
+    with SimCluster(
+        seed,
+        segment_size=1 << 15,
+        **{"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17},
+    ) as sim:
         sim.create_topic("T")
         for round_number in range(ROUNDS):
             leader = sim.leader()

@@ -23,9 +23,19 @@ from raftlog.errors import NotLeaderError
 FAULTS_S = 15.0
 SEEDS = [int(os.environ["SIM_SEED"])] if "SIM_SEED" in os.environ else range(int(os.environ.get("SIM_SEEDS", "24")))
 WEIGHTS = {
-    "kill": 2, "power": 2, "start": 5, "isolate": 2, "cut": 2, "heal": 4, "loss": 1, "slow": 1, "hold": 2, "release": 3,
-    "transfer": 2, "reset": 1,
-}  # fmt: skip
+    "kill": 2,
+    "power": 2,
+    "start": 5,
+    "isolate": 2,
+    "cut": 2,
+    "heal": 4,
+    "loss": 1,
+    "slow": 1,
+    "hold": 2,
+    "release": 3,
+    "transfer": 2,
+    "reset": 1,
+}
 
 
 class Chaos:

@@ -57,13 +57,17 @@ CASES = [
     Case("bad producer id", 29, "raftmqPid is 32 hex digits", {"raftmqPid": "00", "raftmqSeq": "1"}),
     Case("producer id no hex", 29, "raftmqPid is 32 hex digits", {"raftmqPid": "x" * 32, "raftmqSeq": "1"}),
     Case("sequence 0", 29, "raftmqSeq at least 1", {"raftmqPid": "00" * 16}),
-]  # fmt: skip
+]
 
 LIMITS = {
-    "limits.message_bytes_max": 2048, "limits.properties_bytes_max": 300, "limits.batch_messages_max": 50,
-    "limits.frame_bytes_max": 1 << 17, "limits.connection_inflight_bytes_max": 1 << 17,
-    "limits.node_inflight_bytes_max": 1 << 18, "limits.batch_bytes_max": 1 << 14,
-}  # fmt: skip
+    "limits.message_bytes_max": 2048,
+    "limits.properties_bytes_max": 300,
+    "limits.batch_messages_max": 50,
+    "limits.frame_bytes_max": 1 << 17,
+    "limits.connection_inflight_bytes_max": 1 << 17,
+    "limits.node_inflight_bytes_max": 1 << 18,
+    "limits.batch_bytes_max": 1 << 14,
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +81,19 @@ def sim() -> Iterator[SimCluster]:
 
 def frame_of(opaque: int, case: Case, *, serialize_type: int = JSON, oneway: bool = False) -> bytes:
     ext = {
-        "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0",
-        "m": "false", **case.ext,
-    }  # fmt: skip
+        "a": "g",
+        "b": "T",
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1",
+        "h": "0",
+        "i": "",
+        "j": "0",
+        "m": "false",
+        **case.ext,
+    }
     flag = FLAG_ONEWAY if oneway else 0
     code = 320 if ext["m"] == "true" else 310
     return encode_frame(code, opaque, flag, ext=ext, body=case.body, serialize_type=serialize_type)

@@ -25,11 +25,13 @@ def serve(sim: SimCluster) -> None:
     """Gives every running node the handler."""
     for node in sim.running:
         services: Any = SimpleNamespace(
-            state=node.state, config=node.config, read_log=node.directory.log.read_at,
+            state=node.state,
+            config=node.config,
+            read_log=node.directory.log.read_at,
             writes_open=lambda node=node: node.proposals.open,
             read_index=lambda done, node=node: done(node.proposals.open),
             call_later=lambda ms, callback, node=node: node.loop.call_later(ms / 1000, callback),
-        )  # fmt: skip
+        )
         node.router._handlers = SendBack(services, node.proposals).handlers()
 
 
@@ -56,12 +58,17 @@ def send(sim: SimCluster, body: bytes = b"m", **more: Any) -> int:
 
 def back(
     offset: int, opaque: int = 1, version: int = 401, serialize_type: int = JSON, flag: int = 0, **ext: Any
-) -> bytes:  # fmt: skip
+) -> bytes:
     fields = {"group": "g", "offset": offset, "delayLevel": 0, "originTopic": "T", **ext}
     return encode_frame(
-        36, opaque, flag, ext={name: str(value) for name, value in fields.items() if value is not None},
-        serialize_type=serialize_type, version=version, language="JAVA",
-    )  # fmt: skip
+        36,
+        opaque,
+        flag,
+        ext={name: str(value) for name, value in fields.items() if value is not None},
+        serialize_type=serialize_type,
+        version=version,
+        language="JAVA",
+    )
 
 
 def ask(sim: SimCluster, offset: int, node: SimNode | None = None, **fields: Any) -> tuple[int, str]:
@@ -93,8 +100,11 @@ def test_the_copy_is_the_message_with_its_history(sim: SimCluster, leads: bool, 
     (original,) = [message for at, message in stored(sim.leader(), "T") if at == position]
     ((_, copy),) = stored(sim.leader(), "%RETRY%g")
     assert (copy.body, copy.flag, copy.born_ms, copy.born_host) == (
-        original.body, original.flag, original.born_ms, original.born_host
-    )  # fmt: skip
+        original.body,
+        original.flag,
+        original.born_ms,
+        original.born_host,
+    )
     assert copy.reconsume_times == 1
     properties = parse_properties(copy.properties)
     assert properties.pop("RETRY_TOPIC") == "T"
@@ -258,8 +268,18 @@ def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
 def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, **ext: str) -> int:
     """What a consumer sends itself when 36 was refused."""
     properties = "UNIQ_KEY\x01K9\x02RETRY_TOPIC\x01T\x02DELAY\x014\x02colour\x01blue\x02"
-    fields = {"a": "g", "b": "%RETRY%g", "c": "TBW102", "d": "4", "e": "0", "g": "1700000000000", "i": properties,
-              "j": str(times), "m": "false", **ext}  # fmt: skip
+    fields = {
+        "a": "g",
+        "b": "%RETRY%g",
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "g": "1700000000000",
+        "i": properties,
+        "j": str(times),
+        "m": "false",
+        **ext,
+    }
     path.ask(encode_frame(310, opaque, 0, ext=fields, body=b"m", language="JAVA", version=401))
     sim.loop.run_until(lambda: opaque in path.replies, 10, "an answer")
     return codes(path, opaque)[0]

@@ -87,11 +87,15 @@ BAD: dict[str, tuple[Script, dict[str, int]]] = {
         {"lost-write": 1},
     ),
     "two consumers see different messages at one offset": (
-        Script().send("a", 0).unsure("send", topic="t", id="x").unsure("send", topic="t", id="y")
-        .poll("c1", 1, (1, "x")).poll("c2", 1, (1, "y")),
+        Script()
+        .send("a", 0)
+        .unsure("send", topic="t", id="x")
+        .unsure("send", topic="t", id="y")
+        .poll("c1", 1, (1, "x"))
+        .poll("c2", 1, (1, "y")),
         {"inconsistent-offset": 1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -129,12 +129,14 @@ BROKEN_VALUES = {
         "a row is a pair",
     ),
     "an answer to another": (
-        Script().did("send", {"id": "b", "queue_id": 0, "queue_offset": 0}, topic="t", id="a"), 3, "answers 'b'",
+        Script().did("send", {"id": "b", "queue_id": 0, "queue_offset": 0}, topic="t", id="a"),
+        3,
+        "answers 'b'",
     ),
     "a value that is none": (Script().sent("a").did("get", {"value": 1}), 5, "no 'key'"),
     "an id sent twice": (Script().sent("a", "a"), 5, "was sent before"),
     "a step nobody knows": (Script().sent("a").read(1, "a").did("dance"), 6, "no checker judges 'dance'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BROKEN_VALUES)

@@ -24,18 +24,21 @@ GOOD: dict[str, tuple[Script, bool]] = {
     "kept": (weak(Script().send("a", 0), "w", 1).read(1, "a", "w").read(2, "a", "w"), False),
     "lost, and something took it": (weak(Script().send("a", 0), "w", 1).read(1, "a").read(2, "a"), True),
     "lost, and its place is another's": (
-        weak(Script().send("a", 0), "w", 1).send("b", 1).read(1, "a", "b").read(2, "a", "b"), True,
+        weak(Script().send("a", 0), "w", 1).send("b", 1).read(1, "a", "b").read(2, "a", "b"),
+        True,
     ),
     "lost, and what came later stands before its place": (
-        weak(Script().send("a", 0), "w", 5).send("b", 1).read(1, "a", "b"), True,
+        weak(Script().send("a", 0), "w", 5).send("b", 1).read(1, "a", "b"),
+        True,
     ),
     "one lost, one kept": (
-        weak(weak(Script().send("a", 0), "w", 1), "v", 1, "quorum").read(1, "a", "v").read(2, "a", "v"), True,
+        weak(weak(Script().send("a", 0), "w", 1), "v", 1, "quorum").read(1, "a", "v").read(2, "a", "v"),
+        True,
     ),
     "unknown, and not there": (open_weak("info").read(1, "a"), False),
     "unknown, and there": (open_weak("info").read(1, "a", "w"), False),
     "failed, and not there": (open_weak("fail").read(1, "a"), False),
-}  # fmt: skip
+}
 """Name -> (history, whether what happened since takes weakly acknowledged messages)."""
 
 BAD: dict[str, tuple[Script, bool, str]] = {
@@ -44,17 +47,21 @@ BAD: dict[str, tuple[Script, bool, str]] = {
     "there twice": (weak(Script().send("a", 0), "w", 1).read(1, "a", "w", "w"), True, "duplicated"),
     "in another place": (weak(Script().send("a", 0), "w", 2).read(1, "a", "w"), True, "reordered"),
     "before what was acknowledged before it": (
-        weak(Script().send("a", 1), "w", 0).read(1, "w", "a"), True, "reordered",
+        weak(Script().send("a", 1), "w", 0).read(1, "w", "a"),
+        True,
+        "reordered",
     ),
     "kept, and its place acknowledged for another one too": (
-        weak(Script().send("a", 0), "w", 1).send("b", 1).read(1, "a", "w"), True, "reordered",
+        weak(Script().send("a", 0), "w", 1).send("b", 1).read(1, "a", "w"),
+        True,
+        "reordered",
     ),
     "failed, and there": (open_weak("fail").read(1, "a", "w"), True, "phantom"),
     "unknown, and there twice": (open_weak("info").read(1, "a", "w", "w"), True, "duplicated"),
     "a strong one lost beside it": (weak(Script().send("a", 0), "w", 1).read(1), True, "lost"),
     "one of level all lost": (weak(Script().send("a", 0), "w", 1, "all").read(1, "a"), True, "lost"),
     "one of the full level lost": (weak(Script().send("a", 0), "w", 1, "quorum+fsync").read(1, "a"), True, "lost"),
-}  # fmt: skip
+}
 """Name -> (history, as above, what must be found)."""
 
 

@@ -99,14 +99,17 @@ BAD = {
     "a stale read": [put(0, 1, 1), put(2, 3, 2), get(4, 5, 1)],
     "new then old while the write is under way": [put(0, 9, 1), get(1, 2, 1), get(3, 4, None)],
     "two readers disagree about two concurrent writes": [
-        put(0, 9, 1), put(1, 8, 2), get(10, 11, 1), get(12, 13, 2),
+        put(0, 9, 1),
+        put(1, 8, 2),
+        get(10, 11, 1),
+        get(12, 13, 2),
     ],
     "an unknown write is undone": [put(0, 1, 1), put(2, OPEN, 2), get(3, 4, 2), get(5, 6, 1)],
     "both of two compare-and-sets win": [put(0, 1, 1), cas(2, 5, 1, 2, True), cas(3, 4, 1, 3, True)],
     "created twice": [Call(0, 1, "create", 1, True), Call(2, 3, "create", 2, True)],
     "a lost update": [put(0, 1, 1), cas(2, 3, 1, 2, True), get(4, 5, 1)],
     "read before the write began": [get(0, 1, 1), put(2, 3, 1)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -47,9 +47,12 @@ def test_the_same_seeds_leave_the_same_trace(hash_seed: str) -> None:
     here = run_range(7, 3).trace()
     code = "from jepsen_like.core_sim.campaign import run_range; print(run_range(7, 3).trace())"
     child = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True,
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert child.stdout.strip() == here
 
 

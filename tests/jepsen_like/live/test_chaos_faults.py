@@ -219,9 +219,15 @@ def stage(*, deaf: bool, seed: int, said: int = 10, leak: int = 0) -> Stage:
     time, load = Time(), Load(follows=not deaf)
     time.load = load
     made = Stage(
-        subject, load, random.Random(seed), power=Power(subject, deaf=deaf), clocks=Clocks(deaf=deaf),
-        members=Members(subject, deaf=deaf), sleep=time.sleep, clock=lambda: time.now,
-    )  # fmt: skip
+        subject,
+        load,
+        random.Random(seed),
+        power=Power(subject, deaf=deaf),
+        clocks=Clocks(deaf=deaf),
+        members=Members(subject, deaf=deaf),
+        sleep=time.sleep,
+        clock=lambda: time.now,
+    )
     made.wait_healthy = lambda timeout_s: 0.0  # type: ignore[method-assign]
     return made
 
@@ -239,9 +245,25 @@ def test_a_fault_that_is_felt_says_so_and_takes_itself_back(name: str, seed: int
     assert made.load.factor == 1.0
 
 
-DEAF = ("acks-lost", "pause-one", "pause-leader", "rolling-restart", "slow-disk", "full-disk", "held-disk",
-        "power-loss-one", "power-loss-majority", "clock-skew", "traffic-x5", "leader-ping-pong", "member-grow",
-        "member-replace-leader", "member-replace-dead", "member-replace-kills", "member-learner")  # fmt: skip
+DEAF = (
+    "acks-lost",
+    "pause-one",
+    "pause-leader",
+    "rolling-restart",
+    "slow-disk",
+    "full-disk",
+    "held-disk",
+    "power-loss-one",
+    "power-loss-majority",
+    "clock-skew",
+    "traffic-x5",
+    "leader-ping-pong",
+    "member-grow",
+    "member-replace-leader",
+    "member-replace-dead",
+    "member-replace-kills",
+    "member-learner",
+)
 
 
 @pytest.mark.parametrize("name", DEAF)
@@ -369,9 +391,16 @@ def test_the_story_of_a_lost_message(tmp_path: Path) -> None:
     (loss,) = find_losses(history.ops)
     assert (loss.message_id, loss.missing_on) == ("a", [1, 2])
     story = "\n".join(explain(history.ops, ["node 1 printed: truncating"]))
-    for words in ("client sends a", "t/0 at offset 0", "kill -9 on node 1", "node 2 leads term 7",
-                  "b is acknowledged at the very same offset", "missing on node 1, 2 of [1, 2]", "truncating",
-                  "1 acknowledged messages"):  # fmt: skip
+    for words in (
+        "client sends a",
+        "t/0 at offset 0",
+        "kill -9 on node 1",
+        "node 2 leads term 7",
+        "b is acknowledged at the very same offset",
+        "missing on node 1, 2 of [1, 2]",
+        "truncating",
+        "1 acknowledged messages",
+    ):
         assert words in story
     judgement = judge(history.ops, 2)
     assert any("lost-write" in line for line in judgement.broken)

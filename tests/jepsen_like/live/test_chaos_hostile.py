@@ -66,11 +66,18 @@ def op(process: int, kind: Any, f: str, time_us: int, **value: Any) -> Op:
 
 def test_what_honest_clients_saw() -> None:
     ops = [
-        op(1, "invoke", "send", 1), op(1, "ok", "send", 5),
-        op(1, "invoke", "send", 10), op(2, "invoke", "poll", 11), op(1, "ok", "send", 40),
-        op(2, "fail", "poll", 50, error="timed out"), op(3, "invoke", "send", 60), op(3, "info", "send", 70),
-        op(4, "invoke", "phase", 20), op(1, "invoke", "send", 100), op(1, "ok", "send", 900),
-    ]  # fmt: skip
+        op(1, "invoke", "send", 1),
+        op(1, "ok", "send", 5),
+        op(1, "invoke", "send", 10),
+        op(2, "invoke", "poll", 11),
+        op(1, "ok", "send", 40),
+        op(2, "fail", "poll", 50, error="timed out"),
+        op(3, "invoke", "send", 60),
+        op(3, "info", "send", 70),
+        op(4, "invoke", "phase", 20),
+        op(1, "invoke", "send", 100),
+        op(1, "ok", "send", 900),
+    ]
     seen = seen_between(ops, 10_000, 100_000)
     assert seen.latencies_us == {"send": [30]}
     assert seen.p99_ms() == 0.03
@@ -119,17 +126,20 @@ def test_a_watch_sees_a_node_end_and_another_lead() -> None:
         return {n: SimpleNamespace(leads=n == state["leads"], term=state["term"]) for n in (1, 2)}
 
     subject: Any = SimpleNamespace(
-        node_ids=[1, 2], is_running=lambda node: bool(state["running"]) or node != 2, states=states,
+        node_ids=[1, 2],
+        is_running=lambda node: bool(state["running"]) or node != 2,
+        states=states,
         processes=SimpleNamespace(pid=lambda node: os.getpid()),
-    )  # fmt: skip
+    )
     watch = Watch(subject, clock=lambda: 5.0)
     watch._look()
     state |= {"leads": 2, "term": 4, "running": False}
     watch._look()
     watch._look()
     assert [change.what for change in watch.changes] == [
-        "node 2 ended by itself", "node 2 leads term 4, after node 1 in term 3",
-    ]  # fmt: skip
+        "node 2 ended by itself",
+        "node 2 leads term 4, after node 1 in term 3",
+    ]
     assert watch.peak[1] > 1 << 20
 
 
@@ -144,8 +154,23 @@ def _chaos(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.live
 def test_a_rehearsal_of_all_attacks_hurts_nobody(tmp_path: Path) -> None:
-    code, told = _chaos(tmp_path, "run", "--nemesis", "hostile", "--time", "6", "--scale", "0.02", "--rate", "200",
-                        "--seed", "1", "--out", "run", "--json")  # fmt: skip
+    code, told = _chaos(
+        tmp_path,
+        "run",
+        "--nemesis",
+        "hostile",
+        "--time",
+        "6",
+        "--scale",
+        "0.02",
+        "--rate",
+        "200",
+        "--seed",
+        "1",
+        "--out",
+        "run",
+        "--json",
+    )
     assert code == 0, told
     outcome = json.loads(told.splitlines()[-1])
     assert outcome["verdict"] == "valid"

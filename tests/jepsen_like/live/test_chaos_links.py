@@ -22,16 +22,22 @@ from raftlog.types import NodeId, Role
 PATIENCE_S = 30.0
 ONE, TWO = NodeId(1), NodeId(2)
 UUIDS = {ONE: "u1", TWO: "u2"}
-HA = HaSection(send_heartbeat_interval_ms=100, housekeeping_interval_ms=600, client_heartbeat_timeout_ms=600,
-               catch_up_bytes_per_second=0)  # fmt: skip
+HA = HaSection(
+    send_heartbeat_interval_ms=100,
+    housekeeping_interval_ms=600,
+    client_heartbeat_timeout_ms=600,
+    catch_up_bytes_per_second=0,
+)
 
 
 class Peer:
     def __init__(self, node: NodeId, other: NodeId, port: int, dials: int, heartbeats: HeartbeatNet) -> None:
         self.transport = PeerTransport(
-            Membership("c", 1, node, UUIDS[node], UUIDS), {other: (("127.0.0.1", dials),)}, ("127.0.0.1", port),
+            Membership("c", 1, node, UUIDS[node], UUIDS),
+            {other: (("127.0.0.1", dials),)},
+            ("127.0.0.1", port),
             heartbeats=heartbeats,
-        )  # fmt: skip
+        )
         raw: Any = SimpleNamespace(role=Role.FOLLOWER, leader_id=NodeId(1), last_index=0, catch_up_waits=False)
         self.links = Links(self.transport, raw, SystemClock(), HA, LinkMetrics(CollectorRegistry()), lambda: None)
 

@@ -32,8 +32,20 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
-    child = chaos(tmp_path, "--nemesis", "kill-leader,isolate-leader", "--time", "6", "--seed", "11", "--rate", "500",
-                  "--out", "run", "--json")  # fmt: skip
+    child = chaos(
+        tmp_path,
+        "--nemesis",
+        "kill-leader,isolate-leader",
+        "--time",
+        "6",
+        "--seed",
+        "11",
+        "--rate",
+        "500",
+        "--out",
+        "run",
+        "--json",
+    )
     out, err = child.communicate(timeout=100)
     assert child.returncode == 0, out + err
     told = json.loads(out)
@@ -87,8 +99,20 @@ def test_pysyncobj_loses_what_it_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("scenario", ["power-loss", "part-kill", "pause-kill", "swizzle", "rolling-restart",
-                                      "slow-disk", "full-disk", "failing-disk", "kill-all"])  # fmt: skip
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "power-loss",
+        "part-kill",
+        "pause-kill",
+        "swizzle",
+        "rolling-restart",
+        "slow-disk",
+        "full-disk",
+        "failing-disk",
+        "kill-all",
+    ],
+)
 def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
     child = chaos(tmp_path, "--scenario", scenario, "--time", "30", "--rate", "1000", "--out", "run", "--json")
     out, err = child.communicate(timeout=300)

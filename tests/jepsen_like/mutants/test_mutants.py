@@ -145,15 +145,22 @@ def test_the_summary_names_survivors_and_counts_what_lived_without_a_reason(
     monkeypatch.setattr(records, "reasons", lambda: {(FILE, lived.change): "a log line"})
     lines = records.summary(
         [
-            row("k", KILLED, "unit tests: test_x"), row("s", KILLED, "full simulator: seed 1: log"), lived,
-            row("b", SURVIVED, new="    total = 2"), row("c", SURVIVED, old="    gone = 0"),
-            row("t", TIMED_OUT, new="x"), row("d"),
+            row("k", KILLED, "unit tests: test_x"),
+            row("s", KILLED, "full simulator: seed 1: log"),
+            lived,
+            row("b", SURVIVED, new="    total = 2"),
+            row("c", SURVIVED, old="    gone = 0"),
+            row("t", TIMED_OUT, new="x"),
+            row("d"),
         ],
         tree,
-    )  # fmt: skip
+    )
     assert [line for line in lines if line.startswith(("survived", "timed out"))] == [
-        "survived: a", "survived: b", "survived: c", "timed out: t",
-    ]  # fmt: skip
+        "survived: a",
+        "survived: b",
+        "survived: c",
+        "timed out: t",
+    ]
     assert "    harmless: a log line" in lines
     assert "    its lines are no longer there" in lines
     assert lines[-1].startswith("5 judged, 2 killed (40 %; 1 by the simulator alone), 3 survived (1 without a reason)")
@@ -175,8 +182,12 @@ def test_what_is_on_record_is_not_judged_again(tmp_path: Path, monkeypatch: pyte
     assert CliRunner().invoke(main, ["--out", str(out), "--count", "5"]).exit_code == 3
     judged = {each.name: (each.status, each.by) for each in records.load(out).values()}
     assert judged == {
-        "a": (KILLED, ""), "b": (SURVIVED, ""), "c": (KILLED, "now"), "d": (SURVIVED, ""), "gone": (DRAWN, ""),
-    }  # fmt: skip
+        "a": (KILLED, ""),
+        "b": (SURVIVED, ""),
+        "c": (KILLED, "now"),
+        "d": (SURVIVED, ""),
+        "gone": (DRAWN, ""),
+    }
     CliRunner().invoke(main, ["--out", str(out), "--count", "4", "--again"])
     assert records.load(out)[rows[1].key].by == "now"
     assert records.load(out)[rows[3].key].status == SURVIVED

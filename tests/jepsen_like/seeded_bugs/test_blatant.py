@@ -22,9 +22,11 @@ _AGREED = """holds one number per voter.\"""
     ordered = sorted(values)
     return ordered[(len(ordered) {} 1) // 2]"""
 BLATANT = replace(
-    BUGS["C11b"], id="C00", title="one vote less than a majority commits",
+    BUGS["C11b"],
+    id="C00",
+    title="one vote less than a majority commits",
     edits=(Edit("raftlog/core/quorum.py", _AGREED.format("-"), _AGREED.format("+")),),
-)  # fmt: skip
+)
 """Not in the catalogue, which holds what unit tests pass."""
 
 
@@ -80,8 +82,9 @@ def test_the_layers_of_a_bug_decide_which_tests_run() -> None:
 
     assert touches("raftlog/core/log.py") == ("tests/raftlog/core",)
     assert touches("raftlog/storage/fs.py", "cluster/client/connection.py") == (
-        "tests/raftlog/storage", "tests/cluster/client",
-    )  # fmt: skip
+        "tests/raftlog/storage",
+        "tests/cluster/client",
+    )
     assert "tests/cluster/sim" in touches("cluster/node.py")
     assert touches("statemachine/kv.py", "statemachine/apply.py") == ("tests/statemachine",)
 

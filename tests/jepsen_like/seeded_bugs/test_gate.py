@@ -26,7 +26,7 @@ def rows(bugs: Sequence[Bug], *, scheduled: bool = True, kills: int = 0) -> list
         clients = known.get(bug.id, NOTHING).clients
         return Row(
             bug.id, bug.title, bug.engine, scheduled, None, scheduled, clients, None, 9, kills, 0.0, 0.0, 0.0, ""
-        )  # fmt: skip
+        )
 
     return list(map(row, bugs))
 

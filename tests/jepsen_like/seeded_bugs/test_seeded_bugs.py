@@ -53,9 +53,13 @@ def test_the_witness_holds_on_the_product(bug: Bug) -> None:
 def fails_in_copy(bug: Bug, root: Path) -> bool:
     make_copy(root, bug)
     done = subprocess.run(
-        [sys.executable, RUNNER, root, file_of(bug), bug.witness], cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, RUNNER, root, file_of(bug), bug.witness],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode == 1
@@ -101,8 +105,9 @@ def test_the_matrix_as_json_names_the_engine_and_runs_the_unmutated_code_too() -
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     assert [(row["name"], row["engine"], row["caught"]) for row in found["bugs"]] == [
-        ("Q09", "full", True), ("C29", "core", True),
-    ]  # fmt: skip
+        ("Q09", "full", True),
+        ("C29", "core", True),
+    ]
     assert all({"seed", "seconds", "checker", "kills_per_1000"} <= row.keys() for row in found["bugs"])
     assert found["clean"] == {"first_seed": 0, "seeds": {"full": 1, "core": 1}, "alarms": []}
 
@@ -136,9 +141,16 @@ def test_a_patch_that_no_longer_fits_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_cannot_run_catches_nothing() -> None:
-    broken = Bug("X", "", "", "core", ("election-safety",), "", "nodes 3\ncampaign 1\nrun\n", (
-        Edit("raftlog/core/quorum.py", "    return voters // 2 + 1", "    return voters[0]"),
-    ))  # fmt: skip
+    broken = Bug(
+        "X",
+        "",
+        "",
+        "core",
+        ("election-safety",),
+        "",
+        "nodes 3\ncampaign 1\nrun\n",
+        (Edit("raftlog/core/quorum.py", "    return voters // 2 + 1", "    return voters[0]"),),
+    )
     row = matrix.row(broken, 1)
     assert not row.caught
     assert "crash" in row.note

@@ -80,9 +80,14 @@ class Disk:
 
     def entry(self, payload: bytes, tail: LogTail | None = None) -> Entry:
         return make_entry(
-            tail or self.log.tail, term=1, entry_type=EntryType.COMMAND, payload=payload, timestamp_ms=1, group_id=1,
+            tail or self.log.tail,
+            term=1,
+            entry_type=EntryType.COMMAND,
+            payload=payload,
+            timestamp_ms=1,
+            group_id=1,
             segment_size=SEGMENT,
-        )  # fmt: skip
+        )
 
     def opened(self, committed_index: int = -1) -> SegmentedLog:
         return SegmentedLog.open(self.fs, DATA, group_id=1, committed_index=committed_index)

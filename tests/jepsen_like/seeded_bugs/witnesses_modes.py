@@ -35,17 +35,24 @@ class Disk:
 
     def entry(self) -> Entry:
         return make_entry(
-            self.log.tail, term=1, entry_type=EntryType.MESSAGES, payload=b"x" * 100, timestamp_ms=1, group_id=1,
+            self.log.tail,
+            term=1,
+            entry_type=EntryType.MESSAGES,
+            payload=b"x" * 100,
+            timestamp_ms=1,
+            group_id=1,
             segment_size=SEGMENT,
-        )  # fmt: skip
+        )
 
 
 def witness_M01() -> None:
     early = EarlyAnswers(ModesSection(flush_disk_type="ASYNC_FLUSH"), SimpleNamespace(), None)
     raw: Any = SimpleNamespace(
-        term=2, persisted_index=5, status=lambda: SimpleNamespace(node_id=1),
+        term=2,
+        persisted_index=5,
+        status=lambda: SimpleNamespace(node_id=1),
         membership=SimpleNamespace(voter_ids=(1, 2, 3)),
-    )  # fmt: skip
+    )
     entry_id = EntryId(2, 5)
     early.written(NodeId(1), entry_id)
     assert not early._reached(Stage.QUORUM_WRITTEN, entry_id, raw), "nobody but node 1 has it, be it on its disk"

@@ -29,9 +29,13 @@ def witness_O01() -> None:
     replies = SimpleNamespace(refused=lambda send, remark: refused.append(send))
     proposals = SimpleNamespace(idle=True, unanswered_of=lambda path: ["under way"], _replies=replies)
     node: Any = SimpleNamespace(
-        router=SimpleNamespace(connections=[connection]), proposals=proposals, failure=None, hurried=False,
-        pulls=SimpleNamespace(long_polls=SimpleNamespace(release=lambda: None)), raw=SimpleNamespace(leader_id=NOBODY),
-    )  # fmt: skip
+        router=SimpleNamespace(connections=[connection]),
+        proposals=proposals,
+        failure=None,
+        hurried=False,
+        pulls=SimpleNamespace(long_polls=SimpleNamespace(release=lambda: None)),
+        raw=SimpleNamespace(leader_id=NOBODY),
+    )
 
     async def send_away() -> None:
         await Retirement(node)._send_away()
@@ -43,9 +47,13 @@ def witness_O01() -> None:
 def witness_O02() -> None:
     told: list[Any] = []
     raft: Any = SimpleNamespace(
-        id=ONE, term=3, transferee=TWO, members=SimpleNamespace(peers={TWO: SimpleNamespace(fit=True, match_index=4)}),
-        log=SimpleNamespace(tail=SimpleNamespace(index=5), persisted_index=4), send=told.append,
-    )  # fmt: skip
+        id=ONE,
+        term=3,
+        transferee=TWO,
+        members=SimpleNamespace(peers={TWO: SimpleNamespace(fit=True, match_index=4)}),
+        log=SimpleNamespace(tail=SimpleNamespace(index=5), persisted_index=4),
+        send=told.append,
+    )
     transfer.hand_over_if_caught_up(raft)
     assert not told, "entry 5 is not there yet"
 

@@ -35,9 +35,14 @@ class Place:
         self.node.hard_state_store.save(HardState(term, NOBODY, 0))
         for _ in range(count):
             entry = make_entry(
-                self.log.tail, term=term, entry_type=kind, payload=payload, timestamp_ms=0, group_id=1,
+                self.log.tail,
+                term=term,
+                entry_type=kind,
+                payload=payload,
+                timestamp_ms=0,
+                group_id=1,
                 segment_size=4096,
-            )  # fmt: skip
+            )
             self.log.append([entry])
 
     def trim(self, files: int) -> int:

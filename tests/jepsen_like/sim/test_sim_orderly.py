@@ -103,11 +103,13 @@ def test_who_takes_over_without_all_of_the_log_is_found() -> None:
         pytest.param(lambda told: told.elected(THREE, 2, 4, told=False), id="somebody else"),
         pytest.param(lambda told: told.turn(ONE, Role.LEADER, 1, 6).elected(TWO, 2, 5, told=True), id="too late"),
         pytest.param(
-            lambda told: told.turn(ONE, Role.LEADER, 1, 6).turn(ONE, Role.LEADER, 1, 6, to=TWO)
-            .elected(TWO, 2, 5, told=True), id="the word of a first time arrives in a second one",
+            lambda told: (
+                told.turn(ONE, Role.LEADER, 1, 6).turn(ONE, Role.LEADER, 1, 6, to=TWO).elected(TWO, 2, 5, told=True)
+            ),
+            id="the word of a first time arrives in a second one",
         ),
     ],
-)  # fmt: skip
+)
 def test_who_was_not_told_begins_a_reign_of_its_own(story: Callable[[Told], Told]) -> None:
     told = story(Told().elected(ONE, 1, 5, told=False).turn(ONE, Role.LEADER, 1, 5, to=TWO))
     assert [reign.house for reign in told.reigns.all] == [1, 2]

@@ -100,7 +100,7 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
         (sync_nothing, {"node", "durability"}),
         (read_without_asking, {"register"}),
     ],
-)  # fmt: skip
+)
 def test_broken_code_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], checkers: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,9 +35,14 @@ def chain(terms: Iterable[int]) -> list[Entry]:
     tail = tail_after(EMPTY_TAIL, GENESIS)
     for term in terms:
         entry = make_entry(
-            tail, term=term, entry_type=EntryType.MESSAGES, payload=f"{term}/{tail.index + 1}".encode(),
-            timestamp_ms=1000, group_id=GROUP, segment_size=1 << 30,
-        )  # fmt: skip
+            tail,
+            term=term,
+            entry_type=EntryType.MESSAGES,
+            payload=f"{term}/{tail.index + 1}".encode(),
+            timestamp_ms=1000,
+            group_id=GROUP,
+            segment_size=1 << 30,
+        )
         entries.append(entry)
         tail = tail_after(tail, entry)
     return entries
@@ -139,10 +144,14 @@ class Group:
         disk = self.disks[node]
         self.starts += 1
         self.nodes[node] = RawNode(
-            self.config_of(node), hard_state=disk.hard_state, log=disk, members=disk.members(self.first_members),
-            applied_index=disk.applied_index, rng=random.Random(self.seed * 1000 + self.starts),
+            self.config_of(node),
+            hard_state=disk.hard_state,
+            log=disk,
+            members=disk.members(self.first_members),
+            applied_index=disk.applied_index,
+            rng=random.Random(self.seed * 1000 + self.starts),
             vote_withheld_since=disk.withheld,
-        )  # fmt: skip
+        )
         self.nodes[node].hold_campaigns("damage", bool(disk.damaged))
         self.nodes[node].raft.members.changed = False  # stories begin after the first Ready
         self.observe(node)

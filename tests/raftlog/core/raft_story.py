@@ -145,10 +145,14 @@ class Story:
     def do_group(self, *options: str) -> None:
         given = dict(option.split("=") for option in options)
         config = RaftConfig(
-            NodeId(1), 1, election_ticks=int(given.get("election", 10)), pre_vote=given.get("pre_vote") != "off",
-            check_quorum=given.get("check_quorum") != "off", inflight_messages_max=int(given.get("inflight", 256)),
+            NodeId(1),
+            1,
+            election_ticks=int(given.get("election", 10)),
+            pre_vote=given.get("pre_vote") != "off",
+            check_quorum=given.get("check_quorum") != "off",
+            inflight_messages_max=int(given.get("inflight", 256)),
             append_bytes_max=int(given.get("append", 1 << 20)),
-        )  # fmt: skip
+        )
         self.cuts.clear()
         self.group = Group(lambda node: replace(config, node_id=node), self.disks, int(given.get("seed", 1)))
         self.disks = {}

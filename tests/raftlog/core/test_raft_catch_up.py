@@ -24,9 +24,13 @@ class Leader:
         disk = Disk(entries, HardState(1, NOBODY, 0))
         self.frame = entries[-1].end_position - entries[-1].position
         self.raw = RawNode(
-            RaftConfig(ONE, 1, append_bytes_max=2 * self.frame, pre_vote=False), hard_state=disk.hard_state, log=disk,
-            members=[members_of((1, 2, 3))], applied_index=0, rng=random.Random(1),
-        )  # fmt: skip
+            RaftConfig(ONE, 1, append_bytes_max=2 * self.frame, pre_vote=False),
+            hard_state=disk.hard_state,
+            log=disk,
+            members=[members_of((1, 2, 3))],
+            applied_index=0,
+            rng=random.Random(1),
+        )
         self.disk = disk
         self.raw.campaign()
         self.work()

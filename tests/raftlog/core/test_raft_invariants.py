@@ -34,9 +34,13 @@ def committed_everywhere() -> Group:
 def leader_of_term_4(disk: Disk) -> RawNode:
     """Node 3, elected although it must not be: votes are put into its hands."""
     raw = RawNode(
-        RaftConfig(THREE, 1, pre_vote=False), hard_state=disk.hard_state, log=disk, members=[members_of((1, 2, 3))],
-        applied_index=0, rng=random.Random(1),
-    )  # fmt: skip
+        RaftConfig(THREE, 1, pre_vote=False),
+        hard_state=disk.hard_state,
+        log=disk,
+        members=[members_of((1, 2, 3))],
+        applied_index=0,
+        rng=random.Random(1),
+    )
     raw.campaign()
     for node in (TWO, THREE):
         raw.step(RequestVoteReply(node, THREE, 4, granted=True, pre_vote=False, clock_ms=0))
@@ -65,9 +69,12 @@ def leader_among(voters: tuple[int, ...], learners: tuple[int, ...], *, since: i
     current = SimpleNamespace(voter_ids=voters, learner_ids=learners, index=since)
     peers = dict.fromkeys(sorted({*voters, *learners} - {THREE}))
     return SimpleNamespace(
-        id=THREE, term=4, role=Role.LEADER, log=SimpleNamespace(commit_index=committed),
+        id=THREE,
+        term=4,
+        role=Role.LEADER,
+        log=SimpleNamespace(commit_index=committed),
         members=SimpleNamespace(current=current, history=(current,), peers=peers),
-    )  # fmt: skip
+    )
 
 
 def test_a_leader_leads_on_until_its_removal_is_committed_and_no_longer() -> None:
@@ -95,9 +102,14 @@ def test_a_leader_that_changes_more_than_one_member_at_once_is_noticed() -> None
     for voters, fits in (((1, 2), True), ((1,), False), ((1, 2, 4), False), ((1, 2, 3, 4, 5), False)):
         payload = memberships.encode(members_of(voters))
         entry = make_entry(
-            tail, term=4, entry_type=EntryType.MEMBERSHIP, payload=payload, timestamp_ms=1000, group_id=1,
+            tail,
+            term=4,
+            entry_type=EntryType.MEMBERSHIP,
+            payload=payload,
+            timestamp_ms=1000,
+            group_id=1,
             segment_size=1 << 30,
-        )  # fmt: skip
+        )
         if fits:
             judge.note(raft, entry)
         else:

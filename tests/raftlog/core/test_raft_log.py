@@ -125,9 +125,14 @@ def test_two_entries_with_one_id_are_noticed() -> None:
     log = open_log(Disk())
     log.append_received(chain([1])[1:])
     other = make_entry(
-        tail_after(LogTail(0, -1, 0, 0, 0, 0), GENESIS), term=1, entry_type=3, payload=b"other", timestamp_ms=1000,
-        group_id=1, segment_size=1 << 30,
-    )  # fmt: skip
+        tail_after(LogTail(0, -1, 0, 0, 0, 0), GENESIS),
+        term=1,
+        entry_type=3,
+        payload=b"other",
+        timestamp_ms=1000,
+        group_id=1,
+        segment_size=1 << 30,
+    )
     with pytest.raises(InvariantViolationError, match="two entries with id"):
         log.append_received([other])
 

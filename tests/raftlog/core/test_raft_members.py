@@ -24,9 +24,13 @@ LOG = chain([1, 1, 2, 2, 2])
 def node(disk: Disk, members: Membership | None = None, applied: int = 0) -> RawNode:
     """Node 1 of three."""
     return RawNode(
-        RaftConfig(ONE, 1), hard_state=disk.hard_state, log=disk, members=[members or members_of((1, 2, 3))],
-        applied_index=applied, rng=random.Random(1),
-    )  # fmt: skip
+        RaftConfig(ONE, 1),
+        hard_state=disk.hard_state,
+        log=disk,
+        members=[members or members_of((1, 2, 3))],
+        applied_index=applied,
+        rng=random.Random(1),
+    )
 
 
 def leader(voters: int) -> RawNode:
@@ -156,9 +160,14 @@ def test_a_change_replaced_by_another_is_the_other() -> None:
     assert list(raw.membership.voter_ids) == [ONE, TWO]
     second = with_learner(members_of((1, 2, 3)), Voter(FOUR, UUID(int=4)), Address(FOUR, "host", 1))
     later = make_entry(
-        raw.raft.log._tail_at(0), term=3, entry_type=EntryType.MEMBERSHIP, payload=encode(second), timestamp_ms=1000,
-        group_id=1, segment_size=1 << 30,
-    )  # fmt: skip
+        raw.raft.log._tail_at(0),
+        term=3,
+        entry_type=EntryType.MEMBERSHIP,
+        payload=encode(second),
+        timestamp_ms=1000,
+        group_id=1,
+        segment_size=1 << 30,
+    )
     raw.step(AppendEntries(THREE, ONE, 3, EntryId(0, 0), 0, (later,)))
     assert (raw.membership.voter_ids, raw.membership.learner_ids) == ((ONE, TWO, THREE), (FOUR,))
     assert raw.committed_membership_index == 0

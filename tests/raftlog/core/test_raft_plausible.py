@@ -34,18 +34,26 @@ FAR = 2 + TERM_STEP_MAX
 
 def follower() -> RawNode:
     raw = RawNode(
-        RaftConfig(ONE, 1), hard_state=HardState(2, NOBODY, 2), log=Disk(HERE, HardState(2, NOBODY, 2)),
-        members=[members_of((1, 2, 3))], applied_index=0, rng=random.Random(1),
-    )  # fmt: skip
+        RaftConfig(ONE, 1),
+        hard_state=HardState(2, NOBODY, 2),
+        log=Disk(HERE, HardState(2, NOBODY, 2)),
+        members=[members_of((1, 2, 3))],
+        applied_index=0,
+        rng=random.Random(1),
+    )
     raw.ready()
     return raw
 
 
 def leader() -> RawNode:
     raw = RawNode(
-        RaftConfig(ONE, 1, pre_vote=False), hard_state=HardState(2, NOBODY, 2), log=Disk(HERE, HardState(2, NOBODY, 2)),
-        members=[members_of((1, 2, 3))], applied_index=0, rng=random.Random(1),
-    )  # fmt: skip
+        RaftConfig(ONE, 1, pre_vote=False),
+        hard_state=HardState(2, NOBODY, 2),
+        log=Disk(HERE, HardState(2, NOBODY, 2)),
+        members=[members_of((1, 2, 3))],
+        applied_index=0,
+        rng=random.Random(1),
+    )
     raw.campaign()
     raw.step(RequestVoteReply(ONE, ONE, 3, True, False, 0))
     raw.step(RequestVoteReply(TWO, ONE, 3, True, False, 0))

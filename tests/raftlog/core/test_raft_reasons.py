@@ -20,9 +20,13 @@ def member() -> RawNode:
     """Node 3 of three, in term 2."""
     disk = Disk(chain([1]), HardState(2, NOBODY, 0))
     return RawNode(
-        RaftConfig(THREE, 1), hard_state=disk.hard_state, log=disk, members=[members_of((1, 2, 3))], applied_index=0,
+        RaftConfig(THREE, 1),
+        hard_state=disk.hard_state,
+        log=disk,
+        members=[members_of((1, 2, 3))],
+        applied_index=0,
         rng=random.Random(1),
-    )  # fmt: skip
+    )
 
 
 def follower() -> RawNode:

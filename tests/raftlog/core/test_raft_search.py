@@ -29,17 +29,54 @@ LIVENESS_TICKS = 400
 MEMBERS_MAX = 8
 
 WEIGHTS = {
-    "tick": 14, "ready": 26, "sync": 16, "deliver": 60, "drop": 3, "repeat": 3, "propose": 12, "read": 3, "crash": 0.4,
-    "start": 1.5, "campaign": 0.5, "isolate": 0.3, "cut": 0.4, "heal": 0.5, "closed": 0.4, "transfer": 0.3, "clock": 1,
-    "lose": 0.2, "damage": 0.3, "repair": 1, "release": 3, "change": 4, "trim": 0.5,
-}  # fmt: skip
+    "tick": 14,
+    "ready": 26,
+    "sync": 16,
+    "deliver": 60,
+    "drop": 3,
+    "repeat": 3,
+    "propose": 12,
+    "read": 3,
+    "crash": 0.4,
+    "start": 1.5,
+    "campaign": 0.5,
+    "isolate": 0.3,
+    "cut": 0.4,
+    "heal": 0.5,
+    "closed": 0.4,
+    "transfer": 0.3,
+    "clock": 1,
+    "lose": 0.2,
+    "damage": 0.3,
+    "repair": 1,
+    "release": 3,
+    "change": 4,
+    "trim": 0.5,
+}
 
 # Every second run: one election after the other, crashes at the worst moments, hardly any time for repairs.
 UNREST = {
-    "tick": 3, "ready": 30, "sync": 14, "deliver": 60, "drop": 8, "propose": 5, "read": 4, "crash": 3, "start": 6,
-    "campaign": 6, "isolate": 1, "heal": 2, "clock": 0.2, "transfer": 0.3, "lose": 1, "damage": 0.5,
-    "repair": 2, "release": 5, "change": 3, "trim": 1,
-}  # fmt: skip
+    "tick": 3,
+    "ready": 30,
+    "sync": 14,
+    "deliver": 60,
+    "drop": 8,
+    "propose": 5,
+    "read": 4,
+    "crash": 3,
+    "start": 6,
+    "campaign": 6,
+    "isolate": 1,
+    "heal": 2,
+    "clock": 0.2,
+    "transfer": 0.3,
+    "lose": 1,
+    "damage": 0.5,
+    "repair": 2,
+    "release": 5,
+    "change": 3,
+    "trim": 1,
+}
 
 KEEPS_GOING = {"tick", "ready", "sync", "deliver", "start", "heal", "propose", "repair", "release"}
 
@@ -321,9 +358,10 @@ class Search:
         """From whoever has a checkpoint that reaches far enough."""
         offer = self.offers.pop(node)
         sources = [
-            each for each, raw in self.group.nodes.items()
+            each
+            for each, raw in self.group.nodes.items()
             if each != node and raw.applied_index >= offer.last.index and not self.group.disks[each].damaged
-        ]  # fmt: skip
+        ]
         if sources:
             source = self.rng.choice(sources)
             self.group.disks[source].applied_index = self.group.nodes[source].applied_index

@@ -43,9 +43,14 @@ def frames() -> Frames:
         for size in sizes:
             payload = (f"{term}:{tail.index + 1};".encode() * (size // 2 + 1))[:size]
             entry = make_entry(
-                tail, term=term, entry_type=EntryType.MESSAGES, payload=payload, timestamp_ms=0, group_id=GROUP,
+                tail,
+                term=term,
+                entry_type=EntryType.MESSAGES,
+                payload=payload,
+                timestamp_ms=0,
+                group_id=GROUP,
                 segment_size=segment_size,
-            )  # fmt: skip
+            )
             entries.append(entry)
             tail = tail_after(tail, entry)
         return entries

@@ -41,9 +41,14 @@ def test_a_killed_node_scans_the_same_at_every_size(
     for units in (512, 1024, 2048):
         while log.tail.end_position < (units - 3) * UNIT:
             entry = make_entry(
-                log.tail, term=1, entry_type=3, payload=bytes(UNIT - 64), timestamp_ms=0, group_id=GROUP,
+                log.tail,
+                term=1,
+                entry_type=3,
+                payload=bytes(UNIT - 64),
+                timestamp_ms=0,
+                group_id=GROUP,
                 segment_size=size,
-            )  # fmt: skip
+            )
             log.append([entry])
             if log.needs_next():
                 log.prepare_next(zeroed=False)

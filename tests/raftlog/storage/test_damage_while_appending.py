@@ -28,9 +28,14 @@ NewLog = Callable[..., tuple[MemoryFileSystem, SegmentedLog]]
 
 def entry_after(tail: LogTail, term: int) -> Entry:
     return make_entry(
-        tail, term=term, entry_type=EntryType.MESSAGES, payload=bytes(100), timestamp_ms=tail.timestamp_ms,
-        group_id=GROUP, segment_size=1 << 20,
-    )  # fmt: skip
+        tail,
+        term=term,
+        entry_type=EntryType.MESSAGES,
+        payload=bytes(100),
+        timestamp_ms=tail.timestamp_ms,
+        group_id=GROUP,
+        segment_size=1 << 20,
+    )
 
 
 @pytest.mark.parametrize("prev", [2, 3], ids=["late or repeated", "next"])
@@ -48,9 +53,13 @@ def test_what_stands_before_a_conflict_is_damaged_and_the_append_waits_for_its_r
     fs.damage(path, place, bytes([byte ^ 1]))
     members = Membership(UUID(int=1), (Voter(ONE, UUID(int=1)), Voter(TWO, UUID(int=2)), Voter(NodeId(3), UUID(int=3))))
     raw = RawNode(
-        RaftConfig(ONE, GROUP), hard_state=HardState(1, NOBODY, 3), log=log, members=[members], applied_index=3,
+        RaftConfig(ONE, GROUP),
+        hard_state=HardState(1, NOBODY, 3),
+        log=log,
+        members=[members],
+        applied_index=3,
         rng=random.Random(1),
-    )  # fmt: skip
+    )
     with pytest.raises(DamagedLogError):
         log.read_entries(3, 4, 1 << 20)
     raw.ready()

@@ -28,9 +28,18 @@ NODE = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
 TAIL = LogTail(5, 41, 0x1122334455, 0xCAFEBABE, 0x1100000000, 1_700_000_000_123)
 
 RUN = Run(
-    RunState.STOPPED, 4711, CLUSTER.bytes, 1_700_000_000_000, 41, 5, 0xCAFEBABE, 1_700_000_000_001, 1_700_000_000_002,
-    1_700_000_000_003, 40,
-)  # fmt: skip
+    RunState.STOPPED,
+    4711,
+    CLUSTER.bytes,
+    1_700_000_000_000,
+    41,
+    5,
+    0xCAFEBABE,
+    1_700_000_000_001,
+    1_700_000_000_002,
+    1_700_000_000_003,
+    40,
+)
 WITHHELD = VoteWithheld("a reason", 41, 5, 1_700_000_000_000)
 
 VECTORS = {
@@ -123,13 +132,23 @@ def build() -> dict[str, bytes]:
     first = genesis_entry(b"hello", timestamp_ms=77, group_id=9)
     after = tail_after(EMPTY_TAIL, first)
     second = make_entry(
-        after, term=2, entry_type=EntryType.MESSAGES, payload=b"\x00\x01\x02", timestamp_ms=50, group_id=9,
+        after,
+        term=2,
+        entry_type=EntryType.MESSAGES,
+        payload=b"\x00\x01\x02",
+        timestamp_ms=50,
+        group_id=9,
         segment_size=1000,
-    )  # fmt: skip
+    )
     third = make_entry(
-        tail_after(after, second), term=3, entry_type=EntryType.NOOP, payload=b"", timestamp_ms=99, group_id=9,
+        tail_after(after, second),
+        term=3,
+        entry_type=EntryType.NOOP,
+        payload=b"",
+        timestamp_ms=99,
+        group_id=9,
         segment_size=150,
-    )  # fmt: skip
+    )
     return {
         "genesis frame": first.header + first.payload,
         "messages frame": second.header + second.payload,

@@ -41,9 +41,10 @@ def test_killed_writers_lose_nothing(tmp_path: Path, genesis: Genesis) -> None:
     announced: dict[int, int] = {}
     for seed in range(4):
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(seed)], stdout=subprocess.PIPE,
+            [sys.executable, "-c", WRITER, str(tmp_path), str(seed)],
+            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        )  # fmt: skip
+        )
         with writer:
             assert writer.stdout is not None
             for _ in range(Random(seed).randint(1, 120)):

@@ -93,9 +93,15 @@ def test_a_copy_of_other_bytes_changes_nothing(replica: Replica, frames: Frames)
     files = {path: replica.fs.open(path).pread(1 << 20, 0) for path in replica.paths}
     good = replica.raw(5, 5)
     for copy in (
-        other.header + other.payload, replica.raw(4, 4), replica.raw(6, 6), replica.raw(5, 6), good[:-1], b"",
-        good[:100] + b"?" + good[101:], good[:33] + b"\1" + good[34:],
-    ):  # fmt: skip
+        other.header + other.payload,
+        replica.raw(4, 4),
+        replica.raw(6, 6),
+        replica.raw(5, 6),
+        good[:-1],
+        b"",
+        good[:100] + b"?" + good[101:],
+        good[:33] + b"\1" + good[34:],
+    ):
         with pytest.raises(FrameError):
             replica.log.repair(found, copy)
         assert replica.log.damage.ranges == (found,)
@@ -114,9 +120,14 @@ def test_a_copy_with_one_frame_of_another_history_changes_nothing(replica: Repli
     found = damage(replica, 5)
     assert found[2:4] == (4, 6)
     other = make_entry(
-        tail, term=1, entry_type=3, payload=b"?" * 1000, timestamp_ms=0, group_id=GROUP,
+        tail,
+        term=1,
+        entry_type=3,
+        payload=b"?" * 1000,
+        timestamp_ms=0,
+        group_id=GROUP,
         segment_size=4096,
-    )  # fmt: skip
+    )
     assert other.position == replica.entries[5].position
     with pytest.raises(FrameError, match="is not what was lost"):
         replica.log.repair(found, replica.raw(4, 4) + other.header + other.payload + replica.raw(6, 6))

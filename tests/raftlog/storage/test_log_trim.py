@@ -75,9 +75,13 @@ class Trimmed:
         before = self.entries[first.index - 1]
         base = max(base for base in self.bases if base <= before.position)
         return EMPTY_TAIL._replace(
-            term=before.term, index=before.index, end_position=first.position, header_crc=before.header_crc,
-            segment_base=base, timestamp_ms=before.timestamp_ms,
-        )  # fmt: skip
+            term=before.term,
+            index=before.index,
+            end_position=first.position,
+            header_crc=before.header_crc,
+            segment_base=base,
+            timestamp_ms=before.timestamp_ms,
+        )
 
     def check(self, first: int) -> None:
         """The log holds every entry from `first` on, knows what came before it, and nothing else."""

@@ -87,9 +87,14 @@ def test_members_are_distinct_and_one_votes(voters: tuple[Voter, ...]) -> None:
 
 def append_members(log: SegmentedLog, members: Membership, term: int = 0) -> Entry:
     entry = make_entry(
-        log.tail, term=term or log.tail.term + 1, entry_type=EntryType.MEMBERSHIP, payload=memberships.encode(members),
-        timestamp_ms=0, group_id=log.genesis.group_id, segment_size=log.segment_size,
-    )  # fmt: skip
+        log.tail,
+        term=term or log.tail.term + 1,
+        entry_type=EntryType.MEMBERSHIP,
+        payload=memberships.encode(members),
+        timestamp_ms=0,
+        group_id=log.genesis.group_id,
+        segment_size=log.segment_size,
+    )
     log.append([entry])
     return entry
 

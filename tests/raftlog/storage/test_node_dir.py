@@ -72,9 +72,11 @@ def test_in_use_names_the_process(directory: Path) -> None:
         "node = open_node_dir(OsFileSystem(), Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", script, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", script, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-    )  # fmt: skip
+    )
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"

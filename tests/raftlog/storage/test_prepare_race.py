@@ -35,9 +35,14 @@ def test_a_preparation_that_starts_during_a_roll_leaves_the_new_file_alone() -> 
     fs.rename = rename_while_the_other_thread_prepares  # type: ignore[method-assign]
     for number in range(40):
         entry = make_entry(
-            tail, term=1, entry_type=EntryType.MESSAGES, payload=bytes([number]) * 6000, timestamp_ms=number,
-            group_id=1, segment_size=SEGMENT,
-        )  # fmt: skip
+            tail,
+            term=1,
+            entry_type=EntryType.MESSAGES,
+            payload=bytes([number]) * 6000,
+            timestamp_ms=number,
+            group_id=1,
+            segment_size=SEGMENT,
+        )
         log.append([entry])
         tail = tail_after(tail, entry)
         if log.needs_next():

@@ -27,9 +27,14 @@ def test_prepared_files_roll_recover_and_read_alike(tmp_path: Path, zeroed: bool
             log.prepare_next(zeroed=zeroed)
             assert (tmp_path / "log" / "next.tmp").stat().st_size == 4096 + SEGMENT
         entry = make_entry(
-            tail, term=1, entry_type=EntryType.MESSAGES, payload=bytes([number]) * 6000, timestamp_ms=number,
-            group_id=1, segment_size=SEGMENT,
-        )  # fmt: skip
+            tail,
+            term=1,
+            entry_type=EntryType.MESSAGES,
+            payload=bytes([number]) * 6000,
+            timestamp_ms=number,
+            group_id=1,
+            segment_size=SEGMENT,
+        )
         log.append([entry])
         tail = tail_after(tail, entry)
     log.close(clean=False)

@@ -63,10 +63,12 @@ def test_bad_sectors_are_damage(disk: Disk, index: int, where: int, sidecars: bo
     assert log.report.vote_withheld is None
     assert log.tail.index == 9
     lost = [
-        entry.index for entry in disk.entries
+        entry.index
+        for entry in disk.entries
         if str(path) == str(max(p for p in disk.paths if int(p.stem) <= entry.position))
-        and disk.offset(entry.index) < sector + 512 and sector < disk.offset(entry.index) + entry.size
-    ]  # fmt: skip
+        and disk.offset(entry.index) < sector + 512
+        and sector < disk.offset(entry.index) + entry.size
+    ]
     assert index in lost
     for entry in disk.entries:
         try:
@@ -172,9 +174,14 @@ def test_frames_that_a_client_made_do_not_join_the_log(new_log: NewLog, frames: 
     inner = frames(inner_tail, [20])[0]
     forged = b"x" * 10 + inner.header + inner.payload
     entry = make_entry(
-        log.tail, term=1, entry_type=3, payload=forged.ljust(200, b"y"), timestamp_ms=0, group_id=GROUP,
+        log.tail,
+        term=1,
+        entry_type=3,
+        payload=forged.ljust(200, b"y"),
+        timestamp_ms=0,
+        group_id=GROUP,
         segment_size=4096,
-    )  # fmt: skip
+    )
     disk.entries.append(entry)
     disk.entries += frames(tail_after(log.tail, entry), [30, 30])
     log.append(disk.entries[10:])

@@ -20,9 +20,19 @@ GROUP = 7
 u64 = st.integers(0, 2**64 - 1)
 i64 = st.integers(-1, 2**63 - 1)
 runs = st.builds(
-    Run, st.sampled_from(list(RunState)), st.integers(0, 2**32 - 1), st.binary(min_size=16, max_size=16), u64, i64, u64,
-    st.integers(0, 2**32 - 1), u64, u64, u64, i64,
-)  # fmt: skip
+    Run,
+    st.sampled_from(list(RunState)),
+    st.integers(0, 2**32 - 1),
+    st.binary(min_size=16, max_size=16),
+    u64,
+    i64,
+    u64,
+    st.integers(0, 2**32 - 1),
+    u64,
+    u64,
+    u64,
+    i64,
+)
 withhelds = st.builds(VoteWithheld, st.text(max_size=300), i64, u64, u64)
 RUN = Run(RunState.RUNNING, 1, bytes(16), 5)
 

@@ -52,9 +52,14 @@ class LogMachine(RuleBasedStateMachine):
         entries = []
         for size in payload_sizes:
             entry = make_entry(
-                tail, term=self.term, entry_type=EntryType.MESSAGES, payload=b"%d" % (self.term % 10) * size,
-                timestamp_ms=tail.timestamp_ms + 1, group_id=GROUP, segment_size=SEGMENT_SIZE,
-            )  # fmt: skip
+                tail,
+                term=self.term,
+                entry_type=EntryType.MESSAGES,
+                payload=b"%d" % (self.term % 10) * size,
+                timestamp_ms=tail.timestamp_ms + 1,
+                group_id=GROUP,
+                segment_size=SEGMENT_SIZE,
+            )
             entries.append(entry)
             tail = tail_after(tail, entry)
         return entries

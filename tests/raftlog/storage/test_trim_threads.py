@@ -85,8 +85,9 @@ def test_readers_beside_trims_and_prepends(tmp_path: Path, genesis: Genesis, fra
             paths = log.trim(rng.randrange(log.tail.end_position))
             if rng.randrange(4):
                 assert log.remove_files(paths) == len(paths)
-            shelf.prepend_all(log, tmp_path / "install" / "backfill.tmp", genesis.group_id,
-                              rng.randrange(log.first_position + 1))  # fmt: skip
+            shelf.prepend_all(
+                log, tmp_path / "install" / "backfill.tmp", genesis.group_id, rng.randrange(log.first_position + 1)
+            )
     assert not log.damage.ranges
     assert min(counts.values()) > 0, counts
     log.close(clean=False)

@@ -62,9 +62,16 @@ def make(segment_size: int, bytes_max: int, seed: int, *, clean: bool, trimmed: 
         for _ in range(rng.randint(1, 4)):
             payload = rng.randbytes(rng.choice((0, 10, 300, 2000)) * segment_size // 16384)
             batch.append(
-                make_entry(tail, term=term, entry_type=3, payload=payload, timestamp_ms=0, group_id=GROUP,
-                           segment_size=segment_size)
-            )  # fmt: skip
+                make_entry(
+                    tail,
+                    term=term,
+                    entry_type=3,
+                    payload=payload,
+                    timestamp_ms=0,
+                    group_id=GROUP,
+                    segment_size=segment_size,
+                )
+            )
             tail = tail_after(tail, batch[-1])
         log.append(batch)
         entries += batch
@@ -103,11 +110,13 @@ def regions(made: Made) -> dict[str, list[tuple[Path, int, int]]]:
         "sync marks": [(paths[-1], offset, 48) for offset in MARK_OFFSETS],
         "hard state": [(DATA / layout.HARD_STATE, offset, 64) for offset in (0, 4096)],
         "IDENTITY, RUN, GENESIS": [
-            *whole(DATA / "IDENTITY", DATA / "GENESIS"), (DATA / "RUN", 0, 512), (DATA / "RUN", 4096, 512),
+            *whole(DATA / "IDENTITY", DATA / "GENESIS"),
+            (DATA / "RUN", 0, 512),
+            (DATA / "RUN", 4096, 512),
         ],
         "kept index": whole(log / layout.ACTIVE_INDEX),
         "any byte": whole(*paths, DATA / "RUN", DATA / "hard_state"),
-    }  # fmt: skip
+    }
     if made.first:
         found["FIRST"] = whole(log / layout.FIRST)
     if made.clean:
@@ -186,9 +195,16 @@ def check_open(made: Made, fs: MemoryFileSystem, context: str) -> None:
 
 
 REGIONS = (
-    "active segment", "sealed segment", "sidecar", "local header", "sync marks", "hard state",
-    "IDENTITY, RUN, GENESIS", "kept index", "any byte",
-)  # fmt: skip
+    "active segment",
+    "sealed segment",
+    "sidecar",
+    "local header",
+    "sync marks",
+    "hard state",
+    "IDENTITY, RUN, GENESIS",
+    "kept index",
+    "any byte",
+)
 
 
 @pytest.fixture(scope="module", params=["clean", "killed", "trimmed"])
@@ -250,13 +266,15 @@ def test_what_is_missing_or_lies_is_found(small: Made) -> None:
         (damaged(DATA / "hard_state", 20, 4096 + 20), "hard state", Severity.FATAL),
         (
             damaged(log / layout.segment_name(bases[-1]), *(at + 20 for at in MARK_OFFSETS)),
-            "sync mark", Severity.NOTE if small.clean else Severity.REPAIRABLE,
+            "sync mark",
+            Severity.NOTE if small.clean else Severity.REPAIRABLE,
         ),
         (
             lambda fs: vote_withheld.withhold(fs, DATA, VoteWithheld("why", 1, 1), GROUP),
-            "vote withheld", Severity.REPAIRABLE,
+            "vote withheld",
+            Severity.REPAIRABLE,
         ),
-    ]  # fmt: skip
+    ]
     if small.first:
         cases[3] = (lambda fs: fs.unlink(log / layout.segment_name(bases[0])), "segment file", Severity.REPAIRABLE)
         cases[6] = (lambda fs: fs.unlink(DATA / "GENESIS"), "genesis copy", Severity.FATAL)
