@@ -22,9 +22,10 @@ PYTEST_ARGS ?=
 TEST_JOBS ?= 2
 BENCH_ARGS ?=
 NIGHT_ARGS ?=
+VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-compat check lint types layers arch sim-night mutants bench stories lock clean distclean
+.PHONY: help setup setup-dev demo test coverage test-compat check lint dead-code types layers arch sim-night mutants bench stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,19 +39,27 @@ demo: $(STAMPS)/package  ## three nodes, a killed leader, every message accounte
 test: $(STAMPS)/dev  ## the default suite, a file at a time in each of TEST_JOBS processes (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
+coverage: $(STAMPS)/dev  ## the default suite once more, with lines and branches that it never reached (PYTEST_ARGS=...)
+	@mkdir -p .coverage
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
+
 test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live cluster
 	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)
 
-check: lint types layers arch  ## everything CI runs before the tests
+check: lint types layers dead-code arch  ## everything CI runs before the tests
 
-lint: $(STAMPS)/dev  ## ruff
+lint: $(STAMPS)/dev  ## ruff: rules and formatting
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format" >&2; exit 1; }
 
-types: $(STAMPS)/dev  ## mypy --strict
+types: $(STAMPS)/dev  ## mypy --strict, the tests included
 	@$(BIN)/mypy
 
 layers: $(STAMPS)/dev  ## who may import whom (import-linter)
 	@$(BIN)/lint-imports
+
+dead-code: $(STAMPS)/dev  ## names that nothing uses (vulture)
+	@$(BIN)/vulture || { echo "remove them, or write into .ci/used_elsewhere.py who uses them" >&2; exit 1; }
 
 arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 	@$(BIN)/python -m pytest -q tests/architecture
@@ -67,6 +76,12 @@ bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1
 stories: $(STAMPS)/dev  ## the Raft stories; REWRITE=1 writes their printed outcomes anew
 	@$(BIN)/python -m pytest -q tests/raftlog/core/test_raft_stories.py $(if $(REWRITE),--rewrite)
 
+changelog: $(STAMPS)/dev  ## prints what changelog.d/ adds to the changelog; VERSION=1.2.3 moves it there
+	@$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
+
+hooks: $(STAMPS)/dev  ## git hooks: lint and layers before a commit, check before a push
+	@$(BIN)/pre-commit install
+
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
 	@$(COMPILE) --extra dev --extra spark --extra jre -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
@@ -74,7 +89,7 @@ lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@cd requirements/compat-js && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
-	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
 	@find . \( -name __pycache__ -o -name .ruff_cache \) -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and .venv with it

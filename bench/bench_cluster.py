@@ -19,8 +19,8 @@ from load import Result, run
 from rich.console import Console
 from rich.table import Table
 
-from cluster.local import LocalCluster
-from cluster.local_process import free_base_port
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
 
 SECONDS = float(os.environ.get("SECONDS_PER_ROW", "4"))
 ROWS = [(1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 4), (1024, 100, 16)]

@@ -20,17 +20,17 @@ from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 
-from cluster.environment import open_rows
-from cluster.install import checkpoint_copy
-from cluster.install.asking import at_once
-from cluster.install.metrics import InstallMetrics
-from cluster.install.progress import Progress
-from cluster.install.segment_source import SEGMENT, segment_source
-from cluster.install.snapshot import SnapshotTake, Where
-from cluster.peer.fetch import LOG, STATE, Fetched
-from cluster.recovery.checkpoints import Checkpoints
-from cluster.recovery.state_source import state_source
-from cluster.repair.sources import log_source
+from cluster.repair import checkpoint_copy
+from cluster.repair.asking import at_once
+from cluster.repair.fetch import LOG, STATE, Fetched
+from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.log_source import log_source
+from cluster.repair.progress import Progress
+from cluster.repair.segment_source import SEGMENT, segment_source
+from cluster.repair.snapshot import SnapshotTake, Where
+from cluster.repair.state_source import state_source
+from cluster.runtime.environment import open_rows
+from cluster.state.checkpoints import Checkpoints
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis

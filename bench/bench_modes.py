@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cluster.bench.modes import Report, measure
+from raftmq.commands.bench_modes import Report, measure
 
 SIZES, WINDOWS, SECONDS = (1024, 65536), (1, 64), 4.0
 

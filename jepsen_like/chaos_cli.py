@@ -22,7 +22,7 @@ TIME_S = 60.0
 
 @click.group()
 def chaos() -> None:
-    """Run a real cluster under faults and judge what it promised."""
+    """Run a real cluster under faults and check its promises."""
 
 
 chaos.add_command(check_command)
@@ -31,7 +31,9 @@ chaos.add_command(fuzz_command)
 
 @chaos.command("run")
 @click.option("--scenario", metavar="NAME", help="A named set of faults (raftmq chaos list).")
-@click.option("--nemesis", metavar="A,B", help="These faults only; without it and --scenario all that work here.")
+@click.option(
+    "--nemesis", metavar="A,B", help="Only these faults (default without --scenario: all that work on this machine)."
+)
 @click.option("--subject", default="raftmq", show_default=True, metavar="NAME", help="raftmq or pysyncobj.")
 @click.option(
     "--time",
@@ -46,9 +48,11 @@ chaos.add_command(fuzz_command)
     "--scale",
     type=click.FloatRange(min=0.001, max=1),
     metavar="F",
-    help="Of a scripted scenario or hostile clients: less than 1 is a rehearsal.",
+    help="Length of a scripted scenario or of hostile clients; less than 1 is a rehearsal.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draws the faults; printed, so they can be repeated.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed for the choice of faults; it is printed, so a run can be repeated."
+)
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -63,14 +67,14 @@ def run_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Run it.
+    """Run a cluster under faults.
 
     Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported, 7 valid but a gate of a full run (600 s and more) was
     missed (2: wrong command, 5: refused to start).
     """
-    from cluster.commands.common import ended_like_ctrl_c, print_json
     from jepsen_like.live.session import perform, run_folder
     from jepsen_like.live.verdict import Verdict
+    from raftmq.commands.common import ended_like_ctrl_c, print_json
 
     def tell(text: str) -> None:
         if not as_json:
@@ -103,8 +107,8 @@ def _wish(
     seed: int | None,
     rate: int | None,
 ) -> Wish:
-    from cluster.config_source import nearest
-    from cluster.local_errors import ExitCode, LocalError
+    from cluster.config.source import nearest
+    from cluster.errors import ExitCode, LocalError
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.session import SUBJECTS, Wish
@@ -131,7 +135,7 @@ def _wish(
     if scale is not None and not is_sized:
         raise LocalError(
             "--scale is for scripted scenarios and hostile clients",
-            "the others last as long as --time says",
+            "--time sets the duration of the others",
             "raftmq chaos run --scenario report-001 --scale 0.1",
             ExitCode.USAGE,
         )
@@ -160,7 +164,7 @@ def _show(outcome: Outcome, plan: Plan, folder: Path) -> None:
 @chaos.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def list_command(as_json: bool) -> None:
-    """List scenarios and faults, and which wait for a feature."""
+    """List scenarios and faults, and the features some of them wait for."""
     from jepsen_like.live.scenarios import FAMILIES, NEMESES, SCENARIOS
 
     if as_json:
@@ -194,9 +198,9 @@ def list_command(as_json: bool) -> None:
 @chaos.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def doctor_command(as_json: bool) -> int:
-    """Try which faults this machine supports. Exit code 1 if one of them does not work here."""
-    from cluster.commands.common import ended_like_ctrl_c
+    """Test which faults this machine supports. Exit code 1 if one of them does not work here."""
     from jepsen_like.live.doctor import examine
+    from raftmq.commands.common import ended_like_ctrl_c
 
     with ended_like_ctrl_c():
         findings = examine(Path.cwd(), lambda text: click.echo(text, err=True))

@@ -25,8 +25,10 @@ def main() -> None:
 @click.argument("history", type=click.Path(exists=True, path_type=Path))
 @click.option("--workload", metavar="NAME", help="Judge by this workload, not by the one the file names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--shown", default=3, show_default=True, metavar="N", help="Anomalies of each kind to show in full.")
-@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the HTML page of the run, too.")
+@click.option(
+    "--shown", default=3, show_default=True, metavar="N", help="Number of anomalies of each kind to show in full."
+)
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Also write the HTML page of the run.")
 @click.pass_context
 def check_command(
     context: click.Context, history: Path, workload: str | None, as_json: bool, shown: int, report: Path | None
@@ -35,7 +37,7 @@ def check_command(
 
     Exit code: 0 valid, 1 invalid, 3 unknown (2: wrong command).
 
-    A foreign, cut or edited file is unknown, and the line where that shows is named.
+    A foreign, truncated or edited file is unknown; the output names the line.
     """
     import json
 

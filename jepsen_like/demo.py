@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from cluster.client import Client
-    from cluster.local import LocalCluster
-    from cluster.local_status import ClusterView
     from jepsen_like.checker_log import LogVerdict
     from jepsen_like.demo_story import Story
     from jepsen_like.history import HistoryWriter
+    from raftmq.client import Client
+    from raftmq.local.cluster import LocalCluster
+    from raftmq.local.status import ClusterView
 
 T = TypeVar("T")
 
@@ -77,10 +77,16 @@ class Outcome(NamedTuple):
 
 @click.command()
 @click.option(
-    "--seed", type=click.IntRange(min=0), help="Draws the moment of the kill; printed, so it can be repeated."
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Seed for the moment of the kill; it is printed, so a run can be repeated.",
 )
 @click.option(
-    "--messages", type=click.IntRange(min=MESSAGES_MIN), default=20_000, show_default=True, help="How many to send."
+    "--messages",
+    type=click.IntRange(min=MESSAGES_MIN),
+    default=20_000,
+    show_default=True,
+    help="Number of messages to send.",
 )
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
@@ -90,12 +96,12 @@ class Outcome(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="Print only the last line.")
 def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, keep: bool, as_json: bool) -> int:
     """Kill a leader under load and prove that nothing is lost."""
-    from cluster.commands.common import ended_like_ctrl_c
-    from cluster.local import prepare_data_dir
-    from cluster.local_errors import ExitCode, LocalError
+    from cluster.errors import ExitCode, LocalError
     from jepsen_like.demo_input import InputError, read_lines
     from jepsen_like.demo_send import SendError
     from jepsen_like.demo_story import Story
+    from raftmq.commands.common import ended_like_ctrl_c
+    from raftmq.local.cluster import prepare_data_dir
 
     plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file)
     story = Story(quiet=as_json)
@@ -142,9 +148,9 @@ def make_plan(seed: int, messages: int, file: Path | None) -> Plan:
 
 def run(plan: Plan, folder: Path, story: Story) -> Outcome:
     """The whole demo in an empty directory. Ends every process it started, however it ends."""
-    from cluster.local import LocalCluster
-    from cluster.local_process import free_base_port
     from jepsen_like.history import HistoryWriter
+    from raftmq.local.cluster import LocalCluster
+    from raftmq.local.process import free_base_port
 
     cluster = LocalCluster(folder)
     story.chapter(f"Three nodes start in {folder}")
@@ -160,9 +166,9 @@ def run(plan: Plan, folder: Path, story: Story) -> Outcome:
 
 
 def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryWriter, story: Story) -> Outcome:
-    from cluster.client import connect
     from jepsen_like.checker_log import check_log
     from jepsen_like.demo_send import longest_pause
+    from raftmq.client import connect
 
     assert view.term is not None
     term_before = view.term
@@ -225,7 +231,7 @@ def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
 
 
 def _caught_up(cluster: LocalCluster, dead: int) -> ClusterView:
-    from cluster.local_errors import LocalError
+    from cluster.errors import LocalError
 
     cluster.restart(dead)
     deadline = time.monotonic() + CATCH_UP_S
@@ -253,9 +259,9 @@ def _last_index(view: ClusterView) -> int:
 
 
 def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
-    from cluster.client import connect
     from jepsen_like.demo_input import message_id_of
     from jepsen_like.read_node import read_node
+    from raftmq.client import connect
 
     story.chapter("Read every queue of each node, nothing removed")
     with connect(cluster.servers) as mq:

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.client.errors import RaftMQError, Unknown
 from jepsen_like.demo_input import Record
 from jepsen_like.history import HistoryWriter, Op, pair_up
+from raftmq.client.errors import RaftMQError, Unknown
 
 if TYPE_CHECKING:
-    from cluster.client import Producer, SendResult
+    from raftmq.client import Producer, SendResult
 
 Aim = Callable[[], Callable[[], None]]
 """Chooses the victim, and returns what strikes it without delay."""

@@ -25,25 +25,27 @@ MISSED_CODE = 3
     "--requests", type=click.IntRange(min=1), default=100_000, show_default=True, metavar="N", help="How many."
 )
 @click.option("--target", type=click.Choice([*TARGETS, "all"]), default="all", show_default=True, help="Which port.")
-@click.option("--seed", type=click.IntRange(min=0), help="Draws them; printed, so they can be repeated.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed for the requests; it is printed, so a run can be repeated."
+)
 @click.option(
     "--replay",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Send what an earlier run wrote down, one at a time, until the defect shows.",
+    help="Send the recorded requests of an earlier run one at a time until the defect shows.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fuzz_command(
     requests: int, target: str, seed: int | None, replay: Path | None, out: Path | None, as_json: bool
 ) -> int:
-    """Send nearly right requests to every handler.
+    """Send almost valid requests to every handler.
 
     Exit code: 0 nothing found and every handler reached, 1 something found (its requests are in the run's folder),
     3 a handler was not reached.
     """
-    from cluster.commands.common import ended_like_ctrl_c, print_json
     from jepsen_like.live.session import run_folder
+    from raftmq.commands.common import ended_like_ctrl_c, print_json
 
     def tell(text: str) -> None:
         if not as_json:

@@ -52,7 +52,7 @@ def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]]
 
 
 def _raftmq(arguments: tuple[str, ...]) -> int:
-    return subprocess.run([sys.executable, "-m", "cluster.cli", *arguments], check=False).returncode
+    return subprocess.run([sys.executable, "-m", "raftmq.cli", *arguments], check=False).returncode
 
 
 @click.command()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.client.pull import PullStatus
 from jepsen_like.history import READERS_FROM, HistoryWriter
+from raftmq.client.pull import PullStatus
 
 if TYPE_CHECKING:
-    from cluster.client import Client
-    from cluster.local_layout import NodeRecord
+    from cluster.config.local_layout import NodeRecord
+    from raftmq.client import Client
 
 PULL_MESSAGES = 1024
 _TIMEOUT_S = 30.0

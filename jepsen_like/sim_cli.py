@@ -21,7 +21,7 @@ SHOWN_MAX = 5
 
 @click.group()
 def sim() -> None:
-    """Run whole clusters in simulated time under faults; every run is repeatable by its seed."""
+    """Run whole clusters in simulated time under faults; a seed repeats its run exactly."""
 
 
 @sim.command()
@@ -43,8 +43,8 @@ def run(first_seed: int, seeds: int, jobs: int, *, core: bool, as_json: bool) ->
         from jepsen_like.core_sim.__main__ import report_range
 
         return report_range(first_seed, seeds, jobs)
-    from cluster.commands.common import ended_like_ctrl_c, print_json
     from jepsen_like.sim.campaign import run_range
+    from raftmq.commands.common import ended_like_ctrl_c, print_json
 
     with ended_like_ctrl_c():
         summary = run_range(first_seed, seeds, jobs=jobs, heard=_quiet if as_json else _show_violations)
@@ -78,10 +78,10 @@ def _show_violations(verdict: Verdict) -> None:
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write what happened to this file instead of the terminal.",
+    help="Write the events to this file instead of the terminal.",
 )
 def replay(seed: int, *, core: bool, trace: Path | None) -> int:
-    """Run one seed again, event for event, and tell its story. Exit code: 0 nothing found, 1 a promise was broken."""
+    """Run one seed again, event for event, and print its story. Exit code: 0 nothing found, 1 a promise was broken."""
     if core:
         from jepsen_like.core_sim.__main__ import report_seed
 
@@ -115,10 +115,10 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
 
 @sim.command()
 @click.argument("seed", type=click.IntRange(min=0))
-@click.option("--runs", default=60, show_default=True, type=click.IntRange(min=1), help="Try at most so many times.")
+@click.option("--runs", default=60, show_default=True, type=click.IntRange(min=1), help="Maximum number of attempts.")
 def shrink(seed: int, runs: int) -> int:
     """Find fewer faults that break the same promise. Exit code: 0 shrunk, 5 the seed breaks nothing."""
-    from cluster.local_errors import ExitCode, LocalError
+    from cluster.errors import ExitCode, LocalError
     from jepsen_like.sim.campaign import shrink as shrink_seed
     from jepsen_like.sim.world import run_seed
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn
 
-from cluster.client.discovery import parse_servers
 from pyspark_raftmq.columns import COLUMNS
 from pyspark_raftmq.errors import OptionError
+from raftmq.client.discovery import parse_servers
 
 EARLIEST = "earliest"
 LATEST = "latest"

@@ -30,7 +30,7 @@ REMOVED_KEPT = 64
 
 
 class Address(NamedTuple):
-    """How the others reach a member; the meaning of cluster/config.py, PeerNode."""
+    """How the others reach a member; the meaning of cluster/config/config.py, PeerNode."""
 
     id: NodeId
     host: str

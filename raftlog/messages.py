@@ -103,6 +103,12 @@ class InstallSnapshot(NamedTuple):
 
 
 Message = (
-    RequestVote | RequestVoteReply | AppendEntries | AppendEntriesReply | Heartbeat | HeartbeatReply | TimeoutNow
+    RequestVote
+    | RequestVoteReply
+    | AppendEntries
+    | AppendEntriesReply
+    | Heartbeat
+    | HeartbeatReply
+    | TimeoutNow
     | InstallSnapshot
-)  # fmt: skip
+)

@@ -6,36 +6,38 @@ This is the package to import; the ones beside it are its parts::
         mq.send("orders", b"two teas", key="42", tag="new")
 """
 
+from typing import TYPE_CHECKING
+
 from raftmq._origin import check_own_packages
 
 check_own_packages()
 
-# After the check: a foreign `cluster` would fail here, and not say why.
-from cluster.client import (  # noqa: E402
-    Admin,
-    AsyncAdmin,
-    AsyncClient,
-    AsyncConsumer,
-    AsyncProducer,
-    Client,
-    Consumer,
-    Failed,
-    GroupOffset,
-    Message,
-    NotFound,
-    Producer,
-    PullResult,
-    PullStatus,
-    QueueInfo,
-    RaftMQError,
-    Refused,
-    SendResult,
-    TopicInfo,
-    Unknown,
-    Unreachable,
-    aconnect,
-    connect,
-)
+if TYPE_CHECKING:
+    from raftmq.client import (
+        Admin,
+        AsyncAdmin,
+        AsyncClient,
+        AsyncConsumer,
+        AsyncProducer,
+        Client,
+        Consumer,
+        Failed,
+        GroupOffset,
+        Message,
+        NotFound,
+        Producer,
+        PullResult,
+        PullStatus,
+        QueueInfo,
+        RaftMQError,
+        Refused,
+        SendResult,
+        TopicInfo,
+        Unknown,
+        Unreachable,
+        aconnect,
+        connect,
+    )
 
 __all__ = [
     "Admin",
@@ -62,3 +64,19 @@ __all__ = [
     "aconnect",
     "connect",
 ]
+
+if not TYPE_CHECKING:  # a type checker shall know each name, and which there are not
+
+    def __getattr__(name: str) -> object:
+        """Loads the client when the first of its names is asked for: `raftmq --help` and shell completion do without.
+
+        Not before the check: a foreign `cluster` would fail here, and not say why.
+        """
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import raftmq.client
+
+        return getattr(raftmq.client, name)
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

@@ -1,4 +1,4 @@
-"""Options, the time budget, and what docs/feature-map.md promises, shared by every test folder."""
+"""Options, the time budget, and what docs/internals/feature-map.md promises, shared by every test folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
-_PAGE = _TESTS.parent / "docs" / "feature-map.md"
+_PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {"not slow and not compat": "", "slow": " [slow]"}
 """`-m` of a run -> how the page marks the tests that it must contain."""
@@ -18,6 +18,7 @@ BUDGET_SECONDS = {
     "raftlog": 60,
     "statemachine": 60,
     "cluster": 300,
+    "raftmq": 100,
     "jepsen_like": 260,
     "pyspark_raftmq": 120,
     _REST: 60,
@@ -71,7 +72,7 @@ def folder_of(nodeid: str) -> str:
 
 
 class NamedTests:
-    """After a run of everything, each test that docs/feature-map.md names must have run: skipped is not enough.
+    """After a run of everything, each test that the feature map names must have run: skipped is not enough.
 
     Tests named with [slow] are asked for by a run of all slow tests, the others by a run of the default suite. Any
     other run (folders, -k, --lf) promises nothing.
@@ -97,7 +98,7 @@ class NamedTests:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._missing:
-            terminalreporter.write_sep("-", "named in docs/feature-map.md and did not run", red=True)
+            terminalreporter.write_sep("-", "named in docs/internals/feature-map.md and did not run", red=True)
             for name in self._missing:
                 terminalreporter.write_line(name)
 

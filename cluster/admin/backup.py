@@ -11,8 +11,8 @@ import msgspec
 from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
 from cluster.backup.service import Attempt, Schedule
-from cluster.config import BackupSection
-from cluster.local_errors import LocalError
+from cluster.config.config import BackupSection
+from cluster.errors import LocalError
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cluster.admin.errors import ApiError
-from cluster.config_source import did_you_mean
-from cluster.request_limits import NAME_PATTERN
+from cluster.config.source import did_you_mean
+from cluster.runtime.request_limits import NAME_PATTERN
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.port import AdminPort
-from cluster.services import Outcome, ProposeResult
+from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import EntryId
 from statemachine.commands import Command, CommandResult
 

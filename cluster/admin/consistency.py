@@ -1,5 +1,5 @@
 """/v1/consistency, /v1/repair: what comparing nodes takes, and what is damaged on this one. The comparison itself:
-cluster/consistency/inspect.py."""
+cluster/repair/inspect.py."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import google_crc32c
 from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
-from cluster.consistency.scrub import ScrubView
-from cluster.consistency.views import (
+from cluster.repair.consistency_views import (
     CHUNKS_MAX,
     SPAN_MAX,
     ChunksRequest,
@@ -23,9 +22,10 @@ from cluster.consistency.views import (
     LogView,
     MarkView,
     RepairView,
-    damage_views,
 )
-from cluster.request_limits import INT64_MAX
+from cluster.runtime.request_limits import INT64_MAX
+from cluster.state.recovery_views import damage_views
+from cluster.state.scrub import ScrubView
 from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
 from raftlog.storage.repairable_log import RepairableLog
 

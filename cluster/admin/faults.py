@@ -6,7 +6,7 @@ import msgspec
 
 from cluster.admin.call import Call
 from cluster.admin.errors import ApiError
-from cluster.failpoints import FailpointError, FailpointSet, PointState
+from cluster.runtime.failpoints import FailpointError, FailpointSet, PointState
 
 
 class FailpointRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What keeps the HTTP API within its descriptors and its memory, whoever asks.
 
-- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.descriptors`).
+- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.node.descriptors`).
 - A connection has PATIENCE_S to finish a request, from its beginning or from the answer before; idle ones make room.
 - An answer is taken at SLOWEST_BYTES in PATIENCE_S or faster, or its connection is closed.
 - Answers that grow with what is stored are made and sent LARGE_AT_ONCE at a time.

@@ -8,9 +8,9 @@ import msgspec
 
 from cluster.admin.call import Call
 from cluster.admin.errors import ApiError
-from cluster.config import ConfigError
+from cluster.config.config import ConfigError
+from cluster.config.reload import ReloadView
 from cluster.peer.links import LinkView
-from cluster.reload import ReloadView
 
 
 class LinksView(msgspec.Struct, frozen=True, kw_only=True):

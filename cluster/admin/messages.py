@@ -12,7 +12,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
 from cluster.remoting.message_format import encode_message_id, parse_properties
 from cluster.remoting.query_lookup import Found, KeyLookup, Stored, UnreadableError, message_at
-from cluster.request_limits import INT64_MAX
+from cluster.runtime.request_limits import INT64_MAX
 
 MESSAGES_MAX = 32
 

@@ -9,9 +9,9 @@ import msgspec
 from cluster.admin.call import Call, propose
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.port import AdminPort
-from cluster.backup.events import EVENT
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
-from cluster.services import Outcome, ProposeResult
+from cluster.members.events import EVENT
+from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS, Command
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from cluster.admin.call import Answer, Call, Raw
 from cluster.admin.port import NodeStatus
-from cluster.alarms import Alarm
-from cluster.metrics import CONTENT_TYPE
-from raftlog.types import NOBODY, NodeId, Role
+from cluster.runtime.alarms import Alarm
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Of the metrics."""
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,25 +67,5 @@ async def get_status(call: Call) -> NodeStatus:
 
 async def get_metrics(call: Call) -> Raw:
     """Prometheus text; what the status knows is brought up to date first."""
-    status, metrics, state = call.port.status(), call.port.metrics, call.port.state
-    metrics.raft(
-        term=status.term,
-        role=Role[status.role.upper()],
-        leader_id=NodeId(status.leader) if status.leader else NOBODY,
-        commit_index=status.commit_index,
-        applied_index=status.applied_index,
-        last_index=status.last_index,
-    )
-    metrics.peers((NodeId(peer.node), peer.match_index, peer.lag_entries) for peer in status.peers)
-    metrics.writes_open(status.writes_open)
-    metrics.load(
-        connections=status.load.connections,
-        long_polls=status.load.long_polls,
-        inflight_bytes=status.load.inflight_bytes,
-    )
-    metrics.catalog(topics=len(state.topics), groups=len(state.groups))
-    metrics.group_lag.update(state, leads=status.writes_open)
-    metrics.recovery.update(status.recovery)
-    metrics.alarms(alarm.key for alarm in status.alarms)
-    metrics.backup_age(call.port.backups.age_s)
-    return Raw(CONTENT_TYPE, metrics.render())
+    port = call.port
+    return Raw(CONTENT_TYPE, port.metrics.scraped(port.status(), port.state, port.backups.age_s))

@@ -10,9 +10,9 @@ import msgspec
 
 from cluster.admin.call import BELOW_THREE
 from cluster.admin.errors import STATUS, ErrorView
-from cluster.admin.routes import Route, Serves, documented
-from cluster.admin.versions import versions
-from cluster.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
+from cluster.admin.route import Route, Serves, documented
+from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
+from cluster.runtime.versions import versions
 
 PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "id": {"type": "integer", "minimum": 1, "maximum": 65_535},

@@ -7,29 +7,28 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from cluster.alarms import Alarm, Alarms
-from cluster.consistency.views import DamageView
-from cluster.disk_space import DiskView
-from cluster.install.progress import InstallView
 from cluster.members.quorum import QuorumView
-from cluster.modes.service import ModesView
 from cluster.peer.links import LinkView
+from cluster.repair.progress import InstallView
+from cluster.replication.modes import ModesView
+from cluster.retention.disk_space import DiskView
+from cluster.runtime.alarms import Alarm, Alarms
+from cluster.state.recovery_views import RecoveryStatus
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.backup.service import Backups
-    from cluster.config import Config
-    from cluster.consistency.scrub import Scrubber
-    from cluster.consistency.service import Consistency
-    from cluster.failpoints import FailpointSet
+    from cluster.config.config import Config
+    from cluster.config.reload import ReloadView
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
-    from cluster.metrics import NodeMetrics
     from cluster.peer.links import Links
-    from cluster.reload import ReloadView
-    from cluster.repair.service import Repairs
+    from cluster.repair.consistency import Consistency
+    from cluster.repair.repairs import Repairs
+    from cluster.replication.outcome import ProposeResult
     from cluster.retention.service import Retention
-    from cluster.services import ProposeResult
+    from cluster.runtime.failpoints import FailpointSet
+    from cluster.state.scrub import Scrubber
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
 
@@ -43,67 +42,6 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag_entries: int
     """Entries it is behind the leader's log."""
     connected: bool
-
-
-class PreviousRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run before this one, as DATA/RUN tells it. Times in milliseconds since the Unix epoch, 0 if never."""
-
-    ended: Literal["orderly", "process_died", "machine_restarted", "unknown"]
-    pid: int
-    boot_id: str
-    """Hexadecimal; another one than this run's means that the machine was restarted since."""
-    started_ms: int
-    synced_index: int
-    """The last entry whose rows it knew to be on disk; -1 if none."""
-
-
-class CheckpointTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on disk by now. Milliseconds since the Unix epoch, 0 if not in this run."""
-
-    log_flushed_ms: int
-    queues_flushed_ms: int
-    index_flushed_ms: int
-    synced_index: int
-    """Everything applied up to here is on disk in all three."""
-    checkpoint_index: int
-    """Applied index of the newest checkpoint; -1 if there is none."""
-
-
-class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last start found and did, and why that is safe."""
-
-    clean: bool
-    """The stop before was orderly: nothing was scanned."""
-    bytes_scanned: int
-    bytes_zeroed: int = 0
-    """Of those: zero-filled room behind the last entry. It is most of it while the log is small."""
-    torn_bytes_cut: int
-    """Bytes of unacknowledged entries that a crash left incomplete."""
-    entries_replayed: int
-    """Entries above the durable applied index, applied again so far."""
-    stages_ms: dict[str, float]
-    """Stage of the start -> milliseconds, in order; "replay" is there when it is over."""
-    reasons: list[str]
-    """One sentence per thing found or done."""
-    replaying: bool = False
-    """Entries that the log held at the start are still being applied; rows that are there are served."""
-    replay_index: int = -1
-    """Everything up to here is applied and served."""
-    replay_target: int = -1
-    """The last entry of the log at the start."""
-    state_found: str = ""
-    """The row of the recovery table."""
-    state_source: Literal["own", "checkpoint", "peer"] = "own"
-    """What the state was made from."""
-    state_checkpoint: str = ""
-    """The checkpoint's name, if it was one."""
-    state_set_aside: str = ""
-    """Where the state before lies, below the data directory."""
-    previous: PreviousRun | None = None
-    checkpoints: CheckpointTimes | None = None
-    damage: list[DamageView] = []
-    alarms: list[str] = []
-    """What the start raised."""
 
 
 class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,13 +127,22 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
     """Since its last heartbeat."""
 
 
+class Figures(Protocol):
+    """The node's figures for Prometheus (`cluster.node.metrics`)."""
+
+    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
+        """The exposition text, with what the status knows brought up to date first."""
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forgets the topic's figures."""
+
+
 class AdminPort(Protocol):
     """The node as the HTTP API sees it. Everything is called on the node's event loop."""
 
     config: Config
     state: BrokerState
     failpoints: FailpointSet
-    metrics: NodeMetrics
     alarms: Alarms
     repairs: Repairs
     consistency: Consistency
@@ -205,6 +152,10 @@ class AdminPort(Protocol):
     retention: Retention
     membership: MembersService
     changes: MemberChanges
+
+    @property
+    def metrics(self) -> Figures:
+        """What the node counts."""
 
     def status(self) -> NodeStatus:
         """Where the node stands now. Cheap: also called for each scrape."""
@@ -216,16 +167,16 @@ class AdminPort(Protocol):
         """True if this node takes writes."""
 
     def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
-        """See `cluster.services.Services.propose`."""
+        """See `cluster.remoting.services.Services.propose`."""
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """See `cluster.services.Services.read_index`."""
+        """See `cluster.remoting.services.Services.read_index`."""
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See `cluster.services.Services.read_log`."""
+        """See `cluster.remoting.services.Services.read_log`."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `cluster.services.Services.call_later`."""
+        """See `cluster.remoting.services.Services.call_later`."""
 
     def connected(self, node: NodeId) -> bool:
         """True if something sent to that node now has a connection to travel on."""

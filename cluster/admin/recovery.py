@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from cluster.admin.call import Call
-from cluster.admin.port import RecoveryStatus
+from cluster.state.recovery_views import RecoveryStatus
 
 
 class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Any, NamedTuple
-
 import msgspec
 
 from cluster.admin import (
@@ -13,7 +10,7 @@ from cluster.admin import (
     faults,
     groups,
     links,
-    members,
+    member_requests,
     messages,
     metadata,
     node,
@@ -22,55 +19,20 @@ from cluster.admin import (
     retention,
     topics,
 )
-from cluster.admin.call import BELOW_THREE, Call, Handler, Raw
+from cluster.admin.call import BELOW_THREE, Call, Raw
+from cluster.admin.openapi import document
 from cluster.admin.port import NodeStatus
+from cluster.admin.route import Route, Serves
 from cluster.backup.metadata import Metadata
-from cluster.consistency import views
-from cluster.consistency.scrub import ScrubView
+from cluster.config.reload import ReloadView
 from cluster.members import views as membership
-from cluster.reload import ReloadView
+from cluster.repair import consistency_views as views
 from cluster.retention.views import RetentionRun, RetentionView
-
-
-class Serves(Enum):
-    """Which node may answer."""
-
-    LOCAL = "this node, about itself"
-    READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
-    LEADER = "the leader; a follower passes the request on"
-    MEMBER = "the node with that id; another one passes the request on"
-
-
-class Route(NamedTuple):
-    """One method of one address."""
-
-    method: str
-    path: str
-    handler: Handler
-    answer: type[msgspec.Struct] | str
-    """The Struct of the answer, or the media type of one that is not described by a Struct."""
-    serves: Serves = Serves.LOCAL
-    body: type[msgspec.Struct] | None = None
-    statuses: tuple[int, ...] = (200,)
-    """What it answers with, errors aside."""
-    asks: tuple[str, ...] = ()
-    """Names of its own that may stand after the question mark."""
-
-    @property
-    def query(self) -> tuple[str, ...]:
-        """Names that may stand after the question mark."""
-        return (*(("consistency",) if self.serves is Serves.READ else ()), *self.asks)
-
-    @property
-    def operation_id(self) -> str:
-        """The handler's name."""
-        return self.handler.__name__
+from cluster.state.scrub import ScrubView
 
 
 async def get_openapi(call: Call) -> Raw:
     """This API, as OpenAPI 3.1."""
-    from cluster.admin.openapi import document
-
     told = document(ROUTES, call.port.config.limits.topic_length_max)
     return Raw("application/json", msgspec.json.encode(told))
 
@@ -96,14 +58,21 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/messages/{position}", messages.get_message, messages.MessageDetail, Serves.READ),
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
-    Route("GET", "/v1/members", members.list_members, membership.MembersView, Serves.READ),
-    Route("GET", "/v1/members/join", members.describe_joining, membership.JoinView, Serves.READ),
-    Route("POST", "/v1/members", members.add_member, membership.MemberChanged, Serves.LEADER, membership.AddRequest),
-    Route("POST", "/v1/members/{id}/promote", members.promote_member, membership.MemberChanged, Serves.LEADER),
+    Route("GET", "/v1/members", member_requests.list_members, membership.MembersView, Serves.READ),
+    Route("GET", "/v1/members/join", member_requests.describe_joining, membership.JoinView, Serves.READ),
+    Route(
+        "POST",
+        "/v1/members",
+        member_requests.add_member,
+        membership.MemberChanged,
+        Serves.LEADER,
+        membership.AddRequest,
+    ),
+    Route("POST", "/v1/members/{id}/promote", member_requests.promote_member, membership.MemberChanged, Serves.LEADER),
     Route(
         "DELETE",
         "/v1/members/{id}",
-        members.remove_member,
+        member_requests.remove_member,
         membership.MemberChanged,
         Serves.LEADER,
         asks=(BELOW_THREE,),
@@ -111,7 +80,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/members/{id}/drain",
-        members.drain_member,
+        member_requests.drain_member,
         membership.DrainView,
         Serves.MEMBER,
         membership.DrainRequest,
@@ -119,7 +88,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/leader/transfer",
-        members.transfer_leader,
+        member_requests.transfer_leader,
         membership.TransferView,
         Serves.LEADER,
         membership.TransferRequest,
@@ -153,8 +122,3 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/openapi.json", get_openapi, "application/json"),
     Route("GET", "/", get_page, "text/html"),
 )
-
-
-def documented(route: Route) -> Any:
-    """The first line of what the handler says about itself."""
-    return (route.handler.__doc__ or "").splitlines()[0].rstrip(".")

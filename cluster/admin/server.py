@@ -20,12 +20,13 @@ from cluster.admin.call import Answer, Call, Raw, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.forward import Forwarder
 from cluster.admin.guard import PATIENCE_S, Guard, guarded, is_large, sent
-from cluster.admin.members import member_id
+from cluster.admin.member_requests import member_id
 from cluster.admin.page import SECURITY_POLICY
 from cluster.admin.port import AdminPort
-from cluster.admin.routes import ROUTES, Route, Serves
+from cluster.admin.route import Route, Serves
+from cluster.admin.routes import ROUTES
 from cluster.admin.sites import check_site
-from cluster.config_source import ConfigError, nearest
+from cluster.config.source import ConfigError, nearest
 from cluster.remoting.acceptor import Acceptor
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cluster.admin.errors import ApiError
-from cluster.config import split_address
+from cluster.config.config import split_address
 
 if TYPE_CHECKING:
     from cluster.admin.port import AdminPort

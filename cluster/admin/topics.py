@@ -8,8 +8,8 @@ import msgspec
 
 from cluster.admin.call import Answer, Call, Consistency, propose
 from cluster.admin.errors import ApiError
-from cluster.config_source import nearest
-from cluster.request_limits import Attributes, NewTopic, Perm, Queues
+from cluster.config.source import nearest
+from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import TopicConfig

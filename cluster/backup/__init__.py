@@ -1,1 +1,5 @@
-"""Backups of a node's directory, new clusters from them, metadata as JSON, and one survivor that goes on alone."""
+"""Copies of a node, new clusters made from them, and one survivor that goes on alone.
+
+May import `cluster.state` and below. Copies in a worker process; the service runs on the event loop. Called by
+`cluster.admin`, the node and offline commands.
+"""

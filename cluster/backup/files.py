@@ -9,7 +9,7 @@ from pathlib import Path
 
 from google_crc32c import extend
 
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 from raftlog.errors import out_of_space
 
 CHUNK = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster.backup import manifest as manifests
 from cluster.backup.files import remove_tree
 from cluster.backup.manifest import MANIFEST, Manifest
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 
 PARTIAL = ".partial"
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from google_crc32c import value as crc32c
 
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -122,7 +122,7 @@ def load(backup: Path) -> Manifest:
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema > SCHEMA:
             raise LocalError(
-                f"{backup} was made by a newer release",
+                f"{backup} was created by a newer release",
                 f"its manifest has schema {schema}, this release reads schemas up to {SCHEMA}",
                 "use the release that made it",
                 ExitCode.REFUSED,

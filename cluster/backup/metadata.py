@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from cluster.local_errors import ExitCode, LocalError
-from cluster.request_limits import (
+from cluster.errors import ExitCode, LocalError
+from cluster.runtime.request_limits import (
     Attributes,
     Expression,
     NewGroup,

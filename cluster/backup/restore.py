@@ -19,11 +19,12 @@ from cluster.backup import files
 from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import read_header
 from cluster.backup.verify import genesis_of, verify
-from cluster.config import dump, load
-from cluster.local_config import plan_nodes, write_configs
-from cluster.local_errors import ExitCode, LocalError
-from cluster.local_layout import NodeRecord
-from cluster.secret_files import give, keys_of_new
+from cluster.config.config import dump
+from cluster.config.loading import load
+from cluster.config.local_layout import NodeRecord
+from cluster.config.node_files import plan_nodes, write_configs
+from cluster.errors import ExitCode, LocalError
+from cluster.peer.secret_files import give, keys_of_new
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership

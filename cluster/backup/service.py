@@ -16,15 +16,15 @@ from pathlib import Path
 
 import msgspec
 
-from cluster.admin.versions import versions
-from cluster.alarms import Alarms
 from cluster.backup import listing
 from cluster.backup.create import Made, Request
 from cluster.backup.worker import Line
-from cluster.config import Config
-from cluster.local_errors import ExitCode, LocalError
-from cluster.recovery.live_copy import copy_open_store
+from cluster.config.config import Config
+from cluster.errors import ExitCode, LocalError
 from cluster.retention.leases import Leases
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.versions import versions
+from cluster.state.live_copy import copy_open_store
 from raftlog.errors import StorageError
 from raftlog.storage import layout
 from raftlog.storage.fs import OsFileSystem
@@ -300,7 +300,7 @@ class Backups:
         since = "no good backup is known" if self.last_good_ms is None else "the last good backup is too old"
         self._alarms.raise_alarm(
             OVERDUE,
-            f"{since}: there should be one every {self.schedule.every_s:.0f} s in {self.schedule.to}; "
+            f"{since}: a backup is due every {self.schedule.every_s:.0f} s in {self.schedule.to}; "
             f"raftmq backup create --to {self.schedule.to}",
         )
 
@@ -311,6 +311,6 @@ async def _ended(worker: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(WORKER_END_S):
             await worker.wait()
     except TimeoutError:
-        logger.warning("process %d that made a backup does not end: its target hangs", worker.pid)
+        logger.warning("process %d, which made a backup, does not end: the backup target hangs", worker.pid)
         with contextlib.suppress(ProcessLookupError):
             worker.kill()

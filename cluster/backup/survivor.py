@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.backup.segments import bases_of, last_of, walk
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 from raftlog import membership as memberships
 from raftlog.core.plausible import TERM_STEP_MAX
 from raftlog.errors import RaftLogError

@@ -17,7 +17,7 @@ from types import FrameType
 import msgspec
 
 from cluster.backup.create import Made, Request, create
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from uuid import UUID
 
-from cluster.config import RaftSection
-from cluster.local_errors import LocalError
+from cluster.config.config import RaftSection
+from cluster.errors import LocalError
 from cluster.members import checks
 from cluster.members.checks import Group
 from cluster.members.places import Place

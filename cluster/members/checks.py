@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 from cluster.members.places import Place
 from cluster.members.quorum import SAFE_VOTERS, quorum_of, told
 from raftlog.core.quorum import majority

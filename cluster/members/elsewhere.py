@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.config import Config, PeerNode, load
-from cluster.config_rules import ANY_ADDRESS
-from cluster.local_errors import ExitCode, LocalError
+from cluster.config.config import Config, PeerNode
+from cluster.config.loading import load
+from cluster.config.rules import ANY_ADDRESS
+from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
-from cluster.secret_files import has, take
+from cluster.peer.secret_files import has, take
 from raftlog.storage.fs import OsFileSystem
 
 

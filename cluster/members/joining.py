@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cluster.config import Config, PeerNode
-from cluster.local_errors import ExitCode, LocalError, directory_error
-from cluster.toml_text import toml_value
+from cluster.config.config import Config, PeerNode
+from cluster.config.toml_text import toml_value
+from cluster.errors import ExitCode, LocalError, directory_error
 from raftlog.errors import StorageError
 from raftlog.frame import genesis_entry
 from raftlog.storage import genesis as geneses

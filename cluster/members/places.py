@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cluster.config import Config, PeerNode
+from cluster.config.config import Config, PeerNode
 from raftlog.membership import Address, Membership
 from raftlog.types import NodeId
 

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
-from cluster.alarms import Alarms
-from cluster.backup.events import EVENT
-from cluster.config import Config
-from cluster.members.metrics import MembersMetrics
+from cluster.config.config import Config
+from cluster.members.events import EVENT
+from cluster.members.membership_metrics import MembersMetrics
 from cluster.members.places import Place, addresses, places
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
+from cluster.runtime.alarms import Alarms
 from raftlog.core.raw_node import RawNode
 from raftlog.membership import Membership
 from raftlog.storage.identity import Identity
@@ -213,7 +213,7 @@ class MembersService:
         self._alarms.raise_alarm(
             ALARM,
             f"this node was removed from the cluster at entry {since}: it serves no clients and does not vote. Stop "
-            "it; to bring the machine back, give it an empty data directory and: raftmq node add",
+            "it. To use the machine again, give it an empty data directory, then: raftmq node add",
             stops_service=True,
         )
         self.on_removed()

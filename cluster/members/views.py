@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from cluster.config import PeerNode
-from cluster.request_limits import Address, AddressOrNone, Uuid, Word
+from cluster.config.config import PeerNode
+from cluster.runtime.request_limits import Address, AddressOrNone, Uuid, Word
 
 NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 

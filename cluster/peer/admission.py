@@ -66,4 +66,4 @@ class Admission:
         if len(self._told) >= TOLD_MAX:
             self._told.pop(next(iter(self._told)))
         self._told[what, why] = now_s, 0
-        logger.warning("%s: %s%s", what, why, f" ({times} more times since it was said last)" if times else "")
+        logger.warning("%s: %s%s", what, why, f" ({times} more times since the last message)" if times else "")

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket as socket_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
-from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.peer import handshake
-from cluster.peer.keyring import key_id
-from cluster.peer.roster import SECRET, Refusal
+from cluster.peer.keyring import Keyring, key_id
+from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from raftlog.types import NodeId
-
-if TYPE_CHECKING:
-    from cluster.peer.transport import PeerTransport
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +33,61 @@ _UNPROVEN = "this cluster lets in only nodes that prove its secret: give this no
 _WRONG_PROOF = "the proof is wrong: this node has another secret, or something between the nodes changes what they say"
 
 
+class Owner(Protocol):
+    """Whose connections these are (`cluster.peer.transport`)."""
+
+    roster: Roster
+    keyring: Keyring
+    links: dict[tuple[NodeId, str], Link]
+    dialled: dict[Link, None]
+    inlets: dict[Inlet, None]
+    challengers: set[NodeId]
+    dial_errors: dict[NodeId, str]
+
+    def introduction(self, peer: NodeId, channel: str) -> list[Any]:
+        """How this node introduces itself (wire.Kind.HELLO)."""
+
+    def challenge(self, key: bytes) -> list[Any]:
+        """What a peer that has this key is asked (wire.Kind.CHALLENGE)."""
+
+    def who(self) -> list[Any]:
+        """Who this node is, for those that have proven who they are."""
+
+    def demands_proof_of(self, peer: NodeId) -> bool:
+        """Whether nothing is said to the peer before it has proven that it has the secret."""
+
+    def note_refused(self, remote: str, reason: str) -> None:
+        """A connection from there is refused."""
+
+    def on_link_open(self, link: Link) -> None:
+        """A handshake that this node began is over."""
+
+    def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
+        """A peer does not let this node in."""
+
+    def on_closed(self, peer: NodeId) -> None:
+        """A control connection to the peer is gone."""
+
+    def on_inlet(self, inlet: Inlet) -> None:
+        """Somebody connected."""
+
+    def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
+        """A peer has introduced itself, and is let in."""
+
+    def on_inlet_open(self, inlet: Inlet) -> None:
+        """A peer was let in."""
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """A frame of a peer that was let in."""
+
+    def on_inlet_closed(self, inlet: Inlet) -> None:
+        """A peer's connection is gone."""
+
+
 class Link(asyncio.Protocol):
     """One dialled connection: sends only; hears of the handshake and, at most, a refusal."""
 
-    def __init__(self, owner: PeerTransport, peer: NodeId, channel: str, *, renews: bool = False) -> None:
+    def __init__(self, owner: Owner, peer: NodeId, channel: str, *, renews: bool = False) -> None:
         """`renews`: it is to take the place of one that stands, and only if the peer proves who it is."""
         self.peer = peer
         self.channel = channel
@@ -159,7 +207,7 @@ class Link(asyncio.Protocol):
 class Inlet(asyncio.Protocol):
     """One accepted connection: a peer's messages, after its handshake."""
 
-    def __init__(self, owner: PeerTransport) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._buffer = FrameBuffer(FRAME_MAX)
         self._early = b""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from cluster.alarms import Alarms
+from cluster.runtime.alarms import Alarms
 from raftlog.errors import ImplausibleMessageError
 from raftlog.types import NodeId
 
@@ -43,8 +43,8 @@ class Implausible:
         self._transport.cut_off(peer, str(error))
         self._alarms.raise_alarm(
             ALARM,
-            f"node {peer} said what cannot be true, and its connections were closed: {error}. If this goes on, one of "
-            f"the two has lost something or breaks the rules: raftmq inspect-consistency, raftmq logs {peer}",
+            f"node {peer} sent an impossible message, and its connections were closed: {error}. If this continues, one "
+            f"of the two nodes has lost data or is faulty: raftmq inspect-consistency, raftmq logs {peer}",
         )
         if self._quiet is not None:
             self._quiet.cancel()

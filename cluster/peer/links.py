@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.clock import Clock
 from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_metrics import LinkFigures, LinkMetrics
@@ -22,12 +21,13 @@ from cluster.peer.link_state import Evidence, LinkState, judge
 from cluster.peer.reach import AWAY_MS, Reach, Unreached, patience_ms
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
+from cluster.runtime.clock import Clock
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config import Config, HaSection
+    from cluster.config.config import Config, HaSection
 
 logger = logging.getLogger(__name__)
 

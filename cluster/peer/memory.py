@@ -11,10 +11,10 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from cluster.framing import FrameBuffer
 from cluster.peer.roster import REMOVED, Addresses, Membership, Refusal
 from cluster.peer.transport import BULK, CONTROL, Handlers
 from cluster.peer.wire import FRAME_MAX, NODE_KINDS, Kind, WireError, decode_message, encode_message, pack, unpack
+from cluster.runtime.framing import FrameBuffer
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 

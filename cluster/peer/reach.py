@@ -15,7 +15,7 @@ from cluster.peer.wire import WireError
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
-    from cluster.config import RaftSection
+    from cluster.config.config import RaftSection
 
 logger = logging.getLogger(__name__)
 

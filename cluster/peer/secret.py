@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cluster.alarms import Alarms
-from cluster.config import Config
-from cluster.config_source import ConfigError
+from cluster.config.config import Config
+from cluster.config.source import ConfigError
 from cluster.peer.keyring import KeyFileError, Keyring, key_id, parse
+from cluster.runtime.alarms import Alarms
 from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
 from raftlog.types import NodeId
 
@@ -184,7 +184,7 @@ class SecretKeeper:
         except OSError as error:  # it is tried again; a disk that fails shows elsewhere
             logger.warning("%s", storage_error(self._fs, "writing", path, error))
             return
-        logger.warning("every member has proven the secret %s: it is demanded from now on", key_id(newest).hex())
+        logger.warning("every member has proven the secret %s: from now on it is required", key_id(newest).hex())
         self._use(Keyring((newest,), demanded=True))
 
     def _use(self, keyring: Keyring) -> None:
@@ -205,13 +205,13 @@ class SecretKeeper:
         path = path_of(self._config)
         if self.state == "none":
             return (
-                "this node has no secret: whoever reaches a peer port can vote and change the log. Make one, while the "
-                "nodes run: raftmq secret create"
+                "this node has no secret: anyone who can reach a peer port can vote and change the log. Create one "
+                "while the nodes are running: raftmq secret create"
             )
         if self.state == "admitting":
-            return f"peers without the secret are still let in, because node {waiting} has not proven that it has it"
+            return f"peers without the secret are still admitted, because node {waiting} has not proven that it has it"
         if self.state == "changing":
-            return f"the older secret still counts, because node {waiting} has not proven that it has the new one"
+            return f"the old secret is still accepted, because node {waiting} has not proven that it has the new one"
         if readable_by_others(path):
             return f"every account of this machine can read the secret: chmod 600 {path}"
         return ""

@@ -33,23 +33,28 @@ FRAME_MAX = 64 << 20
 """Longest acceptable frame, bytes: a batch of appends, or a forwarded request."""
 NODE_ID_MAX = 65535
 INDEX_MAX = 1 << 62
-_RANGES: dict[str, tuple[int, int]] = {
-    "from_id": (1, NODE_ID_MAX),
-    "to_id": (1, NODE_ID_MAX),
-    "term": (0, TERM_MAX),
-    "commit_index": (-1, INDEX_MAX),
-    "match_index": (-1, INDEX_MAX),
-    "first_index": (0, INDEX_MAX),
-    "context": (0, INDEX_MAX),
-    "clock_ms": (0, INDEX_MAX),
+_RANGES: dict[str, tuple[Any, int, int]] = {
+    "from_id": (int, 1, NODE_ID_MAX),
+    "to_id": (int, 1, NODE_ID_MAX),
+    "term": (int, 0, TERM_MAX),
+    "index": (int, -1, INDEX_MAX),
+    "commit_index": (int, -1, INDEX_MAX),
+    "match_index": (int, -1, INDEX_MAX),
+    "first_index": (int, 0, INDEX_MAX),
+    "context": (int, 0, INDEX_MAX),
+    "clock_ms": (int, 0, INDEX_MAX),
 }
-"""Field of a Raft message -> its least and largest value."""
-_FLAGS = frozenset({"pre_vote", "transfer", "granted", "rejected", "fit"})
+"""Field of a Raft message, or of an EntryId in it -> its type, its least and largest value."""
+_FLAG = (bool, False, True)
 CONTROL_FRAME_MAX = 64 << 10
 """The same of the control channel: votes, heartbeats, acknowledgements."""
 
+_APPEND_ENTRIES = 18
+"""Kind.APPEND_ENTRIES: to name a member of an enum costs a look-up, and this one is named for every message."""
 _HEAD = struct.Struct(">iBBH")
 _BODY = struct.Struct(">BBH")
+_packer = msgpack.Packer(use_bin_type=True)
+"""One for all: to make one for each frame costs as much as packing it. Event loop only, as all of this file."""
 
 
 class Kind(IntEnum):
@@ -65,7 +70,7 @@ class Kind(IntEnum):
     FETCH = 4
     FETCHED = 5
     WANT_WRITTEN = 6
-    """[]: tell me for a while what you write (`cluster.modes.written`)"""
+    """[]: tell me for a while what you write (`cluster.replication.written`)"""
     WRITTEN = 7
     """[term, index]: handed to the operating system up to here"""
     PING = 8
@@ -99,7 +104,7 @@ class WireError(ValueError):
 
 def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:
     """Everything of a frame but its payload, which must follow with exactly `payload_size` bytes."""
-    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    packed: bytes = _packer.pack(header)
     return _HEAD.pack(4 + len(packed) + payload_size, kind, VERSION, len(packed)) + packed
 
 
@@ -128,50 +133,39 @@ def encode_message(message: Message) -> list[bytes]:
         return _encode_append(message)
     kind = _KINDS[type(message)]
     fields: list[Any] = list(message)
-    if isinstance(message, RequestVote):
-        fields[3] = list(message.last)
-    elif isinstance(message, AppendEntriesReply):
-        fields[5] = list(message.hint)
-    elif isinstance(message, InstallSnapshot):
-        fields[4] = list(message.last)
+    at = _ENTRY_ID_AT.get(kind)
+    if at is not None:
+        fields[at] = list(fields[at])
     return [pack(kind, fields)]
 
 
 def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) -> Message:
     """The message of an unpacked frame. Raises WireError."""
+    message: Message
     try:
-        message: Message
-        if kind == Kind.APPEND_ENTRIES:
+        if kind == _APPEND_ENTRIES:
+            _check_numbers(kind, header)
             message = _decode_append(header, payload, group_id)
         else:
-            if kind == Kind.REQUEST_VOTE:
-                header[3] = EntryId(*header[3])
-            elif kind == Kind.APPEND_ENTRIES_REPLY:
-                header[5] = EntryId(*header[5])
-            elif kind == Kind.INSTALL_SNAPSHOT:
-                header[4] = EntryId(*header[4])
+            at = _ENTRY_ID_AT.get(kind)
+            if at is None:
+                _check_numbers(kind, header)
+            else:
+                entry_id = header.pop(at)
+                _check_numbers(kind, header + entry_id)
+                header.insert(at, EntryId(*entry_id))
             message = _TYPES[kind](*header)
     except (KeyError, TypeError, ValueError, IndexError, FrameError) as error:
         raise WireError(f"malformed message of kind {kind}: {error}") from error
-    _check_numbers(message)
     return message
 
 
-def _check_numbers(message: Message) -> None:
-    """The core computes with these fields; what is out of their range must not reach it. Entries have been checked."""
-    for name, field in zip(message._fields, message, strict=True):
-        if name == "entries":
-            continue
-        if isinstance(field, EntryId):
-            fine = _in_range(field.term, 0, TERM_MAX) and _in_range(field.index, -1, INDEX_MAX)
-        else:
-            fine = type(field) is bool if name in _FLAGS else _in_range(field, *_RANGES[name])
-        if not fine:
-            raise WireError(f"malformed message: {name} is {field!r:.60}")
-
-
-def _in_range(value: object, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high
+def _check_numbers(kind: int, numbers: list[Any]) -> None:
+    """The core computes with these fields; what is out of its range must not reach it. Entries have checks of their
+    own, and a field that is missing or too many is found by whoever makes the message. Raises ValueError."""
+    for value, (name, number_type, low, high) in zip(numbers, _PLANS[kind], strict=False):
+        if type(value) is not number_type or not low <= value <= high:
+            raise ValueError(f"{name} is {value!r:.60}")
 
 
 def _encode_append(message: AppendEntries) -> list[bytes]:
@@ -207,4 +201,25 @@ _TYPES: dict[int, Any] = {
     Kind.TIMEOUT_NOW: TimeoutNow,
     Kind.INSTALL_SNAPSHOT: InstallSnapshot,
 }
+_ENTRY_ID_AT = {int(Kind.REQUEST_VOTE): 3, int(Kind.APPEND_ENTRIES_REPLY): 5, int(Kind.INSTALL_SNAPSHOT): 4}
+"""Where the header of a message holds an EntryId."""
 _KINDS: dict[type, Kind] = {message_type: Kind(kind) for kind, message_type in _TYPES.items()}
+
+
+def _plan_of(kind: Kind) -> tuple[tuple[str, Any, int, int], ...]:
+    """(field, type, least, greatest) of what `_check_numbers` looks at, in its order: an EntryId's fields stand last,
+    but for AppendEntries, whose header names them one by one (`_encode_append`)."""
+    if kind == Kind.APPEND_ENTRIES:
+        names = ["from_id", "to_id", "term", "term", "index", "commit_index"]
+    else:
+        names = list(_TYPES[kind]._fields)
+        if kind in _ENTRY_ID_AT:
+            del names[_ENTRY_ID_AT[kind]]
+            names += EntryId._fields
+    return tuple((name, *_RANGES.get(name, _FLAG)) for name in names)
+
+
+_PLANS: dict[int, tuple[tuple[str, Any, int, int], ...]] = {
+    kind: _plan_of(Kind(kind)) for kind in (Kind.APPEND_ENTRIES, *_TYPES)
+}
+"""Made once, so that a message costs one comparison chain per field."""

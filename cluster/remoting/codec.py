@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.request_limits import EXT_FIELDS_MAX, HEADER_BYTES_MAX, Signed32
+from cluster.runtime.request_limits import EXT_FIELDS_MAX, HEADER_BYTES_MAX, Signed32
 
 JSON = 0
 BINARY = 1

@@ -18,17 +18,18 @@ from cluster.peer.wire import Kind, WireError
 from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
 from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.remoting.forward_frame import decode_forward
-from cluster.remoting.identity import Identity
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
+from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.room import Room, Share
-from cluster.remoting.server import ReplyPath, raw_frame
+from cluster.remoting.server import raw_frame
+from cluster.replication.identity import Identity
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
-    from cluster.clock import Clock
-    from cluster.config import Config
+    from cluster.config.config import Config
     from cluster.peer.transport import PeerTransport
+    from cluster.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +172,9 @@ class Forwarder:
         self._held: dict[int, Held] = {}
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
         self._early_bytes = 0
-        """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election."""
+        """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
+        whose sender it has no connection to yet: an answer would be lost, and the client's patience with it."""
+        self._admitting = False
         self._next_id = 1
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
@@ -211,7 +214,7 @@ class Forwarder:
             if path.line is None:
                 path.line = OrderLine()
             held.line = path.line
-            held.line.join(forward_id, held)
+            held.line.join(forward_id)
         path.inflight_bytes += size
         self.bytes_held += size
         self._pass_on(forward_id, held)
@@ -223,15 +226,24 @@ class Forwarder:
             self._pass_on(forward_id, held)
 
     def _admit_early(self) -> None:
-        """Once writes are open, or another leads."""
-        if not self._early or not (self._leads() or self._leader() != self._own_id):
+        """Once writes are open, or another leads, and there is a way for the answer."""
+        if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
             return
-        early, self._early, self._early_bytes = self._early, [], 0
-        for peer, header, frame in early:
-            try:
-                self.on_frame(peer, Kind.FORWARD, header, frame)
-            except WireError as error:
-                logger.warning("node %d passed on what cannot be read: %s", peer, error)
+        ready = [waiting for waiting in self._early if self._transport.connected(waiting[0])]
+        self._keep_early([waiting for waiting in self._early if not self._transport.connected(waiting[0])])
+        self._admitting = True
+        try:
+            for peer, header, frame in ready:
+                try:
+                    self.on_frame(peer, Kind.FORWARD, header, frame)
+                except WireError as error:
+                    logger.warning("node %d forwarded an unreadable request: %s", peer, error)
+        finally:
+            self._admitting = False
+
+    def _keep_early(self, waiting: list[tuple[NodeId, list[Any], bytes]]) -> None:
+        self._early = waiting
+        self._early_bytes = sum(len(frame) for _, _, frame in waiting)
 
     def client_closed(self, path: ReplyPath) -> None:
         """A client's connection closed: its sends stay in hand, and may come again."""
@@ -241,8 +253,7 @@ class Forwarder:
 
     def peer_closed(self, peer: NodeId) -> None:
         """What that peer had in hand may have been lost with the connection; what it passed on comes again."""
-        self._early = [waiting for waiting in self._early if waiting[0] != peer]
-        self._early_bytes = sum(len(frame) for _, _, frame in self._early)
+        self._keep_early([waiting for waiting in self._early if waiting[0] != peer])
         for forward_id, held in list(self._held.items()):
             if held.sent_to != peer:
                 continue
@@ -309,7 +320,7 @@ class Forwarder:
         """Nobody has it in hand any more; tried again on the next timer or leader change."""
         held.sent_to = NOBODY
         if held.line is not None:
-            held.line.join(forward_id, held)
+            held.line.join(forward_id)
 
     def _on_handed_back(self, forward_id: int, held: Held) -> None:
         """The leader has done nothing with it."""
@@ -362,6 +373,10 @@ class Forwarder:
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, client, listener, identity, term = decode_forward(header)
+        if not self._transport.connected(peer):  # nor could it be handed back
+            if self._early_fits(len(frame)):
+                self._put_early(peer, header, frame)
+            return
         # Meant for the leader of that term: one that comes late, after a partition, was handed to another leader since,
         # and a commit of an offset, which has no identity, would be done a second time over a newer one.
         if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
@@ -369,8 +384,7 @@ class Forwarder:
             return
         self._admit_early()  # what came while writes were not open goes first
         if not self._leads():
-            self._early.append((peer, header, frame))
-            self._early_bytes += len(frame)
+            self._put_early(peer, header, frame)
             return
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
@@ -379,7 +393,14 @@ class Forwarder:
         self._local(path, frame[0], request, header_bytes, frame[end:], identity)
 
     def _opens_soon(self, size: int) -> bool:
-        return self._leader() == self._own_id and self._early_bytes + size <= self._limits.node_inflight_bytes_max
+        return self._leader() == self._own_id and self._early_fits(size)
+
+    def _early_fits(self, size: int) -> bool:
+        return self._early_bytes + size <= self._limits.node_inflight_bytes_max
+
+    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
+        self._early.append((peer, header, frame))
+        self._early_bytes += len(frame)
 
     def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
         forward_id, answered = header

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cluster.peer.wire import WireError
-from cluster.remoting.identity import Identity
+from cluster.replication.identity import Identity
 
 _NUMBER_MAX = (1 << 63) - 1
 

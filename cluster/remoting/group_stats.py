@@ -13,8 +13,8 @@ import msgspec
 from cluster.remoting.codec import LANGUAGES
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, after_read_index, check_group_name, no_topic, refusing, text
-from cluster.remoting.members import Member, Members
-from cluster.services import Handler, Request, Services
+from cluster.remoting.group_members import Member, Members
+from cluster.remoting.services import Handler, Request, Services
 from statemachine.topics import TopicConfig
 
 ROWS_MAX = 10_000

@@ -11,11 +11,11 @@ from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.send_back import SendBack
 
 if TYPE_CHECKING:
-    from cluster.metrics import NodeMetrics
-    from cluster.proposals import Proposals
-    from cluster.remoting.members import Members
+    from cluster.remoting.group_members import Members
     from cluster.remoting.pull import Pulls
-    from cluster.services import Handler, Services
+    from cluster.remoting.request_figures import RequestFigures
+    from cluster.remoting.services import Handler, Services
+    from cluster.replication.proposals import Proposals
     from raftlog.types import NodeId
 
 
@@ -25,7 +25,7 @@ def handlers_of(
     pulls: Pulls,
     proposals: Proposals,
     unreached: Callable[[], Collection[NodeId]],
-    metrics: NodeMetrics | None = None,
+    metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
     return {

@@ -20,9 +20,11 @@ from cluster.remoting.fields import (
     refusing,
     text,
 )
-from cluster.remoting.members import BROADCASTING, CLUSTERING, Member, Members
+from cluster.remoting.group_members import BROADCASTING, CLUSTERING, Member, Members
+from cluster.remoting.services import Handler, Request, Services
 from cluster.remoting.subscription import Subscription
-from cluster.request_limits import (
+from cluster.replication.outcome import ProposeResult
+from cluster.runtime.request_limits import (
     HEARTBEAT_BYTES_MAX,
     HEARTBEAT_GROUPS_MAX,
     HEARTBEAT_SUBSCRIPTIONS_MAX,
@@ -34,7 +36,6 @@ from cluster.request_limits import (
     Unsigned31,
     Word,
 )
-from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
 
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)

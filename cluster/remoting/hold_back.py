@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from cluster.remoting.fields import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from cluster.services import Services
+    from cluster.remoting.services import Services
 
 HOLD_MS = 5_000
 STEP_MS = 100
 """Messages applied within one step come out together, so that a queue has few steps waiting however fast it grows."""
+OTHERS_MAX = 65_536
+"""Topics that are known to be no %RETRY% topics, each of which costs one look at its name."""
 
 Queue = tuple[int, int]
 """(topic id, queue id)."""
@@ -44,6 +46,8 @@ class HoldBack:
         self._queues: dict[Queue, _Held] = {}
         self._due: dict[int, set[Queue]] = {}
         self._prune_above = 1024
+        self._others: set[int] = set()
+        """Ids of topics of which nothing is held back; an id is never given to another topic."""
         state = services.state
         self._note(
             {
@@ -69,8 +73,16 @@ class HoldBack:
         """Queues that grew: what is new in those of %RETRY% topics waits."""
         state = self._services.state
         for queue in grown:
-            topic = state.topics_by_id.get(queue[0])
-            if topic is None or not topic.name.startswith(RETRY_PREFIX):
+            topic_id = queue[0]
+            if topic_id in self._others:
+                continue
+            topic = state.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            if not topic.name.startswith(RETRY_PREFIX):
+                if len(self._others) >= OTHERS_MAX:
+                    self._others.clear()
+                self._others.add(topic_id)
                 continue
             end = state.max_offset(*queue)
             if end:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cluster.config import LimitsSection
-    from cluster.remoting.server import ReplyPath
+    from cluster.config.config import LimitsSection
+    from cluster.replication.outcome import ReplyTo
 
 
-def over_limit(limits: LimitsSection, path: ReplyPath, size: int, node_bytes: int) -> str:
+def over_limit(limits: LimitsSection, path: ReplyTo, size: int, node_bytes: int) -> str:
     """Why a request of `size` bytes must not be held now, as a remark for the client; "" if it may be.
 
     `node_bytes`: what the caller holds for all connections together.

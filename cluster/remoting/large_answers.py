@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.query_lookup import BYTES_MAX
-from cluster.services import Handler, Request
+from cluster.remoting.services import Handler, Request
 
 if TYPE_CHECKING:
-    from cluster.config import LimitsSection
+    from cluster.config.config import LimitsSection
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from cluster.config import Config
+from cluster.config.config import Config
 from cluster.remoting.acceptor import Acceptor, has_descriptors
 from cluster.remoting.router import Router
 from cluster.remoting.server import RemotingConnection

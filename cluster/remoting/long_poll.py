@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from cluster.remoting.room import Room
-from cluster.services import Connection, Services
+from cluster.remoting.services import Connection, Services
 
 if TYPE_CHECKING:
-    from cluster.remoting.pull import Pull
+    from cluster.remoting.pull_request import Pull
 
 TICK_MS = 100
 RECHECK_MS = 5_000

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.remoting.fields import Refusal, integer
-from cluster.services import Outcome, ProposeResult, Request, Services
+from cluster.remoting.services import Request, Services
+from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine import commands
 from statemachine.payload import SESSION_ROW, SessionRows
 

@@ -12,7 +12,8 @@ from cluster.remoting.codec import FLAG_ONEWAY
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, after_read_index, integer, no_topic, refusing, reply_written, text
 from cluster.remoting.named_commits import NamedCommits, name_of
-from cluster.services import Handler, ProposeResult, Request, Services
+from cluster.remoting.services import Handler, Request, Services
+from cluster.replication.outcome import ProposeResult
 from statemachine import commands
 
 if TYPE_CHECKING:

@@ -7,12 +7,7 @@ did nothing, and no later one has been handed on since.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cluster.remoting.codes import RequestCode
-
-if TYPE_CHECKING:
-    from cluster.remoting.forward import Held
 
 ONE_TRY = frozenset(
     {
@@ -34,7 +29,7 @@ class OrderLine:
     __slots__ = ("_newest_sent", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Held] = {}
+        self._waiting: dict[int, None] = {}
         """In nobody's hands, oldest first."""
         self._newest_sent = 0
 
@@ -43,9 +38,9 @@ class OrderLine:
         """Whether any of them is in nobody's hands."""
         return bool(self._waiting)
 
-    def join(self, number: int, held: Held) -> None:
+    def join(self, number: int) -> None:
         """It came, or comes back from a leader that did nothing with it."""
-        self._waiting[number] = held
+        self._waiting[number] = None
         if len(self._waiting) > 1:
             self._waiting = dict(sorted(self._waiting.items()))
 

@@ -14,33 +14,28 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from cluster.modes.follower_reads import LEADER, FollowerReads
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import RETRY_PREFIX, Refusal, integer, no_topic, refusing, text
+from cluster.remoting.group_members import Members
 from cluster.remoting.hold_back import HoldBack
 from cluster.remoting.long_poll import LongPolls
-from cluster.remoting.members import Members
-from cluster.remoting.room import Share
+from cluster.remoting.pull_request import Pull
 from cluster.remoting.route import PERM_READ
+from cluster.remoting.services import Handler, Request, Services
 from cluster.remoting.subscription import TagFilter, compares_tags, tag_filter
-from cluster.services import Handler, Request, Services
+from cluster.replication.follower_reads import LEADER, FollowerReads
 from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
-    from cluster.metrics import NodeMetrics
+    from cluster.remoting.request_figures import RequestFigures
 
 logger = logging.getLogger(__name__)
 
 FLAG_COMMIT_OFFSET = 1
-FLAG_SUSPEND = 2
 FLAG_SUBSCRIPTION = 4
 
-MESSAGES_MAX = 1024
-BYTES_DEFAULT = 256 << 10
-BYTES_MAX = 8 << 20
-"""A reply's body; half of the frame that clients accept."""
 SCAN_MAX = 4096
 """Queue items looked at by one pull with a tag filter."""
 GAP_BYTES = 8 << 10
@@ -48,57 +43,8 @@ GAP_BYTES = 8 << 10
 its own. What one pull reads is bounded by this and MESSAGES_MAX."""
 SCAN_WINDOW = 256
 """Items per fetch: an aligned chunk of the consume queue."""
-SUSPEND_MS_MAX = 60_000
 
 _crc32c = google_crc32c.value
-
-
-class Pull:
-    """One pull as long as it is unanswered."""
-
-    __slots__ = (
-        "bytes_max",
-        "deadline_ms",
-        "group",
-        "held",
-        "kept",
-        "messages_max",
-        "offset",
-        "parked",
-        "queue_id",
-        "repair_tries",
-        "request",
-        "slot",
-        "suspend_ms",
-        "tags",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(self, request: Request, topic: TopicConfig, queue_id: int, tags: TagFilter, flags: int) -> None:
-        """Raises Refusal (29) if a number is missing."""
-        self.request = request
-        self.group = request.ext.get("consumerGroup", "")
-        self.topic = topic.name
-        self.topic_id = topic.id
-        self.queue_id = queue_id
-        self.tags = tags
-        self.offset = integer(request, "queueOffset")
-        """Where to go on; a held pull with a filter moves past what did not match."""
-        self.messages_max = min(max(integer(request, "maxMsgNums"), 1), MESSAGES_MAX)
-        wanted_bytes = integer(request, "maxMsgBytes", BYTES_DEFAULT)
-        self.bytes_max = min(wanted_bytes if wanted_bytes > 0 else BYTES_DEFAULT, BYTES_MAX)
-        suspend_ms = integer(request, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
-        self.suspend_ms = min(suspend_ms, SUSPEND_MS_MAX)
-        self.deadline_ms = 0
-        self.held = False
-        """It was parked once: what does not match its filter no longer ends it."""
-        self.parked = False
-        self.kept: Share | None = None
-        """The room that it takes while it is parked, if it is a large one."""
-        self.slot = 0
-        self.repair_tries = 0
-        """So often its first message could not be read intact."""
 
 
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
@@ -117,7 +63,7 @@ _OUTCOMES: dict[int, str] = {
 class Pulls:
     """Handlers of pulls, and what their long polls run when woken."""
 
-    def __init__(self, services: Services, members: Members, metrics: NodeMetrics | None = None) -> None:
+    def __init__(self, services: Services, members: Members, metrics: RequestFigures | None = None) -> None:
         self._services = services
         self._members = members
         self._metrics = metrics

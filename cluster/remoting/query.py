@@ -13,10 +13,10 @@ from cluster.remoting.codec import is_true
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, integer, no_topic, refusing, text
 from cluster.remoting.query_lookup import Found, KeyLookup, UnreadableError, message_at
-from cluster.services import Handler, Request, Services
+from cluster.remoting.services import Handler, Request, Services
 
 if TYPE_CHECKING:
-    from cluster.metrics import NodeMetrics
+    from cluster.remoting.request_figures import RequestFigures
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
 class Queries:
     """Handlers of queries."""
 
-    def __init__(self, services: Services, metrics: NodeMetrics | None = None) -> None:
+    def __init__(self, services: Services, metrics: RequestFigures | None = None) -> None:
         self._services = services
         self._metrics = metrics
 
@@ -135,6 +135,6 @@ class Queries:
             self._metrics.queried(kind, outcome)
 
 
-def handlers(services: Services, metrics: NodeMetrics | None = None) -> dict[int, Handler]:
+def handlers(services: Services, metrics: RequestFigures | None = None) -> dict[int, Handler]:
     """Request code -> handler of queries."""
     return Queries(services, metrics).handlers()

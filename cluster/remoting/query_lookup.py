@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import google_crc32c
 
-from cluster.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.remoting.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from cluster.replication.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX
@@ -37,15 +37,16 @@ _I32 = struct.Struct(">i")
 
 
 class Node(Protocol):
-    """What a lookup needs of its node: a part of `cluster.services.Services` and of `cluster.admin.port.AdminPort`."""
+    """What a lookup needs of its node: a part of `cluster.remoting.services.Services` and of
+    `cluster.admin.port.AdminPort`."""
 
     state: BrokerState
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See `cluster.services.Services.read_log`."""
+        """See `cluster.remoting.services.Services.read_log`."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `cluster.services.Services.call_later`."""
+        """See `cluster.remoting.services.Services.call_later`."""
 
 
 class UnreadableError(Exception):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.codec import LANGUAGES
 from cluster.remoting.codes import REFUSED_NAMES, ResponseCode
-from cluster.services import Connection, Request
+from cluster.remoting.services import Connection, Request
 
 if TYPE_CHECKING:
-    from cluster.metrics import NodeMetrics
-    from cluster.services import Services
+    from cluster.remoting.request_figures import RequestFigures
+    from cluster.remoting.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _Repeats:
 class RefusedCodes:
     """Answers what no handler takes."""
 
-    def __init__(self, services: Services, metrics: NodeMetrics | None = None) -> None:
+    def __init__(self, services: Services, metrics: RequestFigures | None = None) -> None:
         self._services = services
         self._metrics = metrics
         self._repeats: dict[Connection, _Repeats] = {}

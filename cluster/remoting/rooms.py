@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cluster.remoting.room import Room, Soon
 
 if TYPE_CHECKING:
-    from cluster.config import LimitsSection
+    from cluster.config.config import LimitsSection
 
 SMALL_FRAME_BYTES = 256 << 10
 """Frames up to here are read whatever others hold: there is one per connection at most."""

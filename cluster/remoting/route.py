@@ -17,7 +17,7 @@ import msgspec
 from cluster.peer.reach import stand_ins
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import no_topic, refusing, text
-from cluster.services import Connection, Handler, Request, Services
+from cluster.remoting.services import Connection, Handler, Request, Services
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:

@@ -6,25 +6,25 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.message_batch import Send
 from cluster.remoting.codec import CodecError, Header, decode_header
 from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.dispatch import Dispatch
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
-from cluster.remoting.identity import Identity
 from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.patience import Patience
+from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.room import Soon
 from cluster.remoting.rooms import Rooms
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.server import RemotingConnection, RemotingRequest, ReplyPath, unsupported
-from cluster.services import Handler, Request
+from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, unsupported
+from cluster.remoting.services import Handler, Request
+from cluster.replication.identity import Identity
+from cluster.replication.message_batch import Send
 
 if TYPE_CHECKING:
-    from cluster.config import Config
-    from cluster.proposals import Proposals
+    from cluster.config.config import Config
+    from cluster.replication.proposals import Proposals
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Router(Dispatch):
         self.fenced: Callable[[], bool] = lambda: False
         """Whether this node's rows are known to be wrong."""
         self.log_begins: Callable[[], int] = lambda: 0
-        """Position below which this node lacks log that others have (cluster/install); 0 if it has all."""
+        """Position below which this node lacks log that others have (cluster/repair); 0 if it has all."""
         self.refuse: Callable[[Request], None] = unsupported
         """Answers a code that nobody handles (`cluster.remoting.refused`)."""
         self.connections: dict[RemotingConnection, None] = {}
@@ -150,7 +150,10 @@ class Router(Dispatch):
         identity: Identity | None,
     ) -> None:
         try:
-            self._dispatch(path, serialize_type, header, header_bytes, body, identity)
+            if header.code in SENDS and self._proposals.open:
+                self._sends.on_send(path, serialize_type, header, header_bytes, body, identity)
+            else:
+                self._dispatch(path, serialize_type, header, header_bytes, body, identity)
         except CodecError as error:
             self._replies.refuse(path, serialize_type, header, ResponseCode.INVALID_PARAMETER, str(error)[:REMARK_MAX])
         except Exception as error:
@@ -169,10 +172,7 @@ class Router(Dispatch):
     ) -> None:
         code = header.code
         if code in SENDS:
-            if self._proposals.open:
-                self._sends.on_send(path, serialize_type, header, header_bytes, body, identity)
-            else:
-                self._forwarder.forward(path, serialize_type, header, header_bytes, body, identity)
+            self._forwarder.forward(path, serialize_type, header, header_bytes, body, identity)
             return
         if code in LEADER_ONLY and not self._proposals.open:
             self._forward(path, serialize_type, header, header_bytes, body)
@@ -229,7 +229,7 @@ class Router(Dispatch):
             try:
                 self._reroute(send)
             except Exception:
-                logger.exception("a send could not be passed on; its client will time out, the others are passed on")
+                logger.exception("a send could not be forwarded; its client will time out, the others are forwarded")
 
     def _reroute(self, send: Send) -> None:
         path = send.connection

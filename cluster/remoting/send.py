@@ -12,24 +12,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
-from cluster.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
-from cluster.message_keys import property_of
-from cluster.modes.levels import LevelError, ack_of
-from cluster.proposals import Proposals
 from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
-from cluster.remoting.identity import ConnectionSession, Identity, RetryMemory
 from cluster.remoting.inflight import over_limit
+from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.retry_send import redirect
 from cluster.remoting.send_header import SendHeader, decode_send_header
 from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.server import ReplyPath
-from cluster.services import Outcome, ProposeResult
+from cluster.replication.ack_levels import LevelError, ack_of
+from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
+from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
+from cluster.replication.message_keys import property_of
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.proposals import Proposals
 from statemachine.commands import CREATE_TOPIC, NAME
 
 if TYPE_CHECKING:
-    from cluster.clock import Clock
-    from cluster.config import Config
+    from cluster.config.config import Config
+    from cluster.runtime.clock import Clock
     from statemachine.broker_state import BrokerState
 
 FORBIDDEN_TOPICS = frozenset(
@@ -280,7 +280,13 @@ class SendHandler:
                 f"the properties have {len(stored)} bytes with those the broker adds, "
                 f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
             )
-        return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01")) if b"TAGS\x01" in properties else 0
+        at = properties.find(b"TAGS\x01")
+        if at < 0:
+            return stored, unique_key, 0
+        if at and properties[at - 1] != 2:
+            return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
+        tag = properties[at + 5 : properties.find(b"\x02", at)]  # both again the usual case, in place
+        return stored, unique_key, _cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
 
     def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""
@@ -485,6 +491,7 @@ class SendHandler:
     def _wait_for_first(self, send: Send) -> None:
         """dedup=strict: the same message is on its way; this request enters again once its fate is known."""
         path, proposals = send.connection, self._proposals
+        assert isinstance(path, ReplyPath)
         path.inflight_bytes += send.size
         proposals.bytes_inflight += send.size
         identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None

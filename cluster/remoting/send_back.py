@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.message_batch import Send, TopicSlot, normal_kind
-from cluster.message_keys import UNIQUE_MARK, property_of
-from cluster.modes.levels import Ack
 from cluster.remoting.codec import FLAG_ONEWAY
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import (
@@ -32,16 +29,21 @@ from cluster.remoting.message_format import (
     encode_message_id,
 )
 from cluster.remoting.query_lookup import Stored, UnreadableError, message_at
+from cluster.remoting.reply_path import pack_host
 from cluster.remoting.route import PERM_READ, PERM_WRITE
 from cluster.remoting.send import tag_hash
-from cluster.remoting.server import RemotingRequest, pack_host
-from cluster.services import Handler, Outcome, ProposeResult, Request
+from cluster.remoting.server import RemotingRequest
+from cluster.remoting.services import Handler, Request
+from cluster.replication.ack_levels import Ack
+from cluster.replication.message_batch import Send, TopicSlot, normal_kind
+from cluster.replication.message_keys import UNIQUE_MARK, property_of
+from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import StorageError
 from statemachine.commands import CREATE_TOPIC
 
 if TYPE_CHECKING:
-    from cluster.proposals import Proposals
-    from cluster.services import Services
+    from cluster.remoting.services import Services
+    from cluster.replication.proposals import Proposals
     from statemachine.groups import GroupConfig
 
 DEAD_LETTER_PREFIX = "%DLQ%"

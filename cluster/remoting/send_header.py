@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from cluster.remoting.codec import CodecError, Header
-from cluster.request_limits import Signed32, Signed64, Unsigned31, Unsigned63
+from cluster.runtime.request_limits import Signed32, Signed64, Unsigned31, Unsigned63
 
 _LETTERS = {
     "producer_group": "a",

@@ -10,16 +10,16 @@ import json
 import struct
 from typing import TYPE_CHECKING
 
-from cluster.clock import Clock
-from cluster.message_batch import Built, Send
 from cluster.remoting.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, Header, encode_frame
 from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
-from cluster.remoting.identity import Identity, RetryMemory
-from cluster.remoting.server import ReplyPath
+from cluster.replication.identity import Identity, RetryMemory
+from cluster.replication.message_batch import Built, Send
+from cluster.replication.outcome import ReplyTo
+from cluster.runtime.clock import Clock
 from statemachine.broker_state import BrokerState
 
 if TYPE_CHECKING:
-    from cluster.metrics import NodeMetrics
+    from cluster.remoting.request_figures import RequestFigures
 
 _STORED = (
     b'{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%b",'
@@ -49,7 +49,7 @@ class SendReplyWriter:
         store_host: bytes,
         retries: RetryMemory,
         incarnation: bytes,
-        metrics: NodeMetrics | None = None,
+        metrics: RequestFigures | None = None,
     ) -> None:
         """`incarnation` is the prefix of the producer ids that this node gave out."""
         self._clock = clock
@@ -113,7 +113,7 @@ class SendReplyWriter:
 
     # --- bytes -------------------------------------------------------------------------------------------------------
 
-    def refuse(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
+    def refuse(self, path: ReplyTo, serialize_type: int, header: Header, code: int, remark: str) -> None:
         """Answers a request that never became a send."""
         if self._metrics is not None:
             self._metrics.refused(_REASONS.get(code, "other"))

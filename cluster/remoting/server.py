@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import cast
 
-from cluster.framing import FrameBuffer, FrameTooLargeError
 from cluster.remoting.codec import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -29,18 +27,18 @@ from cluster.remoting.codec import (
     ext_of,
 )
 from cluster.remoting.codes import ResponseCode
-from cluster.remoting.dispatch import Dispatch, Leaving
-from cluster.remoting.identity import ConnectionSession
-from cluster.remoting.order_line import OrderLine
-from cluster.remoting.room import Room, Share, Waiter
+from cluster.remoting.reply_path import ReplyPath, pack_host
+from cluster.remoting.room import Share, Waiter
 from cluster.remoting.rooms import (
     CLOGGED_BYTES,
     COUNTED_BYTES,
     EARLY_BYTES,
     FIRST_ANSWER_BYTES,
     SMALL_FRAME_BYTES,
+    Rooms,
 )
-from cluster.services import Request
+from cluster.remoting.services import Request
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 
 logger = logging.getLogger(__name__)
 
@@ -123,82 +121,62 @@ class RemotingRequest:
         )
 
 
-class ReplyPath:
-    """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
-
-    __slots__ = (
-        "born_host",
-        "closed",
-        "inflight_bytes",
-        "line",
-        "listener",
-        "on_close",
-        "peer_address",
-        "room",
-        "session",
-    )
-
-    forwarded: ClassVar[bool] = False
-    """Whether another node holds the client's connection."""
-
-    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room) -> None:
-        """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken."""
-        self.room = room
-        self.peer_address = peer_address
-        self.listener = listener
-        self.closed = False
-        self.on_close: list[Callable[[], None]] = []
-        self.inflight_bytes = 0
-        self.born_host = pack_host(*peer_address)
-        self.session: ConnectionSession | None = None
-        """The send path's identity for what comes through here (see `remoting.identity`)."""
-        self.line: OrderLine | None = None
-        """What is held here and keeps its order; None while nothing was."""
-
-    def write(self, data: bytes) -> None:
-        """Queues bytes for the client."""
-        raise NotImplementedError
-
-    def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Whether an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the client
-        is gone by then."""
-        if self.room.fits(size):
-            return True
-        self.room.wait(size, lambda: None if self.closed else again())
-        return False
-
-    def room_given_back(self) -> None:
-        """What was promised to a request is not held for it any more: what waits behind it may go on."""
-
-    def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """Sends a server-to-client request that wants no reply."""
-        self.write(encode_frame(code, next_opaque(), FLAG_ONEWAY, ext=ext, body=body, language="JAVA"))
-
-
-_opaque = 0
-
-
-def next_opaque() -> int:
-    """Ids of server-to-client requests: their own space."""
-    global _opaque
-    _opaque = (_opaque + 1) & 0x7FFFFFFF
-    return _opaque
-
-
-def pack_host(host: str, port: int) -> bytes:
-    """ip (4 or 16 bytes) and int32 port; a name that is no address counts as 127.0.0.1."""
-    try:
-        packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host.partition("%")[0])
-    except OSError:
-        packed = b"\x7f\x00\x00\x01"
-    if len(packed) == 16 and packed[:12] == b"\0" * 10 + b"\xff\xff":
-        packed = packed[12:]
-    return packed + port.to_bytes(4, "big")
-
-
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
     """A frame without its length prefix, from its parts."""
     return b"".join(((serialize_type << 24 | len(header)).to_bytes(4, "big"), header, body))
+
+
+class Dispatch:
+    """Where the requests of all connections go. Subclassed by the node's router."""
+
+    rooms: Rooms
+    """What all of them may hold."""
+
+    def on_request(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
+    ) -> None:
+        """Called for every request frame, oneway ones included."""
+        raise NotImplementedError
+
+    def on_open(self, connection: RemotingConnection) -> bool:
+        """False refuses the connection (too many)."""
+        raise NotImplementedError
+
+    def on_close(self, connection: RemotingConnection) -> None:
+        """The connection is gone."""
+        raise NotImplementedError
+
+    def watch(self, connection: RemotingConnection) -> None:
+        """Something of this connection is unfinished: see to it that it goes on (`cluster.remoting.patience`)."""
+        raise NotImplementedError
+
+
+class Leaving(Dispatch):
+    """Takes the place of a connection's dispatch when the node is about to close it."""
+
+    def __init__(self, before: Dispatch, remark: str) -> None:
+        self._before = before
+        self._remark = remark
+        self.on_open = before.on_open  # type: ignore[method-assign]
+        self.on_close = before.on_close  # type: ignore[method-assign]
+        self.watch = before.watch  # type: ignore[method-assign]
+        self.rooms = before.rooms
+
+    def on_request(
+        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
+    ) -> None:
+        """Refuses it: it was not looked at, so it may be sent again anywhere."""
+        if not header.flag & FLAG_ONEWAY:
+            path.write(
+                encode_frame(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    header.opaque,
+                    FLAG_RESPONSE,
+                    remark=self._remark,
+                    serialize_type=serialize_type,
+                    language="JAVA",
+                )
+            )
 
 
 class RemotingConnection(ReplyPath, asyncio.Protocol):
@@ -296,7 +274,16 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
         """Dispatches frames until one has to wait; those behind it are kept."""
         for at, (start, stop) in enumerate(frames, 1):
-            self._on_frame(buffer, start, stop)
+            if stop - start < 4:
+                raise CodecError(f"a frame of {stop - start} bytes has no header word")
+            end = start + 4 + int.from_bytes(buffer[start + 1 : start + 4], "big")
+            if end > stop:
+                raise CodecError("the header is longer than its frame")
+            header_bytes = buffer[start + 4 : end]
+            serialize_type = buffer[start]
+            header = decode_header(serialize_type, header_bytes)
+            if not header.flag & FLAG_RESPONSE:
+                self._dispatch.on_request(self, serialize_type, header, header_bytes, buffer[end:stop])
             if self._halted:
                 rest = frames[at:]
                 if rest and not self.closed:
@@ -304,19 +291,6 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                     kept = buffer[first : rest[-1][1]]  # the read alone, not a large frame before it
                     self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
                 return
-
-    def _on_frame(self, buffer: bytes, start: int, stop: int) -> None:
-        if stop - start < 4:
-            raise CodecError(f"a frame of {stop - start} bytes has no header word")
-        end = start + 4 + int.from_bytes(buffer[start + 1 : start + 4], "big")
-        if end > stop:
-            raise CodecError("the header is longer than its frame")
-        header_bytes = buffer[start + 4 : end]
-        serialize_type = buffer[start]
-        header = decode_header(serialize_type, header_bytes)
-        if header.flag & FLAG_RESPONSE:
-            return
-        self._dispatch.on_request(self, serialize_type, header, header_bytes, buffer[end:stop])
 
     def _claim_frame(self) -> None:
         """Takes room for all of the frame that is coming, or reads no more of it until there is some."""

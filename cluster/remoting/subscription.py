@@ -10,7 +10,7 @@ from cluster.remoting.codes import ResponseCode
 from cluster.remoting.fields import Refusal
 
 if TYPE_CHECKING:
-    from cluster.services import Request
+    from cluster.remoting.services import Request
 
 TagFilter = frozenset[int] | None
 """Hashes of the wanted tags as the consume queue stores them; None lets everything through."""

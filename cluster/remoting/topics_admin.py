@@ -23,7 +23,9 @@ from cluster.remoting.fields import (
     text,
 )
 from cluster.remoting.route import SYSTEM_TOPICS
-from cluster.request_limits import (
+from cluster.remoting.services import Handler, Request, Services
+from cluster.replication.outcome import ProposeResult
+from cluster.runtime.request_limits import (
     GROUP_BODY_BYTES_MAX,
     RETRY_POLICY_BYTES_MAX,
     Attributes,
@@ -31,7 +33,6 @@ from cluster.request_limits import (
     RetryTimes,
     Unsigned31,
 )
-from cluster.services import Handler, ProposeResult, Request, Services
 from statemachine import commands
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from cluster.alarms import Alarms
-from cluster.peer.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
+from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
 from cluster.repair.metrics import RepairMetrics
+from cluster.runtime.alarms import Alarms
 from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.log_repair import RangeRepair
@@ -144,7 +144,7 @@ class LogRepairer:
             else:
                 self._metrics.repaired(damaged.size)
                 logger.warning(
-                    "positions %d..%d of the log (entries %d..%d) are repaired from node %d",
+                    "positions %d..%d of the log (entries %d..%d) have been repaired from node %d",
                     damaged.first_position,
                     damaged.end_position,
                     damaged.first_index,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.alarms import Alarms
+from cluster.runtime.alarms import Alarms
 from raftlog.core.raw_node import RawNode
 from raftlog.storage import vote_withheld
 from raftlog.storage.fs import FileSystem
@@ -35,8 +35,8 @@ class VoteKeeper:
         if withheld is not None:
             self._alarms.raise_alarm(
                 ALARM,
-                f"this node lost entries that it had acknowledged and does not vote until it has caught up with a "
-                f"leader: {withheld.reason}. Another node that is down now may stop the cluster",
+                f"this node lost entries that it had acknowledged, and does not vote until it has caught up with a "
+                f"leader: {withheld.reason}. If another node is down at the same time, the cluster may stop",
             )
 
     def tick(self) -> None:

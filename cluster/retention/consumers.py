@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.config import RetentionSection
+from cluster.config.config import RetentionSection
 from cluster.retention.policy import Floor
 from statemachine.broker_state import BrokerState
 from statemachine.trim import QueueMin, highest

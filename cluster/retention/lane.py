@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config import RetentionSection
-from cluster.recovery.checkpoints import Checkpoint, Checkpoints
+from cluster.config.config import RetentionSection
 from cluster.retention import consumers, topic_ages
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
+from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.log_reader import LogReader
@@ -115,7 +115,7 @@ class RetentionLane:
             total = self._fs.total_bytes(self._directory)
             return DiskFact(total, total - self._fs.free_bytes(self._directory), freed_bytes)
         except OSError as error:
-            logger.warning("how full the disk of %s is cannot be told: %s", self._directory, error)
+            logger.warning("the usage of the disk of %s is unknown: %s", self._directory, error)
             return UNKNOWN_DISK
 
     def _checkpoints_now(self, disk: DiskFact) -> tuple[AppliedMark, AppliedMark]:
@@ -131,7 +131,7 @@ class RetentionLane:
             return found[1].manifest.mark if len(found) > 1 else NOTHING_APPLIED, newest
         except OSError as error:
             logger.warning(
-                "the checkpoints of %s cannot be read, so no file of the log goes: %s", self._directory, error
+                "the checkpoints of %s cannot be read, so no log file is removed: %s", self._directory, error
             )
             return NOTHING_APPLIED, NOTHING_APPLIED
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.config import RetentionSection
+from cluster.config.config import RetentionSection
 
 
 class SegmentFact(NamedTuple):

@@ -16,17 +16,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.alarms import Alarms
-from cluster.clock import Clock
-from cluster.config import RetentionSection
-from cluster.environment import RunnerFactory
-from cluster.lanes import LaneRunner
-from cluster.recovery.keeper import StateKeeper
+from cluster.config.config import RetentionSection
 from cluster.retention.lane import CHECKPOINT, Ask, Found, Remove, Removed, RetentionLane
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.policy import Decision
 from cluster.retention.views import LeaseView, RetentionView
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.clock import Clock
+from cluster.runtime.environment import RunnerFactory
+from cluster.runtime.lanes import LaneRunner
+from cluster.state.keeper import StateKeeper
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
 from raftlog.storage.fs import FileSystem
@@ -213,7 +213,9 @@ class Retention:
             len(found.queues),
         )
         for (group, topic), count in sorted(found.unread.items()):
-            logger.warning("group %s had not consumed %d of the messages of topic %s that go", group, count, topic)
+            logger.warning(
+                "group %s had not consumed %d of the messages that retention removes from topic %s", group, count, topic
+            )
         self._metrics.unread(sum(found.unread.values()))
         return entry.id
 
@@ -282,7 +284,7 @@ class Retention:
         if removed.error:
             self._alarms.raise_alarm(
                 FILES,
-                f"{removed.paths[0].name} of the trimmed log cannot be removed, and is tried again every "
+                f"{removed.paths[0].name} of the trimmed log cannot be removed; the node retries every "
                 f"{AGAIN_MS // 1000} s: {removed.error}",
             )
             return

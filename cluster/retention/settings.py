@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cluster.config import RetentionSection
+from cluster.config.config import RetentionSection
 
 Setting = int | bool | str
 OWN = frozenset({"delete_gap_ms"})

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from cluster.local_errors import ExitCode
+from cluster.errors import ExitCode
 from jepsen_like.checkers.kinds import KINDS, gravity
 from jepsen_like.history import Op
 

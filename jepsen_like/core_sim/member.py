@@ -9,7 +9,6 @@ from uuid import UUID
 
 from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.machine import ListMachine
-from jepsen_like.core_sim.monitor import Monitor
 from jepsen_like.core_sim.violation import Violation
 from raftlog.core.config import RaftConfig
 from raftlog.core.invariants import Before
@@ -47,6 +46,22 @@ class Surroundings(Protocol):
         """`member` cannot be continued from its leader's log."""
 
 
+class Watcher(Protocol):
+    """Who looks inside after every step (`core_sim.monitor`)."""
+
+    def started(self, member: Member) -> None:
+        """`member` came up."""
+
+    def after(self, member: Member) -> None:
+        """After every event of `member`."""
+
+    def applied(self, member: Member, entries: list[Entry]) -> None:
+        """`member` applied these."""
+
+    def leaves(self, member: Member, message: Message) -> None:
+        """`message` is about to leave `member`."""
+
+
 def members_of(voters: Iterable[NodeId]) -> Membership:
     """The members that GENESIS names."""
     return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
@@ -82,7 +97,7 @@ class Member:
         config: RaftConfig,
         members: Membership,
         disk: SimDisk,
-        monitor: Monitor | None,
+        monitor: Watcher | None,
         surroundings: Surroundings,
     ) -> None:
         self.id = config.node_id

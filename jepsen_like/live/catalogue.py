@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.client import AsyncClient
-from cluster.client.admin import AsyncAdmin
 from cluster.remoting.codes import RequestCode
+from raftmq.client import AsyncClient
+from raftmq.client.admin import AsyncAdmin
 
 AT_ONCE = 16
 """Changes under way at one time."""

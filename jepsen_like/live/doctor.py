@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from jepsen_like.live.owned import Owned
 from jepsen_like.live.power import ShimError
 from jepsen_like.live.processes import Processes

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jepsen_like.live.stage import Counts, Effect
+from jepsen_like.live.nemesis_seam import Counts, Effect
 
 FULL_S = 600.0
 """Seconds under faults from which on the gates count; for shorter runs they are scaled down and only shown."""

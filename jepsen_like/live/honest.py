@@ -10,7 +10,6 @@ from jepsen_like.checkers.availability import quantile
 from jepsen_like.history import Op
 
 ASKED = frozenset({"send", "poll", "commit_offset", "fetch_offset", "put", "delete", "get"})
-PER_MILLION = 1_000_000
 
 
 class Seen(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from cluster.client.loop_thread import LoopThread
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
-from jepsen_like.live.stage import Counts
+from jepsen_like.live.nemesis_seam import Counts
 from jepsen_like.live.subject import LoadPlan, LogClient, Placed, SendFailed, Subject
+from raftmq.client.loop_thread import LoopThread
 
 TICK_S = 0.01
 _SETTLE_S = 45.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.live.assault import Assault, Round, orders_for
+from jepsen_like.live.nemesis_seam import Effect, Nemesis, Stage
 from jepsen_like.live.raftmq_subject import RaftMQSubject
-from jepsen_like.live.stage import Effect, Nemesis, Stage
 from jepsen_like.live.subject import Capability
 
 DEALT_SIZE = 0.25

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jepsen_like.live.stage import ChangesMembers, Effect, Nemesis, Stage
+from jepsen_like.live.nemesis_seam import ChangesMembers, Effect, Nemesis, Stage
 from jepsen_like.live.subject import Capability
 
 NEEDS = frozenset({Capability.MEMBERS})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jepsen_like.live.nemesis_seam import Effect, Nemesis, Stage
 from jepsen_like.live.proxy import Pair
-from jepsen_like.live.stage import Effect, Nemesis, Stage
 
 
 def _cut(stage: Stage, pairs: Iterable[Pair], hold_s: float, what: str) -> Effect:

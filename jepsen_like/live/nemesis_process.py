@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from jepsen_like.live.stage import Effect, Nemesis, Stage, Transfers
+from jepsen_like.live.nemesis_seam import Effect, Nemesis, Stage, Transfers
 from jepsen_like.live.subject import Capability
 
 _REJOIN_S = 30.0

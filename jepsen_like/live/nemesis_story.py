@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.live.stage import Effect, Nemesis, Stage
+from jepsen_like.live.nemesis_seam import Effect, Nemesis, Stage
 
 
 def _lose(stage: Stage, node: int) -> int:

@@ -11,8 +11,8 @@ from jepsen_like.checkers.verdict import Outcome as Checked
 from jepsen_like.history import Op
 from jepsen_like.live.gates import Gate
 from jepsen_like.live.judge import Judgement
+from jepsen_like.live.nemesis_seam import Counts, Effect
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.stage import Counts, Effect
 from jepsen_like.live.verdict import GATE_CODE, Verdict
 
 HEAL_S = 60.0

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 from jepsen_like.live.gates import FULL_S
+from jepsen_like.live.nemesis_seam import Nemesis
 from jepsen_like.live.scenarios import NEMESES, Scenario
-from jepsen_like.live.stage import Nemesis
 from jepsen_like.live.subject import Capability
 
 HOLD_S = (0.3, 2.5)

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar, cast
 
-from cluster.client.loop_thread import LoopThread
 from jepsen_like.live.gate import Gate
+from raftmq.client.loop_thread import LoopThread
 
 HELD_BYTES_MAX = 32 << 20
 """Per connection and direction; then the sender is not read any more, as with a full socket buffer."""

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.local_errors import ExitCode, LocalError
-from cluster.local_process import free_base_port
+from cluster.errors import ExitCode, LocalError
 from jepsen_like.history import READERS_FROM, HistoryWriter
 from jepsen_like.live.processes import OfProcesses, Processes
 from jepsen_like.live.proxy import HOST, Fabric
@@ -34,6 +33,7 @@ from jepsen_like.live.subject import (
     is_healthy,
     leader_of,
 )
+from raftmq.local.process import free_base_port
 
 TOPIC = "list"
 PADDING_CHARS = 4096

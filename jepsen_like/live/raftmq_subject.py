@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from cluster.client.errors import RaftMQError, Unknown
-from cluster.config import dump, load
-from cluster.local_config import plan_nodes, write_config, write_configs
-from cluster.local_errors import LocalError
-from cluster.local_init import create_data_dirs
-from cluster.local_layout import ClusterFile, NodeRecord, write_cluster
-from cluster.local_process import NODE_MODULE, check_ports, free_base_port, log_tail
-from cluster.local_status import fetch_status
+from cluster.config.config import dump
+from cluster.config.loading import load
+from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
+from cluster.config.node_files import plan_nodes, write_config, write_configs
+from cluster.errors import LocalError
 from jepsen_like.history import READERS_FROM, HistoryWriter
 from jepsen_like.live.offline import Digest, read_digest
 from jepsen_like.live.payload import body_of, id_of
@@ -39,9 +36,13 @@ from jepsen_like.live.subject import (
     is_healthy,
     leader_of,
 )
+from raftmq.client.errors import RaftMQError, Unknown
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
+from raftmq.local.status import fetch_status
 
 if TYPE_CHECKING:
-    from cluster.client import SendResult
+    from raftmq.client import SendResult
 
 TOPIC = "chaos"
 GROUP = "chaos-consumers"
@@ -181,7 +182,7 @@ class RaftMQSubject(OfProcesses):
             time.sleep(0.05)
 
     def _make_topic(self) -> None:
-        from cluster.client import connect
+        from raftmq.client import connect
 
         with connect(self.servers) as mq:
             mq.admin.create_topic(TOPIC, queues=QUEUES)
@@ -272,8 +273,8 @@ class RaftMQSubject(OfProcesses):
 
     def read_all(self, history: HistoryWriter) -> int:
         """See Subject."""
-        from cluster.client import connect
         from jepsen_like.read_node import read_node
+        from raftmq.client import connect
 
         with connect(self.servers) as mq, concurrent.futures.ThreadPoolExecutor(len(self.nodes)) as pool:
             return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
@@ -305,7 +306,7 @@ class RaftMQLogClient:
     """See LogClient: one producer session with a connection of its own."""
 
     def __init__(self, servers: str) -> None:
-        from cluster.client import aconnect
+        from raftmq.client import aconnect
 
         self._client = aconnect(servers, timeout_s=SEND_TIMEOUT_S)
         self._producer = self._client.producer()

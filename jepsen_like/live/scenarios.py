@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cluster.config_source import nearest
-from cluster.local_errors import ExitCode, LocalError
+from cluster.config.source import nearest
+from cluster.errors import ExitCode, LocalError
 from jepsen_like.live import (
     nemesis_disk,
     nemesis_hostile,
@@ -15,7 +15,7 @@ from jepsen_like.live import (
     nemesis_process,
     nemesis_story,
 )
-from jepsen_like.live.stage import Nemesis
+from jepsen_like.live.nemesis_seam import Nemesis
 
 NEMESES: dict[str, Nemesis] = {
     nemesis.name: nemesis
@@ -97,10 +97,11 @@ _BUILT = (
 )  # fmt: skip
 
 _WAITING = (
-    Scenario("report-000", "messages read back from the object store while segments are trimmed",
-             waits_for="tiered storage"),
+    Scenario(
+        "report-000", "messages read back from the object store while segments are trimmed", waits_for="tiered storage"
+    ),
     Scenario("report-004-surge", "a surge of traffic is held at the configured limits", waits_for="flow control"),
-)  # fmt: skip
+)
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (*_BUILT, *_WAITING)}
 """Every scenario by name, those that wait for a feature too."""

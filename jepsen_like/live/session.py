@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 from jepsen_like.live.gates import FULL_S
+from jepsen_like.live.nemesis_seam import Nemesis
 from jepsen_like.live.outcome import Outcome, write_outcome
 from jepsen_like.live.owned import Owned, state_folder, sweep
 from jepsen_like.live.plan import HOSTILE, Plan, all_hostile, choose
@@ -19,7 +20,6 @@ from jepsen_like.live.processes import Processes
 from jepsen_like.live.run import Run, Tools
 from jepsen_like.live.scenarios import Scenario
 from jepsen_like.live.shim import Shim, ShimPower, prepare
-from jepsen_like.live.stage import Nemesis
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.story import Story
 from jepsen_like.live.subject import Capability, Subject
@@ -161,6 +161,7 @@ def _build(
             segment_size_bytes=size,
             load=load,
             files_max=files_max,
+            is_direct=wish.story.is_direct,
             is_patient=wish.scale < 1 and all_hostile(wish.nemeses),
         )
         return story_subject, Tools(), {}

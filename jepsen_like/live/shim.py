@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from jepsen_like.live.owned import Owned
 from jepsen_like.live.payload import body_of
 from jepsen_like.live.power import NodeDisk, ShimError, build_shim

@@ -17,14 +17,14 @@ import urllib.request
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from cluster.client.loop_thread import LoopThread
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.payload import id_of
 from jepsen_like.live.raftmq_subject import GROUP
+from raftmq.client.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from cluster.client import AsyncClient
     from jepsen_like.live.raftmq_subject import RaftMQSubject
+    from raftmq.client import AsyncClient
 
 PROCESSES_FROM = 3_000_000
 META = "chaos-meta"
@@ -61,7 +61,7 @@ class SideWorkload:
         self._thread.run(self._start())
 
     async def _start(self) -> None:
-        from cluster.client import aconnect
+        from raftmq.client import aconnect
 
         self._client = aconnect(self._subject.servers)
         loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class SideWorkload:
     async def _perform(
         self, process: int, f: str, value: dict[str, Any], act: Awaitable[dict[str, Any]], *, writes: bool
     ) -> tuple[int, dict[str, Any] | None]:
-        from cluster.client.errors import RaftMQError, Unknown
+        from raftmq.client.errors import RaftMQError, Unknown
 
         invoked = self._history.invoke(process, f, value)
         try:

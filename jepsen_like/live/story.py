@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.gates import Gate
 from jepsen_like.live.monitor import PROCESS
+from jepsen_like.live.nemesis_seam import Stage
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.plan import Plan
 from jepsen_like.live.raftmq_subject import RaftMQSubject
-from jepsen_like.live.stage import Stage
 from jepsen_like.live.subject import LoadPlan, is_caught_up
 
 WELL_S = 60.0
@@ -132,6 +132,9 @@ class Story(NamedTuple):
     segment_mib: int = 6
     load: LoadPlan | None = None
     """None: what suits the subject."""
+    is_direct: bool = False
+    """Nodes reach each other without the proxies, since no link is broken: these share the harness's process, and every
+    pause of a process that records millions of sends would look like a silent leader."""
 
 
 def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:

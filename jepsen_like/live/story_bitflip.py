@@ -13,10 +13,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from cluster.client import connect
-from cluster.client.errors import RaftMQError
-from cluster.recovery.fsck import Fsck
-from cluster.recovery.rebuild import Rebuild, RebuildError
+from cluster.state.fsck import Fsck
+from cluster.state.rebuild import Rebuild, RebuildError
 from jepsen_like.live.bitflip import Flip, Kind, different_bytes, flip
 from jepsen_like.live.payload import id_of
 from jepsen_like.live.recovery_probe import wait_serving
@@ -24,6 +22,8 @@ from jepsen_like.live.story import Scene, Story, StoryEnds
 from jepsen_like.live.subject import LoadPlan
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.verify import Finding, Severity
+from raftmq.client import connect
+from raftmq.client.errors import RaftMQError
 
 FLIPS = 50
 KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
@@ -123,7 +123,7 @@ EQUAL = "everything is equal"
 
 def _inspect(scene: Scene) -> str:
     """`raftmq inspect-consistency`: the nodes read their logs and compare them; what it found, for people."""
-    command = [sys.executable, "-m", "cluster.cli", "inspect-consistency", "--data", str(scene.subject.data)]
+    command = [sys.executable, "-m", "raftmq.cli", "inspect-consistency", "--data", str(scene.subject.data)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSPECT_S, check=False)
     except subprocess.TimeoutExpired:

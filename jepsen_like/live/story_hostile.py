@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.live.assault import Assault, Round, orders_for
 from jepsen_like.live.honest import seen_between
+from jepsen_like.live.nemesis_seam import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.raftmq_subject import LOAD
-from jepsen_like.live.stage import Effect
 from jepsen_like.live.story import Scene, Story
 from jepsen_like.live.watch import Watch
 
@@ -183,4 +183,4 @@ def _judge_rounds(scene: Scene, rounds: _Rounds, attacked_s: float) -> None:
     )
 
 
-HOSTILE = Story(play, free_gib=8)
+HOSTILE = Story(play, free_gib=8, is_direct=True)

@@ -11,10 +11,10 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from cluster.client import aconnect
-from cluster.client.errors import RaftMQError
 from jepsen_like.live.catalogue import Catalogue, GroupSpec, Place, TopicSpec
 from jepsen_like.live.story import Scene, Story, StoryEnds
+from raftmq.client import aconnect
+from raftmq.client.errors import RaftMQError
 
 A, B, C = 1, 2, 3
 COUNT, SWITCHES = 1000, 200

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from cluster.commands.recovery import scanned
 from jepsen_like.live.payload import BULK
 from jepsen_like.live.recovery_probe import Restart, Rows, read_rows, shrunk, wait_serving
 from jepsen_like.live.story import Scene, Story, StoryEnds
 from jepsen_like.live.subject import LoadPlan
+from raftmq.commands.recovery import scanned
 
 LOG_BYTES = 2 << 30
 KILLS = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from cluster.local_errors import ExitCode
+from cluster.errors import ExitCode
 
 
 class Verdict(Enum):

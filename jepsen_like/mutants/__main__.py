@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import subprocess
 import tempfile
@@ -14,7 +15,8 @@ import click
 
 from jepsen_like.mutants import records
 from jepsen_like.mutants.drawing import drawn
-from jepsen_like.mutants.judging import judge
+from jepsen_like.mutants.judging import judge, measure
+from jepsen_like.mutants.reach import Reach
 from jepsen_like.mutants.records import COUNTED, DRAWN, KILLED, SURVIVED, TIMED_OUT, Row
 from jepsen_like.mutants.workshop import Workshop
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT
@@ -23,11 +25,16 @@ DRAW = 2
 """So many times as many as must count are drawn: of three, one does not type-check."""
 
 
+REACH = SOURCE_ROOT / "build" / "mutants"
+"""What runs where, a file for each record: git knows nothing of it."""
+
+
 class Campaign:
     """One run: workshops, and the record that it goes on with."""
 
     def __init__(self, out: Path, rows: dict[records.Key, Row], jobs: int, folder: Path) -> None:
         self._out = out
+        self._reach = Reach(REACH / f"{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]}.json")
         self._jobs = jobs
         self.rows = rows
         self._commit = _commit()
@@ -36,6 +43,10 @@ class Campaign:
             root = folder / str(job)
             root.mkdir()
             self._workshops.put(Workshop(root))
+
+    def measure(self) -> None:
+        """Finds out which tests and seeds can notice a mutant. Of all rows: what is known holds for the next run."""
+        measure([row for row in self.rows.values() if _is_there(row)], self._workshops.queue[0], self._reach)
 
     def run(self, rows: list[Row]) -> None:
         """Judges these."""
@@ -48,7 +59,7 @@ class Campaign:
     def _judge(self, row: Row) -> Row:
         workshop = self._workshops.get()
         try:
-            return judge(row, workshop)._replace(commit=self._commit)
+            return judge(row, workshop, self._reach)._replace(commit=self._commit)
         finally:
             self._workshops.put(workshop)
 
@@ -115,6 +126,8 @@ def main(
     waiting.sort(key=lambda row: row.status == DRAWN)
     with tempfile.TemporaryDirectory(prefix="raftmq-mutants-") as name:
         campaign = Campaign(out, rows, jobs, Path(name)) if waiting else None
+        if campaign:
+            campaign.measure()
         while campaign and waiting and (end is None or time.monotonic() < end):
             if waiting[0].status == DRAWN and _counted(rows) >= count:
                 break

@@ -16,20 +16,11 @@ from jepsen_like.mutants.operators import operators
 
 ROOTS = ("raftlog", "statemachine")
 REPLICATION = (
-    "cluster/append_lane.py",
-    "cluster/apply_lane.py",
-    "cluster/apply_runner.py",
-    "cluster/effects.py",
-    "cluster/lanes.py",
-    "cluster/message_batch.py",
-    "cluster/message_keys.py",
-    "cluster/modes",
+    "cluster/replication",
+    "cluster/runtime/lanes.py",
     "cluster/peer",
-    "cluster/pending.py",
-    "cluster/proposals.py",
-    "cluster/raft_driver.py",
+    "cluster/repair/fetch.py",
     "cluster/remoting/forward.py",
-    "cluster/remoting/identity.py",
     "cluster/remoting/send.py",
 )
 """From a checked send to the majority's disks and back: what replicates, beside the core."""

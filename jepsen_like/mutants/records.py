@@ -49,15 +49,22 @@ class Row(NamedTuple):
         """As in a diff: `- old`, `+ new`."""
         return (*(f"- {line.strip()}" for line in self.old), *(f"+ {line.strip()}" for line in self.new))
 
-    def applied(self, text: str) -> str | None:
-        """The file's text with the change in it; None if its lines are no longer there."""
+    def found_at(self, text: str) -> int | None:
+        """Lines of the text above `old`; None if they are no longer there."""
         lines = text.split("\n")
         wanted = [*self.above, *self.old, *self.below]
         for at in range(len(lines) - len(wanted) + 1):
             if lines[at : at + len(wanted)] == wanted:
-                begin = at + len(self.above)
-                return "\n".join([*lines[:begin], *self.new, *lines[begin + len(self.old) :]])
+                return at + len(self.above)
         return None
+
+    def applied(self, text: str) -> str | None:
+        """The file's text with the change in it; None if its lines are no longer there."""
+        begin = self.found_at(text)
+        if begin is None:
+            return None
+        lines = text.split("\n")
+        return "\n".join([*lines[:begin], *self.new, *lines[begin + len(self.old) :]])
 
 
 def row_of(file: str, name: str, before: str, after: str) -> Row:

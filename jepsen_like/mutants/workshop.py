@@ -17,6 +17,10 @@ from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, make_copy
 from jepsen_like.seeded_bugs.unit_tests import NOT_COPIED
 
 CHECK_TIMEOUT_S = 300
+MEMORY_MAX = 6 << 30
+"""Address space of a process that runs a mutant, bytes (on Linux): an endless loop may fill a list."""
+_LIMITED = ("prlimit", f"--as={MEMORY_MAX}") if shutil.which("prlimit") else ()
+_ENDED_BY_PYTEST = "+ Timeout +"
 _TYPED = ("raftlog", "statemachine", "cluster")
 
 
@@ -31,6 +35,8 @@ class Workshop:
         shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*NOT_COPIED))
         shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
         shutil.copy(SOURCE_ROOT / "pyproject.toml", root)
+        if (cache := SOURCE_ROOT / ".mypy_cache").is_dir():
+            shutil.copytree(cache, root / ".mypy_cache")  # most of it fits
         found = self.type_errors()
         if found:
             raise RuntimeError(f"the unmutated packages do not type-check:\n{found}")
@@ -61,9 +67,11 @@ class Workshop:
     def call(self, module: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Runs a module that takes (ROOT, JSON) and prints JSON in its last line.
 
-        Raises TimeoutExpired, and RuntimeError if it prints none.
+        Raises TimeoutExpired, also where pytest ended it, and RuntimeError if it prints none.
         """
         done = self._run(["-m", module, str(self.root), json.dumps(request)], timeout_s)
+        if _ENDED_BY_PYTEST in done.stdout:
+            raise subprocess.TimeoutExpired(done.args, timeout_s)
         try:
             found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
@@ -72,7 +80,7 @@ class Workshop:
 
     def _run(self, arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *arguments],
+            [*_LIMITED, sys.executable, *arguments],
             cwd=self.root,
             env=os.environ | {"PYTHONPATH": str(self.root)},
             capture_output=True,

@@ -44,7 +44,7 @@ class Bug:
     witness: str
     """Function in tests/jepsen_like/seeded_bugs/witnesses*.py: holds on the product, fails on the patched copy."""
     schedule: str
-    """A script that kills it without any luck (core: jepsen_like/core_sim/stage.py, full: jepsen_like/sim/stage.py)."""
+    """A script that kills it without any luck (core: core_sim/scripted.py, full: sim/scripted.py)."""
     edits: tuple[Edit, ...]
 
 

@@ -93,7 +93,7 @@ def _print_row(row: Row) -> None:
 
 
 @click.command()
-@click.option("--only", multiple=True, metavar="ID", help="Only these bugs; may be repeated.")
+@click.option("--only", multiple=True, metavar="ID", help="Only this bug; repeatable.")
 @click.option("--engine", type=click.Choice(ENGINES), help="Only bugs of this engine.")
 @click.option(
     "--seeds",
@@ -102,9 +102,13 @@ def _print_row(row: Row) -> None:
 )
 @click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
-@click.option("--black-box", is_flag=True, help="Random seeds are judged only by what clients see.")
-@click.option("--calm", is_flag=True, help="Only tell who dies in 1,000 operations without a fault or with one crash.")
-@click.option("--unit-tests", is_flag=True, help="Only tell which unit tests of the touched layer notice each bug.")
+@click.option("--black-box", is_flag=True, help="Judge random seeds only by what clients see.")
+@click.option(
+    "--calm",
+    is_flag=True,
+    help="Only show which bugs are caught in 1,000 operations without a fault or with one crash.",
+)
+@click.option("--unit-tests", is_flag=True, help="Only show which unit tests of the touched layer find each bug.")
 @click.option("--json", "as_json", is_flag=True)
 def bugs(
     only: tuple[str, ...],
@@ -118,9 +122,9 @@ def bugs(
     unit_tests: bool,
     as_json: bool,
 ) -> None:
-    """Plants each bug in a copy of the packages and tells who finds it; not caught is exit code 1.
+    """Plant each bug in a copy of the packages and show which checks find it. Exit code 1 if a bug is not caught.
 
-    All bugs together are held to the gate, too: whether enough of them fulfil every column.
+    A run over all bugs must also pass the gate: enough of them must fulfil every column.
     """
     chosen = [bug for bug in choose(only) if engine in (None, bug.engine)]
     if not chosen:

@@ -40,7 +40,7 @@ class Core:
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
         """See Engine."""
-        from jepsen_like.core_sim.stage import Stage
+        from jepsen_like.core_sim.scripted import Stage
         from jepsen_like.core_sim.violation import Violation
 
         try:
@@ -62,7 +62,7 @@ class Full:
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
         """See Engine."""
-        from jepsen_like.sim.stage import play
+        from jepsen_like.sim.scripted import play
 
         return _fired(play(schedule, black_box=black_box), named)
 

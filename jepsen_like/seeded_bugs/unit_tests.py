@@ -28,8 +28,19 @@ _FOLDERS = (
     ("raftlog/core/", ("tests/raftlog/core",)),
     ("raftlog/", ("tests/raftlog/storage",)),
     ("statemachine/", ("tests/statemachine",)),
-    ("cluster/client/", ("tests/cluster/client",)),
-    ("cluster/", ("tests/cluster/sim", "tests/cluster/remoting", "tests/cluster/test_*.py")),
+    ("raftmq/client/", ("tests/raftmq/client",)),
+    (
+        "cluster/",
+        (
+            "tests/cluster/sim",
+            "tests/cluster/remoting",
+            "tests/cluster/config",
+            "tests/cluster/runtime",
+            "tests/cluster/replication",
+            "tests/cluster/node",
+            "tests/cluster/test_*.py",
+        ),
+    ),
 )
 """Touched files -> their layer's tests; the first that fits counts. Of a node, beside the client: its parts alone, and
 whole nodes on a loop of virtual time. The tests of its tools (admin, backup, cli, recovery, ...) are left out."""
@@ -47,7 +58,7 @@ _NODES_STARTED = (
     "tests/cluster/test_dedup_table.py",
 )
 """Default tests that start processes, or nodes with sockets of their own."""
-NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "raftmq", "__pycache__")
+NOT_COPIED = ("compat", "architecture", "jepsen_like", "pyspark_raftmq", "__pycache__")
 TEST_TIMEOUT_S = 60
 TIMEOUT_S = 900
 _ENDLESS = "a test that does not end"
@@ -175,6 +186,7 @@ def main(root: str, request: dict[str, Any]) -> int:
             "-m",
             "not slow and not live",
             f"--timeout={request['test_timeout_s']}",
+            f"--timeout-method={request.get('timeout_method', 'signal')}",
         ],
         plugins=[heard],
     )

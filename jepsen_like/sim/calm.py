@@ -10,17 +10,20 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from cluster.client.errors import Unknown, error_of
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, Machine
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.recorder import Recorder
+from raftmq.client.errors import Unknown, error_of
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.world import World
+    from jepsen_like.sim.hostile import Hostile
+    from jepsen_like.sim.loop import SimLoop
+    from jepsen_like.sim.monitor import Monitor
+    from jepsen_like.sim.options import Options
 
 ATTACK_S = 3.0
 ANSWERS_S = 20.0
@@ -136,10 +139,30 @@ class Accounts:
         return ""
 
 
+class CalmWorld(Protocol):
+    """What the phase needs of its world (`jepsen_like.sim.world`)."""
+
+    options: Options
+    loop: SimLoop
+    network: Network
+    monitor: Monitor
+    hostile: Hostile | None
+    prober: Prober | None
+
+    def members(self) -> list[Machine]:
+        """Machines whose nodes belong to the group, or will, when all is done."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass."""
+
+    def wait_for(self, reached: Callable[[], object], what: str) -> bool:
+        """Lets time pass until it is reached."""
+
+
 class Calm:
     """The phase itself. Reports to the monitor."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CalmWorld) -> None:
         self._world = world
         self.hostile = world.hostile
         limit = 4 * world.options.unsent_bytes

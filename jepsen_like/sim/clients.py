@@ -7,12 +7,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from cluster.client.client import AsyncClient
-from cluster.client.connection import Connection, Reply, dial
-from cluster.client.environment import Environment
-from cluster.client.errors import RaftMQError, Unknown, error_of, is_unknown
-from cluster.client.message import SendResult
-from cluster.client.producer import AsyncProducer
 from jepsen_like.checkers.weak import WEAK
 from jepsen_like.history import Op
 from jepsen_like.sim.loop import Process, SimLoop
@@ -20,6 +14,12 @@ from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, START_WALL_MS, Ma
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
 from jepsen_like.sim.recorder import Recorder
+from raftmq.client.client import AsyncClient
+from raftmq.client.connection import Connection, Reply, dial
+from raftmq.client.environment import Environment
+from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from raftmq.client.message import SendResult
+from raftmq.client.producer import AsyncProducer
 
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"

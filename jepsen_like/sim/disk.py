@@ -30,6 +30,13 @@ class Loss(NamedTuple):
     """How many of the database's last unsynced batches are gone; more than there are: all."""
 
 
+def loss_of(left: str, rows: str) -> Loss:
+    """As scripts write it. Raises ValueError."""
+    if left not in ("nothing", "everything", "heads"):
+        raise ValueError(left)
+    return Loss(left, int(rows))  # type: ignore[arg-type]
+
+
 class FaultyFileSystem(MemoryFileSystem):
     """A MemoryFileSystem whose next call of a kind can be told to fail, or to be the one during which power goes."""
 

@@ -36,6 +36,8 @@ LASTS_S = {
     "acks-lost": (0.3, 3.0),
     "hold-apply": (0.3, 2.0),
     "late-refusal": (0.3, 1.2),
+    "crash-after-sync": (0.1, 1.2),
+    "late-apply": (0.8, 2.0),
 }
 """Seconds until the fault is taken back; kinds without a row happen at once."""
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.client.connection import Connection, Links, Reply, dial
-from cluster.client.errors import RaftMQError, Unknown, error_of, is_unknown
-from cluster.client.producer import AsyncProducer
 from jepsen_like.history import Op
 from jepsen_like.sim.clients import (
     FOREIGN_TOPIC,
@@ -23,6 +20,9 @@ from jepsen_like.sim.clients import (
 from jepsen_like.sim.machine import BROKER_PORT, Machine
 from jepsen_like.sim.readers import OffsetRegister
 from jepsen_like.sim.recorder import Recorder
+from raftmq.client.connection import Connection, Links, Reply, dial
+from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from raftmq.client.producer import AsyncProducer
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
 """After how long our client gives an attempt up, and the whole send."""

@@ -116,6 +116,7 @@ class Hostile:
                     request.body,
                     oneway=rng.random() < 0.15,
                     silent=request.silent,
+                    parked_s=request.parked_s,
                     binary=rng.random() < 0.2,
                 )
             )

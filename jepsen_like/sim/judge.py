@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from cluster.client.client import AsyncClient
-from cluster.client.pull import PullStatus
 from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
@@ -20,17 +18,47 @@ from jepsen_like.sim.readers import REGISTER_GROUP
 from jepsen_like.sim.remakes import GROUP as REMAKES_GROUP
 from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
+from raftmq.client.client import AsyncClient
+from raftmq.client.pull import PullStatus
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.world import World
+    from jepsen_like.sim.clients import ClientHost
+    from jepsen_like.sim.machine import Machine
+    from jepsen_like.sim.monitor import Monitor
+    from jepsen_like.sim.readers import Catalogue, GroupReader
+    from jepsen_like.sim.recorder import Recorder
+    from jepsen_like.sim.remakes import Remakes
+    from jepsen_like.sim.trims import Floors
 
-CREATE_S = 60.0
+
+class JudgedWorld(Protocol):
+    """What is judged (`jepsen_like.sim.world`)."""
+
+    options: Options
+    monitor: Monitor
+    recorder: Recorder
+    auditor: ClientHost
+    reader: GroupReader
+    catalogue: Catalogue
+    remakes: Remakes | None
+
+    def retried(self) -> list[Foreign]:
+        """What foreign clients sent until it was answered."""
+
+    def floors(self) -> Floors:
+        """What retention may have taken from the topics of the load."""
+
+    def members(self) -> list[Machine]:
+        """Machines whose nodes belong to the group, or will, when all is done."""
+
+    def wait_for(self, reached: Callable[[], object], what: str) -> bool:
+        """Lets time pass until it is reached."""
 
 
 class Judge:
     """Reports to the monitor."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: JudgedWorld) -> None:
         self._world = world
         self._foreign: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
         """Node -> (queue, offset, id) of every message in the foreign topic."""

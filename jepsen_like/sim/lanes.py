@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from cluster.lanes import Lane
+from cluster.runtime.lanes import Lane
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.steps import Steps
 from raftlog.storage.memory_fs import PowerCut
@@ -36,7 +36,8 @@ class DiskSpeed(NamedTuple):
 
 
 class SimLane:
-    """A `cluster.lanes.LaneRunner` whose steps are timers of the node's process: they die and stand still with it."""
+    """A `cluster.runtime.lanes.LaneRunner` whose steps are timers of the node's process: they die and stand still with
+    it."""
 
     def __init__(
         self,
@@ -166,7 +167,8 @@ class SimLane:
 
 
 class SimApplyLane(SimLane):
-    """The apply lane, which does small work at once when it has none (`cluster.apply_runner`): here with a chance."""
+    """The apply lane, which does small work at once when it has none (`cluster.replication.apply_runner`): here with a
+    chance."""
 
     inline = 0.0
     """How often work that finds the lane idle is done in the call that brings it."""

@@ -1,4 +1,5 @@
-"""Faults of who leads: its apply is held back, and what it refuses when it leads no more arrives late."""
+"""Faults of who leads: its apply is held back, or that of who comes after it; what it refuses when it leads no more
+arrives late."""
 
 from __future__ import annotations
 
@@ -20,6 +21,34 @@ def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     leader.apply_factor = rng.uniform(0.2, 1.0) / leader.options.apply_s[1]
     nemesis.took(fault, f"node {leader.node_id} applies late", lambda: setattr(leader, "apply_factor", 1.0))
     nemesis.monitor.sometimes["apply held back on a leader"] += 1
+
+
+def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 60) -> None:
+    """Everybody but the leader applies late, and then the leader is killed: the next one has committed what it has not
+    applied yet, and must not answer as if that had never been. Where nobody leads it waits for somebody."""
+    leader = nemesis.leader()
+    late = [machine for machine in nemesis.up() if machine is not leader]
+    if leader is None or len(late) <= leader.options.nodes // 2:
+        if tries and not nemesis.over:
+            nemesis.loop.call_outside(0.1, late_apply, nemesis, fault, rng, tries - 1)
+        return
+    for machine in late:
+        machine.apply_factor = rng.uniform(0.8, 2.5) / machine.options.apply_s[1]
+    leader.held += 1
+
+    def strike() -> None:
+        if not nemesis.over and leader.up:
+            leader.kill(power=False)
+            nemesis.monitor.sometimes["leader killed before others applied"] += 1
+
+    def back() -> None:
+        for machine in late:
+            machine.apply_factor = 1.0
+        leader.held = max(0, leader.held - 1)
+        leader.start()
+
+    nemesis.loop.call_outside(rng.uniform(0.3, 0.7), strike)
+    nemesis.took(fault, f"all but node {leader.node_id} apply late, and it is killed", back)
 
 
 def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
@@ -44,3 +73,7 @@ def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
 
     nemesis.took(fault, f"node {leader.node_id} hands over to {to}, and node {holder} hears it late", back)
     nemesis.monitor.sometimes["refusal of a former leader late"] += 1
+
+
+LEADER_FAULTS = {"hold-apply": hold_apply, "late-refusal": late_refusal, "late-apply": late_apply}
+"""Kind -> what begins a fault of it."""

@@ -51,3 +51,7 @@ def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
         f"{edge[0]} -x-> {edge[1]}, its acknowledgements {'are lost' if never else 'come late'}",
         (lambda: nemesis.network.reset(hosts)) if never else None,
     )
+
+
+LINK_FAULTS = {"half-open": half_open, "acks-lost": acks_lost}
+"""Kind -> what begins a fault of it."""

@@ -162,7 +162,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Dials in the simulated network."""
         return await self.network.connect(protocol_factory, host, port)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+    def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         """Runs it here and now. A power failure in the middle of it ends the process, and nobody hears of it."""
         future: asyncio.Future[T] = self.create_future()
         try:

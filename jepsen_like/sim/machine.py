@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
-from cluster.config import (
+from cluster.config.config import (
     Config,
     HaSection,
     LimitsSection,
@@ -27,13 +27,13 @@ from cluster.config import (
     SendSection,
     TopicsSection,
 )
-from cluster.environment import Environment
-from cluster.lanes import Lane
-from cluster.node import Node
-from cluster.node_life import NodeLife
+from cluster.node.life import NodeLife
+from cluster.node.node import Node
 from cluster.peer.keyring import encode
 from cluster.peer.secret import MARK, SECRET, mark_of
-from cluster.recovery.opening import StateLostError
+from cluster.runtime.environment import Environment
+from cluster.runtime.lanes import Lane
+from cluster.state.opening import StateLostError
 from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
 from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
@@ -79,7 +79,7 @@ def peer_of(node_id: int) -> PeerNode:
 
 
 class SimClock:
-    """`cluster.clock.Clock` over virtual time; `offset_ms` is the wall clock's error."""
+    """`cluster.runtime.clock.Clock` over virtual time; `offset_ms` is the wall clock's error."""
 
     def __init__(self, loop: SimLoop, offset_ms: int) -> None:
         self._loop = loop

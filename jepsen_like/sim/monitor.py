@@ -8,9 +8,9 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from cluster.append_lane import Persisted, PersistJob
-from cluster.node import Node
-from cluster.recovery.found import Found
+from cluster.node.node import Node
+from cluster.replication.append_lane import Persisted, PersistJob
+from cluster.state.found import Found
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
@@ -40,7 +40,7 @@ SOMETIMES = (
     "emptied disk replaced", "leader stopped in order", "leadership handed over whole",
     "connections forgotten by the network", "acknowledgements alone lost", "weak acknowledgement",
     "weakly acknowledged message lost", "apply held back on a leader", "refusal of a former leader late",
-    "attacked in calm",
+    "attacked in calm", "power lost right after a sync of rows", "leader killed before others applied",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 

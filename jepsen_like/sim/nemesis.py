@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.faults import Fault
-from jepsen_like.sim.leader_faults import hold_apply, late_refusal
-from jepsen_like.sim.link_faults import acks_lost, half_open
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.monitor import Monitor, grants_vote
@@ -33,8 +32,9 @@ class Nemesis:
         monitor: Monitor,
         faults: Sequence[Fault],
         clients: Sequence[str],
+        further: Mapping[str, Callable[[Nemesis, Fault, random.Random], None]],
     ) -> None:
-        """`clients`: hosts that must be able to reach some node."""
+        """`clients`: hosts that must be able to reach some node; `further`: kind of fault -> what begins it."""
         self.loop, self.network, self.machines, self.monitor = loop, network, machines, monitor
         self.clients = list(clients)
         self.applied: Counter[str] = Counter()
@@ -62,10 +62,7 @@ class Nemesis:
             "rot": self._rot,
             "away": self._away,
             "stop": self._terminate,
-            "half-open": partial(half_open, self),
-            "acks-lost": partial(acks_lost, self),
-            "hold-apply": partial(hold_apply, self),
-            "late-refusal": partial(late_refusal, self),
+            **{kind: partial(begin, self) for kind, begin in further.items()},
         }
         monitor.on_turn = self._on_turn
         monitor.on_drained = self._on_drained
@@ -152,8 +149,8 @@ class Nemesis:
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
-    def _down(self, fault: Fault, machine: Machine, *, power: bool) -> None:
-        machine.kill(power=power)
+    def _down(self, fault: Fault, machine: Machine, *, power: bool, loss: Loss | None = None) -> None:
+        machine.kill(power=power, loss=loss)
         machine.held += 1
         what = f"node {machine.node_id}{' loses power' if power else ' is killed'}"
         self.took(fault, what, partial(self._start_again, machine))
@@ -418,6 +415,8 @@ class Nemesis:
             self._vote_crash(machine)
 
     def _on_reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        if lane == "flush" and "crash-after-sync" in self._armed and machine.kv.unsynced:
+            self.loop.call_outside(0.0, self._sync_crash, machine)
         if lane != "append" or not self._armed:
             return
         if "crash-after-vote" in self._armed and grants_vote(done):
@@ -441,6 +440,14 @@ class Nemesis:
         fault = self._armed.pop("crash-after-vote")
         self.monitor.sometimes["vote granted, then crash"] += 1
         self._down(fault, machine, power=random.Random(fault.seed).random() < 0.7)
+
+    def _sync_crash(self, machine: Machine) -> None:
+        """No row is left but those that were synced before RUN was written."""
+        if self.over or not machine.up or "crash-after-sync" not in self._armed:
+            return
+        fault = self._armed.pop("crash-after-sync")
+        self.monitor.sometimes["power lost right after a sync of rows"] += 1
+        self._down(fault, machine, power=True, loss=Loss("nothing", 1 << 30))
 
     def _late_crash(self, fault: Fault, machine: Machine) -> None:
         if not self.over and machine.up:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cluster.remoting.codes import RequestCode
+from cluster.remoting.pull_request import SUSPEND_MS_MAX
 from jepsen_like.sim.clients import TOPIC
 
 OWN_TOPICS = ("odd-a", "odd-b", "odd-c")
@@ -52,6 +53,8 @@ class OddRequest(NamedTuple):
     body: bytes = b""
     silent: bool = False
     """It may rightly get no answer while nobody leads."""
+    parked_s: float = 0.0
+    """So long it may be kept waiting for messages."""
 
 
 class _Fields:
@@ -295,4 +298,10 @@ def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
     code = rng.choice(CODES) if code is None else code
     fields, body = _MAKERS[code](_Fields(rng, oddness))
     ext = {name: value for name, value in fields.items() if value is not None}
-    return OddRequest(int(code), ext, body, code == RequestCode.QUERY_CONSUMER_OFFSET)
+    return OddRequest(int(code), ext, body, code == RequestCode.QUERY_CONSUMER_OFFSET, _parked_s(ext))
+
+
+def _parked_s(ext: dict[str, str]) -> float:
+    """How long a pull with these fields may wait, at most."""
+    wanted = ext.get("suspendTimeoutMillis", "").strip()
+    return min(int(wanted), SUSPEND_MS_MAX) / 1000 if wanted.isdecimal() else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from cluster.members.places import of_peer
 from jepsen_like.sim.machine import Machine, peer_of, uuid_of
 from jepsen_like.sim.monitor import Monitor

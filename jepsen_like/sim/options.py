@@ -31,12 +31,20 @@ FAULT_KINDS = (
 )
 """The faults that are drawn; docs/testing.md says what each does, and what else a plan holds."""
 TRIGGERS = frozenset(
-    ("crash-before-ack", "crash-after-ack", "crash-after-vote", "crash-newborn", "torn-write", "isolate-with-suffix")
+    (
+        "crash-before-ack",
+        "crash-after-ack",
+        "crash-after-vote",
+        "crash-newborn",
+        "torn-write",
+        "isolate-with-suffix",
+        "crash-after-sync",
+    )
 )
 """Those that wait for a state instead of a time."""
 ADDED_KINDS = ("stop", "half-open", "acks-lost")
 """Those that `Options.added` counts: beside the others, in some seeds."""
-LATER_KINDS = ("hold-apply", "late-refusal")
+LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 """And those that `Options.later` counts."""
 
 
@@ -107,6 +115,14 @@ class Options(NamedTuple):
     """How often a lane's drain is taken apart (`sim/steps.py`)."""
     later: tuple[int, ...]
     """How many faults of each of LATER_KINDS the plan has beside the others."""
+    waits: int
+    """1: pulls wait on topics that come and go (`sim/waits.py`)."""
+    seekers: int
+    """1: what is acknowledged is looked for by its key through any node (`sim/seekers.py`)."""
+    repeats: int
+    """1: a producer says again what is stored (`sim/repeats.py`)."""
+    tales: float
+    """Of the rounds of `tides`, the share that are a few steps in an exact order, and then silence."""
     unsent_bytes: int
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int
@@ -182,12 +198,16 @@ def draw(seed: int) -> Options:
         tides=0,
         remakes=0,
         stepped=0.0,
-        later=(0, 0),
+        later=(0, 0, 0, 0),
+        waits=0,
+        seekers=0,
+        repeats=0,
+        tales=0.0,
         unsent_bytes=16 << 20,
         socket_bytes=256 << 10,
     )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
-    return _with_clients(more, stream(seed, "clients"))
+    return _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:
@@ -223,7 +243,7 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
         return drawn
     hostile, tides, remakes = rng.choice(((1, 1, 1), (1, 0, 0), (0, 2, 0), (0, 0, 1), (0, 1, 1), (1, 1, 0)))
     small = rng.choice((0, 20_000)) if hostile else 0
-    later = rng.choice((0, 1, 2)), rng.choice((0, 0, 1, 2))
+    later = rng.choice((0, 1, 2)), rng.choice((0, 0, 1, 2)), 0, 0
     socket_bytes = rng.choice((2 << 10, 16 << 10)) if hostile else 256 << 10
     return drawn._replace(
         hostile=hostile,
@@ -234,4 +254,24 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
         unsent_bytes=rng.choice((32 << 10, 256 << 10)) if hostile else drawn.unsent_bytes,
         stepped=rng.choice((0.0, 0.0, 0.2, 0.7)),
         node_inflight_bytes_max=small or drawn.node_inflight_bytes_max,
+    )
+
+
+def _with_demands(drawn: Options, rng: random.Random) -> Options:
+    """In half of the seeds: clients that mean no harm, each of which knows one thing that must hold; power that goes as
+    soon as rows are said to be synced; leaders that go before others have applied what they acknowledged."""
+    if rng.random() < 0.5:
+        return drawn
+    waits, seekers, repeats = (rng.choice((0, 1)) for _ in range(3))
+    tales = rng.choice((0.0, 0.25))
+    crashes, stepped = rng.choice((0, 0, 2, 4)), rng.choice((0.0, 0.5))
+    late = rng.choice((0, 1, 2))
+    return drawn._replace(
+        waits=waits,
+        seekers=seekers,
+        repeats=repeats,
+        tales=tales,
+        tides=drawn.tides or (1 if tales else 0),
+        later=(*drawn.later[:2], crashes, late),
+        stepped=drawn.stepped or (stepped if crashes else 0.0),
     )

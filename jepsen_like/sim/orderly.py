@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from cluster.node import Node
+from cluster.node.node import Node
 from jepsen_like.sim.machine import Machine
 from raftlog.types import NodeId
 

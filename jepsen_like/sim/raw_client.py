@@ -31,6 +31,8 @@ class Asked(NamedTuple):
     at_s: float
     silent: bool
     """It may rightly get no answer while nobody leads."""
+    parked_s: float
+    """So long the node may rightly keep it waiting."""
     heard: Callable[[Answer], None] | None
 
 
@@ -64,6 +66,7 @@ class RawConnection(asyncio.Protocol):
         *,
         oneway: bool = False,
         silent: bool = False,
+        parked_s: float = 0.0,
         binary: bool = False,
         heard: Callable[[Answer], None] | None = None,
     ) -> bytes:
@@ -71,7 +74,7 @@ class RawConnection(asyncio.Protocol):
         self._next += 1
         if not oneway:
             self._asked.add(self._next)
-            self.unanswered[self._next] = Asked(code, self._loop.now, silent, heard)
+            self.unanswered[self._next] = Asked(code, self._loop.now, silent, parked_s, heard)
         return encode_frame(
             code, self._next, FLAG_ONEWAY if oneway else 0, ext=ext, body=body, serialize_type=int(binary)
         )
@@ -82,11 +85,11 @@ class RawConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[Asked]:
-        """What was asked before then and has no answer, on a connection that stands; of what may rightly get none
-        while nobody leads, what was asked since then."""
+        """What was asked before then, or was to be kept waiting no longer than until then, and has no answer, on a
+        connection that stands; of what may rightly get none while nobody leads, what was asked since then."""
         if self.closed or not self.transport.is_reading() or self.transport.leads_nowhere:
             return []
-        due = [asked for asked in self.unanswered.values() if asked.at_s < before_s]
+        due = [asked for asked in self.unanswered.values() if asked.at_s + asked.parked_s < before_s]
         return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
     def data_received(self, data: bytes) -> None:

@@ -7,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.client.client import AsyncClient
-from cluster.client.connection import Connection, Links, dial
-from cluster.client.errors import NotFound, RaftMQError, Unknown, error_of
-from cluster.client.message import Message
 from cluster.remoting.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients import TOPIC, ClientHost, Retries, id_of
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from jepsen_like.sim.recorder import Recorder
+from raftmq.client.client import AsyncClient
+from raftmq.client.connection import Connection, Links, dial
+from raftmq.client.errors import NotFound, RaftMQError, Unknown, error_of
+from raftmq.client.message import Message
 
 GROUP = "readers"
 REGISTER_GROUP = "register"

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from cluster.client.client import AsyncClient
-from cluster.client.pull import PullStatus
 from cluster.remoting.codes import RequestCode, ResponseCode
+from jepsen_like.sim.asking import ask, dial
 from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.recorder import Recorder
+from raftmq.client.client import AsyncClient
+from raftmq.client.pull import PullStatus
 
 GROUP = "remakers"
-ANSWER_S = 6.0
 SENDERS = 2
 WRITABLE, READ_ONLY = 6, 4
 REFUSED = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
@@ -244,28 +243,7 @@ class Remakes:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def _dial(self, rng: random.Random) -> RawConnection | None:
-        made = RawConnection("remakes", self.host.loop, self._report)
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: made, rng.choice(self.host.nodes), BROKER_PORT)
-        except OSError:
-            return None
-        return made
+        return await dial(self.host, rng, "remakes", self._report)
 
     async def _ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
-        """None: no answer in time."""
-        future: asyncio.Future[Answer | None] = self.host.loop.create_future()
-
-        def ended(answer: Answer | None) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        if connection.closed:
-            return None
-        connection.on_lost.append(lambda: ended(None))
-        connection.write(connection.frame(code, ext, body, heard=ended))
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await future
-        except TimeoutError:
-            connection.transport.abort()
-            return None
+        return await ask(self.host, connection, code, ext, body)

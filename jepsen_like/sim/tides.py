@@ -17,10 +17,13 @@ from typing import NamedTuple
 from cluster.remoting.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients import TOPIC, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT
+from jepsen_like.sim.options import stream
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.recorder import Recorder
 
 KINDS = ("oneway", "oneway", "oneway", "commit", "commit", "pull", "query", "query")
+TALES = (("oneway", "delete", "make"), ("commit", "delete", "make"), ("pull", "delete", "make"), ("oneway", "commit"))
+"""Steps without a pause between them, and nothing after them but a query: what waits somewhere has time to show."""
 STALE_S = 3.0
 """A connection whose oldest request waits longer is given up."""
 
@@ -75,13 +78,16 @@ class Tide:
         self.host.spawn(self._work)
 
     async def _work(self) -> None:
-        rng = random.Random(self.rng.random())
+        rng, tales = random.Random(self.rng.random()), stream(self.host.options.seed, f"tales of {self.group}")
         while not self.stopped:
             if not await self._stands(rng):
                 await asyncio.sleep(0.1)
                 continue
             if not self._exists:
                 self.step("make")
+            if tales.random() < self.host.options.tales:
+                await self._tale(tales)
+                continue
             for _ in range(rng.randint(1, 6)):
                 self.step("delete" if rng.random() < 0.03 else rng.choice(KINDS))
                 if rng.random() < 0.3:
@@ -90,6 +96,14 @@ class Tide:
         if self.connection is not None:
             self.connection.transport.close()
         self.done = 1
+
+    async def _tale(self, rng: random.Random) -> None:
+        for kind in rng.choice(TALES):
+            self.step(kind)
+        await asyncio.sleep(rng.uniform(0.1, 0.4))
+        if self.connection is not None:
+            self.step("query")
+            await asyncio.sleep(0.1)
 
     async def _stands(self, rng: random.Random) -> bool:
         """Whether there is a connection to go on with; now and then it is another one."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from jepsen_like.sim.machine import Machine
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
-from statemachine import commands, payload
+from statemachine import payload
 from statemachine.trim import Trim, decode, highest
 
 Report = Callable[[str, str], None]
@@ -48,7 +48,8 @@ class TrimCheck:
         self._tail: Entry | None = None
         self._rolls: list[_Roll] = []
         self._positions: dict[Queue, list[int]] = {}
-        """Of the messages of each queue, by offset: what any leader ever gave out and the group committed."""
+        """Of the messages of each queue, by offset: what any leader ever gave out and the group committed. Those of a
+        deleted topic stay, for its id is never used again, and the node that applied this may be far ahead of it."""
         self._firsts: dict[Queue, int] = {}
         self._known: list[_Known] = []
         self._began: dict[NodeId, tuple[object, int]] = {}
@@ -138,17 +139,7 @@ class TrimCheck:
                 positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
         elif entry.type == EntryType.TRIM:
             self._trim(machine, entry)
-        elif entry.type == EntryType.COMMAND:
-            self._forget_topics(machine, entry)
         self._tail = entry
-
-    def _forget_topics(self, machine: Machine, entry: Entry) -> None:
-        """A deleted topic's id is never used again."""
-        if any(command[0] == commands.DELETE_TOPIC for command in commands.unpack(entry.payload)):
-            assert machine.node is not None
-            for queue in [one for one in self._positions if one[0] not in machine.node.state.topics_by_id]:
-                del self._positions[queue]
-                self._firsts.pop(queue, None)
 
     def _trim(self, machine: Machine, entry: Entry) -> None:
         trim = decode(entry.payload)

@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from cluster.node import Node
-from cluster.remoting import server
-from jepsen_like.sim.calm import Calm, Prober
+from cluster.node.node import Node
+from cluster.remoting import reply_path
+from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.faults import Fault, plan
 from jepsen_like.sim.hostile import Hostile
 from jepsen_like.sim.judge import Judge, levels
+from jepsen_like.sim.leader_faults import LEADER_FAULTS
+from jepsen_like.sim.link_faults import LINK_FAULTS
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.monitor import Monitor, Violation
@@ -27,9 +29,12 @@ from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.recorder import Recorder
 from jepsen_like.sim.remakes import Remakes
+from jepsen_like.sim.repeats import Repeater
+from jepsen_like.sim.seekers import Seeker
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
+from jepsen_like.sim.waits import SUSPEND_MS, Waits
 from raftlog.types import NodeId
 
 FIRST_LEADER_S = 30.0
@@ -47,7 +52,20 @@ between an append and its ack has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
 
 
-Client = OwnProducer | ForeignProducer | GroupReader | OffsetRegister | Catalogue | Vandal | Hostile | Tide | Remakes
+Client = (
+    OwnProducer
+    | ForeignProducer
+    | GroupReader
+    | OffsetRegister
+    | Catalogue
+    | Vandal
+    | Hostile
+    | Tide
+    | Remakes
+    | Waits
+    | Seeker
+    | Repeater
+)
 
 
 class Verdict(NamedTuple):
@@ -85,7 +103,7 @@ class World:
         black_box: bool = False,
     ) -> None:
         """`black_box`: judged only by what clients see (`monitor.SEEN_BY_CLIENTS`)."""
-        server._opaque = 0  # the one counter that lives as long as the interpreter
+        reply_path._opaque = 0  # the one counter that lives as long as the interpreter
         self.options = options
         self.faults = tuple(faults)
         self.loop = SimLoop(options.event_budget)
@@ -103,7 +121,8 @@ class World:
         self._add_clients()
         silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # nobody needs to hear them
         hosts = [host.process.host for host in self.hosts if host not in silent]
-        self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts)
+        further = {**LINK_FAULTS, **LEADER_FAULTS}
+        self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts, further)
         self.operator = Operator(
             options, self.machines, self.monitor, self.nemesis.leader, self._add_machine, self._tasks()
         )
@@ -128,16 +147,22 @@ class World:
 
         self.producers = [OwnProducer(n, host(), recorder) for n in range(options.producers)]
         self.foreign = [ForeignProducer(n, host(), recorder, by_host) for n in range(options.foreign)]
-        self.reader = GroupReader(host(), recorder, report, lambda queue: self.floors().get((TOPIC, queue), 0))
+        self.reader = GroupReader(host(), recorder, report, self._floor)
         self.register = OffsetRegister(host(), recorder, report)
         self.catalogue = Catalogue(host(), recorder)
         self.auditor = host()
         self.vandal = Vandal(host())
         self.judge = Judge(self)
-        self.hostile = Hostile(host(), report) if options.hostile else None
-        self.prober = Prober(host(), recorder, report) if options.hostile else None
+        self.hostile: Hostile | None = Hostile(host(), report) if options.hostile else None
+        self.prober: Prober | None = Prober(host(), recorder, report) if options.hostile else None
         self.tides = [Tide(f"tide-{n}", host(), recorder, report, self._reign_of) for n in range(options.tides)]
         self.remakes = Remakes(host(), recorder, report) if options.remakes else None
+        self.waits = Waits(host(), report) if options.waits else None
+        self.seeker = Seeker(host(), recorder, report, self._floor) if options.seekers else None
+        self.repeater = Repeater(host(), recorder, report) if options.repeats else None
+
+    def _floor(self, queue: int) -> int:
+        return self.floors().get((TOPIC, queue), 0)
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
@@ -204,6 +229,14 @@ class World:
             calm = Calm(self)
             calm.attack()
             calm.settle()
+        if self.waits is not None:
+            self._pulls_answered(self.waits)
+
+    def _pulls_answered(self, waits: Waits) -> None:
+        waits.stopped = True
+        self._wait(lambda: waits.done, FINISH_S, "clients wait for ever")
+        what, limit_s = "a pull that may wait no longer has no answer", ANSWERS_S + max(SUSPEND_MS) / 1000
+        self._wait(lambda: not waits.unanswered(), limit_s, what, "answers")
 
     def _finish(self) -> None:
         """What was stored is judged before the wait for the reader: what is lost never comes to it either."""
@@ -230,7 +263,8 @@ class World:
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[Client]:
-        more: list[Hostile | Remakes] = [one for one in (self.hostile, self.remakes) if one is not None]
+        some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater)
+        more: list[Client] = [one for one in some if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from raftlog.core import commit, membership_change, replication, transfer
 from raftlog.core.progress import Progress
 from raftlog.core.raft import Raft
@@ -24,23 +22,21 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     """
     hear_leader(raft, message.from_id)
     membership_change.check_received(message.entries)
-    with suppress(DamagedLogError):
-        _take(raft, message)
-
-
-def _take(raft: Raft, message: AppendEntries) -> None:
     log = raft.log
     prev = message.prev
-    if prev.index < log.commit_index:
-        # Late or repeated: all of it up to the commit index is here and equal. Say where we are.
-        accept(raft, message.from_id, _append_above_commit(raft, message))
-        return
-    if not log.matches(prev):
-        # "Reply false if log doesn't contain an entry at prevLogIndex whose term matches prevLogTerm" (figure 2)
-        hint = log.last_not_above(prev.index, prev.term)
-        raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
-        return
-    membership_change.on_appended(raft, log.append_received(message.entries))
+    try:
+        if prev.index < log.commit_index:
+            # Late or repeated: all of it up to the commit index is here and equal. Say where we are.
+            accept(raft, message.from_id, _append_above_commit(raft, message))
+            return
+        if not log.matches(prev):
+            # "Reply false if log doesn't contain an entry at prevLogIndex whose term matches prevLogTerm" (figure 2)
+            hint = log.last_not_above(prev.index, prev.term)
+            raft.send(AppendEntriesReply(raft.id, message.from_id, raft.term, True, prev.index, hint))
+            return
+        membership_change.on_appended(raft, log.append_received(message.entries))
+    except DamagedLogError:
+        return  # a conflict next to a damaged entry
     last_new = prev.index + len(message.entries)
     # "set commitIndex = min(leaderCommit, index of last new entry)": what lies above it here may still be cut
     log.commit_to(min(message.commit_index, last_new))

@@ -164,11 +164,12 @@ class RaftLog:
 
     # -- appending
 
-    def append(self, entry: Entry) -> None:
-        """Adds an entry stamped after `tail` by this node (the leader)."""
+    def append(self, entry: Entry, tail: LogTail | None = None) -> None:
+        """Adds an entry that follows the log's tail: stamped by this node (the leader), or proven. `tail`: the one
+        after it, where it is known."""
         if entry.flags & FLAG_ROLL:
             self._rolls.append(entry.position)
-        self.tail = tail_after(self.tail, entry)
+        self.tail = tail_after(self.tail, entry) if tail is None else tail
         self.terms.add(entry.index, entry.term)
         self.cache.append(entry)
 
@@ -185,12 +186,10 @@ class RaftLog:
         """
         for at, entry in enumerate(entries):
             if entry.index > self.tail.index:
-                return self._append_chained(entries[at:])
+                return self._append_chained(self.tail, entries[at:])
             if self.term_at(entry.index) != entry.term:
                 self._check_conflict(entry.index)
-                self._check_chain(self._tail_at(entry.index - 1), entries[at:])
-                self._truncate_from(entry.index)
-                return self._append_chained(entries[at:])
+                return self._append_chained(self._tail_at(entry.index - 1), entries[at:])
             held = self.cache.get(entry.index)
             if held is not None and held.header_crc != entry.header_crc:
                 raise ImplausibleMessageError(
@@ -199,20 +198,21 @@ class RaftLog:
                 )
         return ()
 
-    def _append_chained(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        self._check_chain(self.tail, entries)
-        for entry in entries:
-            self.append(entry)
-        return entries
-
-    @staticmethod
-    def _check_chain(tail: LogTail, entries: Sequence[Entry]) -> None:
+    def _append_chained(self, tail: LogTail, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Puts `entries` behind `tail`, in the place of what is there: proven once, all of them before the first."""
+        tails: list[LogTail] = []
         try:
             for entry in entries:
                 check_follows(tail, entry)
                 tail = tail_after(tail, entry)
+                tails.append(tail)
         except FrameError as error:
             raise ImplausibleMessageError(f"the leader's entry breaks the chain: {error}") from error
+        if entries[0].index <= self.tail.index:
+            self._truncate_from(entries[0].index)
+        for entry, tail in zip(entries, tails, strict=True):
+            self.append(entry, tail)
+        return entries
 
     def _check_conflict(self, index: int) -> None:
         if index <= self.commit_index:

@@ -4,7 +4,9 @@ A peer that keeps the rules never sends what is refused here; one that does not,
 no checksum sees, must not bring this node into a state that must not exist. So the message is not looked at any
 further, and its connection ends: the node goes on. What is left for InvariantViolationError are our own mistakes.
 
-Pure: reads the state and changes nothing. It costs a few comparisons per message, and nothing per entry.
+Pure: reads the state and changes nothing. It costs one call and a few comparisons per message, and nothing per entry:
+what a message of the usual course shows is looked at first, and only a strange one any further. Terms that run away
+are refused where a higher term is adopted (`step`).
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 from raftlog.core.raft import Raft
+from raftlog.errors import ImplausibleMessageError
 from raftlog.messages import (
     AppendEntries,
     AppendEntriesReply,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
-    Message,
     RequestVote,
 )
 from raftlog.types import EntryId, NodeId, Role
@@ -31,12 +33,10 @@ TERM_STEP_MAX = 1 << 24
 months is let in again; a message that would use up the terms is not."""
 
 
-def why_not(raft: Raft, message: Message) -> str:
-    """Why the message cannot be true; "" if it can. Late and repeated messages can."""
-    if message.term > raft.term + TERM_STEP_MAX:
-        return f"term {message.term} is more than {TERM_STEP_MAX} above this node's, {raft.term}"
-    check = _CHECKS.get(type(message))
-    return check(raft, message) if check is not None else ""
+def check_term(raft: Raft, term: int) -> None:
+    """Raises ImplausibleMessageError if `term`, which is higher than this node's, cannot be true."""
+    if term > raft.term + TERM_STEP_MAX:
+        raise ImplausibleMessageError(f"term {term} is more than {TERM_STEP_MAX} above this node's, {raft.term}")
 
 
 def _append(raft: Raft, message: AppendEntries) -> str:
@@ -49,7 +49,9 @@ def _append(raft: Raft, message: AppendEntries) -> str:
             return f"entries of terms {first.term} to {last.term} in term {message.term}, after {prev}"
     elif prev.term > message.term:
         return f"entry {prev} in term {message.term}"
-    return _from_leader(raft, message, prev)
+    if prev.index <= raft.log.commit_index or raft.role is Role.LEADER:
+        return _from_leader(raft, message, prev)
+    return ""
 
 
 def _heartbeat(raft: Raft, message: Heartbeat) -> str:
@@ -58,7 +60,7 @@ def _heartbeat(raft: Raft, message: Heartbeat) -> str:
             f"commit index {message.commit_index} is beyond the log, which ends at {raft.log.tail.index}: entries that "
             "this node acknowledged are missing, or it never did"
         )
-    return _second_leader(raft, message.from_id, message.term)
+    return _second_leader(raft, message.from_id, message.term) if raft.role is Role.LEADER else ""
 
 
 def _install(raft: Raft, message: InstallSnapshot) -> str:
@@ -99,7 +101,7 @@ def _vote(raft: Raft, message: RequestVote) -> str:
 def _append_reply(raft: Raft, message: AppendEntriesReply) -> str:
     if message.rejected:
         return f"a log of term {message.hint.term} in term {message.term}" if message.hint.term > message.term else ""
-    if _counts(raft, message) and message.match_index > raft.log.tail.index:
+    if message.match_index > raft.log.tail.index and _counts(raft, message):
         return (
             f"node {message.from_id} acknowledges index {message.match_index} in term {raft.term}, "
             f"the leader's log ends at {raft.log.tail.index}"
@@ -113,12 +115,12 @@ def _counts(raft: Raft, message: AppendEntriesReply | HeartbeatReply) -> bool:
 
 
 def _heartbeat_reply(raft: Raft, message: HeartbeatReply) -> str:
-    if _counts(raft, message) and message.context > raft.reads.last_round:
+    if message.context > raft.reads.last_round and _counts(raft, message):
         return f"round {message.context} is confirmed, {raft.reads.last_round} was the last that began"
     return ""
 
 
-_CHECKS: dict[type, Callable[[Raft, Any], str]] = {
+CHECKS: dict[type, Callable[[Raft, Any], str]] = {
     AppendEntries: _append,
     AppendEntriesReply: _append_reply,
     Heartbeat: _heartbeat,
@@ -126,3 +128,5 @@ _CHECKS: dict[type, Callable[[Raft, Any], str]] = {
     InstallSnapshot: _install,
     RequestVote: _vote,
 }
+"""Type of a message -> what tells why one cannot be true, "" if it can. Late and repeated messages can; of types that
+are not here any can."""

@@ -135,8 +135,9 @@ class RawNode:
         Raises ImplausibleMessageError, having changed nothing but, perhaps, term and leader, if it cannot be true.
         """
         raft = self.raft
+        check = plausible.CHECKS.get(type(message))
         try:
-            if message.from_id != raft.id and (why := plausible.why_not(raft, message)):
+            if check is not None and message.from_id != raft.id and (why := check(raft, message)):
                 raise ImplausibleMessageError(why)
             step.step(raft, message)
         except ImplausibleMessageError as error:
@@ -265,14 +266,14 @@ class RawNode:
             raft.messages
             or raft.messages_after_persist
             or log.handed_index != log.tail.index
-            or self._can_apply()
+            or (log.applying_index < log.persisted_index and self._can_apply())
             or raft.reads.states
             or (raft.term, raft.vote) != self._hard
-            or raft.soft_state != self._soft
+            or (raft.leader_id, raft.role) != self._soft  # a SoftState, but for making one
             or raft.replication_due
             or raft.members.changed
             or raft.install is not None
-            or read_index.is_due(raft)
+            or (raft.reads.waiting and read_index.is_due(raft))
         )
 
     def ready(self) -> Ready:
@@ -280,7 +281,7 @@ class RawNode:
         raft = self.raft
         if raft.replication_due:
             replication.broadcast(raft)
-        if read_index.is_due(raft):
+        if raft.reads.waiting and read_index.is_due(raft):
             read_index.start_round(raft)
         messages, raft.messages = raft.messages, []
         after_persist, raft.messages_after_persist = raft.messages_after_persist, []
@@ -307,11 +308,11 @@ class RawNode:
         return raft.hard_state
 
     def _take_soft_state(self) -> SoftState | None:
-        soft = self.raft.soft_state
-        if soft == self._soft:
+        raft = self.raft
+        if (raft.leader_id, raft.role) == self._soft:
             return None
-        self._soft = soft
-        return soft
+        self._soft = raft.soft_state
+        return self._soft
 
     def _can_apply(self) -> bool:
         log = self.raft.log

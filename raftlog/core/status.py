@@ -44,14 +44,11 @@ class Status(NamedTuple):
     """Target of the leadership transfer under way, 0 if there is none."""
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...]
-    membership_index: int
-    """Of the MEMBERSHIP entry in force, committed or not; 0: GENESIS."""
     first_index: int
     last_index: int
     persisted_index: int
     commit_index: int
     applied_index: int
-    cache_bytes: int
     may_vote: bool
     may_campaign: bool
     peers: tuple[PeerStatus, ...]
@@ -70,13 +67,11 @@ def of(raft: Raft) -> Status:
         raft.transferee,
         raft.members.voters,
         raft.members.learners,
-        raft.members.current.index,
         log.first_index,
         log.tail.index,
         log.persisted_index,
         log.commit_index,
         log.applied_index,
-        log.cache.bytes,
         fit.may_vote(raft),
         fit.may_campaign(raft),
         _peers(raft) if raft.role is Role.LEADER else (),

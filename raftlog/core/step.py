@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.core import append_entries, election, heartbeat, install_snapshot, reasons, transfer
+from raftlog.core import append_entries, election, heartbeat, install_snapshot, plausible, reasons, transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import (
     AppendEntries,
@@ -51,7 +51,9 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
 
     Exceptions: who hears a leader ignores campaigns, so that a returning or partitioned member cannot depose it
     (thesis 4.2.3); pre-votes and their grants carry a term that nobody is in yet.
+    Raises ImplausibleMessageError if the term runs away.
     """
+    plausible.check_term(raft, message.term)
     if isinstance(message, RequestVote):
         if raft.config.check_quorum and raft.hears_leader and not _is_handed_over(raft, message):
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from raftlog.errors import FrameError
@@ -48,13 +47,6 @@ def first_damage(extent: Extent, file: File, low: int, high: int) -> DamagedRang
         if (why := _fault(extent, file, number)) is not None:
             return _grown(extent, file, number, why)
     return None
-
-
-def all_damage(extent: Extent, file: File, low: int, high: int) -> Iterator[DamagedRange]:
-    """Every such run, ascending."""
-    while (found := first_damage(extent, file, low, high)) is not None:
-        yield found
-        low = found.last_index + 1
 
 
 def _grown(extent: Extent, file: File, number: int, why: str) -> DamagedRange:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,12 +174,14 @@ class LogReader:
                     return []
                 if stop - index.base_index < len(index.offsets):
                     end = min(end, index.position(stop))
+            last_term = index.term(stop - 1)
         except IndexError:
             raise FrameError(f"index {low} is not in {segment.path.name}") from None
         file = segment.file or self._open(segment)
         entries = list(decode_entries(file.pread(end - start, segment.file_offset(start)), self._group_id))
         if len(entries) != stop - low or entries[0].index != low or entries[0].position != start:
             raise FrameError(f"frames at position {start} of {segment.path.name} are not entries {low}..{stop - 1}")
+        _check_chain(entries, last_term)
         return entries
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -349,6 +353,16 @@ class LogReader:
         if number < 0:
             raise OutOfRangeError(f"entry {index} was trimmed: the log begins with entry {self.first_index}")
         return segments[number]
+
+
+def _check_chain(entries: Sequence[Entry], last_term: int) -> None:
+    """Raises FrameError unless these intact frames are of one history, the first of them being in its place: a disk
+    that wrote to the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
+
+    What a lost write left from before ends where a frame names another parent, or else the last one is of its term.
+    """
+    if any(after.parent != before.header_crc for before, after in pairwise(entries)) or entries[-1].term != last_term:
+        raise FrameError(f"the frames of entries {entries[0].index}..{entries[-1].index} are not of one history")
 
 
 def _base_index(segment: Segment) -> int:

@@ -14,8 +14,9 @@ import click
 import pytest
 import yaml
 
-from cluster.cli import cli
-from cluster.config import Config, load
+from cluster.config.config import Config
+from cluster.config.loading import load
+from raftmq.cli import cli
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -1,4 +1,4 @@
-"""docs/feature-map.md: every row that was asked for, and nothing named there that does not exist or does not run."""
+"""docs/internals/feature-map.md has every row that was asked for, and names nothing that does not exist or run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "feature-map.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "internals" / "feature-map.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 TESTS = re.compile(r"`(tests/[\w/.-]+\.py)::(\w+(?:::\w+)*)(\[[^`]*\])?`( \[\w+\])?")
 PATHS = re.compile(r"`([\w/.-]+(?:\.\w+|/))`")
@@ -107,7 +107,7 @@ def test_a_test_that_does_not_exist_is_found() -> None:
 def suite(tmp_path: Path) -> Path:
     """A tree with the real conftest.py, two tests (one skipped when asked) and a page that names both."""
     (tmp_path / "tests").mkdir()
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "internals").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (tmp_path / "tests" / "test_a.py").write_text(
@@ -123,7 +123,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def run(suite: Path, names: str, *args: str, **env: str) -> tuple[int, str]:
-    (suite / "docs" / "feature-map.md").write_text(names)
+    (suite / "docs" / "internals" / "feature-map.md").write_text(names)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=60, env={"PATH": "", **env})
     return done.returncode, done.stdout

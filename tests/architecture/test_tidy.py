@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 
-LINES_MAX = 600
+LINES_MAX = 540
+"""What the longest file has since `ruff format` breaks long calls; a new file stays far below."""
 # Files that may be longer, and why.
 LONGER: dict[str, str] = {}
 
@@ -91,6 +92,12 @@ def test_an_innocent_line_is_not(line: str) -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [name_of(path) for path in product_modules() if not ast.get_docstring(ast.parse(path.read_text()))]
     assert silent == []
+
+
+def test_no_test_edits_the_import_path() -> None:
+    """Helpers live in tests/support; a path of their own would hide them from mypy."""
+    edit = "sys.path" + ".insert"
+    assert [name_of(path) for path in (ROOT / "tests").rglob("*.py") if edit in path.read_text()] == []
 
 
 def test_test_files_have_unique_names() -> None:

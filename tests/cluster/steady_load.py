@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
-from cluster.client import SendResult, connect
+from raftmq.client import SendResult, connect
 
 PATIENCE_S = 90.0
 QUEUES = 4

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from cluster.config import Config, load
-from cluster.local_init import create_data_dirs
-from cluster.local_process import free_base_port
-from cluster.node import Node
+from cluster.config.config import Config
+from cluster.config.loading import load
+from cluster.node.node import Node
 from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
 from cluster.remoting.message_format import decode_message
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
 from statemachine.commands import CREATE_TOPIC
 
 PATIENCE_S = 20.0
@@ -132,7 +133,7 @@ class Three:
         proposals = leader.proposals
 
         def open_sends() -> int:
-            return sum(len(entry.sends) for entry in proposals._pending.values()) + len(list(proposals._sends))
+            return sum(len(entry.sends) for entry in proposals._pending.values()) + len(proposals._sends.waiting)
 
         await self.until(lambda: open_sends() == count, f"{count} sends under way")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.client import Unknown, connect
+from raftmq.client import Unknown, connect
 
 pytestmark = pytest.mark.live
 

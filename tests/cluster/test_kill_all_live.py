@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cluster.client import Client, RaftMQError, SendResult, Unknown, connect
+from raftmq.client import Client, RaftMQError, SendResult, Unknown, connect
 
 pytestmark = pytest.mark.live
 

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.client import Client, RaftMQError, SendResult, connect
-from cluster.local import LocalCluster, prepare_data_dir
-from cluster.local_config import plan_nodes, write_configs
-from cluster.local_init import create_data_dirs
-from cluster.local_layout import ClusterFile, NodeRecord, write_cluster
-from cluster.local_members import LocalMembers
-from cluster.local_process import free_base_port, log_tail
+from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
+from cluster.config.node_files import plan_nodes, write_configs
+from raftmq.client import Client, RaftMQError, SendResult, connect
+from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.init import create_data_dirs
+from raftmq.local.membership import LocalMembers
+from raftmq.local.process import free_base_port, log_tail
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cluster.client import connect
-from cluster.local import LocalCluster
-from cluster.local_config import plan_nodes, write_configs
-from cluster.local_init import create_data_dirs
-from cluster.local_layout import ClusterFile, write_cluster
-from cluster.local_process import free_base_port
+from cluster.config.local_layout import ClusterFile, write_cluster
+from cluster.config.node_files import plan_nodes, write_configs
 from cluster.peer.secret import MARK, SECRET
+from raftmq.client import connect
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
 
 pytestmark = pytest.mark.live
 
@@ -44,7 +44,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
 
 def raftmq(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAFTMQ_")}
-    command = [sys.executable, "-m", "cluster.cli", *arguments, "--data", str(cluster.data), "--json"]
+    command = [sys.executable, "-m", "raftmq.cli", *arguments, "--data", str(cluster.data), "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cluster.client import Client, SendResult, connect
+from raftmq.client import Client, SendResult, connect
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
 

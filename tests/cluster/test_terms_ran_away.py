@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.config import Config, NodeSection
-from cluster.node_parts import Parts
+from cluster.config.config import Config, NodeSection
+from cluster.state.data_directory import Parts
 from raftlog.core.plausible import TERM_MAX
 from raftlog.errors import StorageError
 from raftlog.types import NOBODY, HardState

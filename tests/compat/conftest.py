@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import raftmq
-from cluster.local import LocalCluster
-from cluster.local_process import free_base_port
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "clients"
@@ -162,6 +162,7 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
 def chance() -> random.Random:
     """Where in a client's life it is struck; RAFTMQ_COMPAT_SEED repeats a run."""
     seed = int(os.environ.get("RAFTMQ_COMPAT_SEED") or random.SystemRandom().randrange(1 << 32))
+    assert sys.__stdout__
     sys.__stdout__.write(f"\n    RAFTMQ_COMPAT_SEED={seed}\n")
     return random.Random(seed)
 

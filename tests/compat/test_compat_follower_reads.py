@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import raftmq
-from cluster.local import LocalCluster
-from cluster.local_process import free_base_port
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import raftmq
-from cluster.local import LocalCluster
+from raftmq.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 

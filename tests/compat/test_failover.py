@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import raftmq
-from cluster.local import LocalCluster
-from cluster.local_layout import NodeRecord
+from cluster.config.local_layout import NodeRecord
+from raftmq.local.cluster import LocalCluster
 
 KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
 

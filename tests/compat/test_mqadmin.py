@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raftmq
-from cluster.local import LocalCluster
+from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import INSTALLED
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]

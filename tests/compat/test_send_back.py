@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 import raftmq
-from cluster.client.errors import NotFound
-from cluster.local import LocalCluster
 from cluster.remoting.codec import JSON, decode_header, encode_frame
+from raftmq.client.errors import NotFound
+from raftmq.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 

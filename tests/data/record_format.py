@@ -19,13 +19,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cluster.admin.versions import versions
-from cluster.client import connect
-from cluster.local import LocalCluster
-from cluster.local_config import plan_nodes, write_configs
-from cluster.local_init import create_data_dirs
+from cluster.config.node_files import plan_nodes, write_configs
+from cluster.runtime.versions import versions
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
+from raftmq.client import connect
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.init import create_data_dirs
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.rocks import RocksKV

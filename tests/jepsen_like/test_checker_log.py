@@ -256,7 +256,8 @@ def test_summary_is_json_and_shows_at_most_ten_of_a_kind() -> None:
 def test_one_planted_fault_in_a_long_history_is_the_only_finding(seed: int) -> None:
     """A correct random run is valid; the same run with one fault has exactly that fault, on that replica."""
     rng = random.Random(seed)
-    story, queues, under_way = Story(), {q: [] for q in range(4)}, []
+    queues: dict[int, list[Any]] = {q: [] for q in range(4)}
+    story, under_way = Story(), []
     for number in range(400):
         message_id = f"m{number}"
         story.invoke(message_id)

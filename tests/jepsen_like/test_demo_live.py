@@ -11,20 +11,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.client import connect
-from cluster.local import LocalCluster
-from cluster.local_process import free_base_port
 from jepsen_like.demo_input import message_id_of
 from jepsen_like.demo_story import RESULT_KEYS
 from jepsen_like.history import HistoryWriter, read_history
 from jepsen_like.read_node import read_node
+from raftmq.client import connect
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
 
 pytestmark = pytest.mark.live
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"TMPDIR": str(folder)}
-    command = [sys.executable, "-m", "cluster.cli", "demo", *arguments]
+    command = [sys.executable, "-m", "raftmq.cli", "demo", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
 

@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.client.errors import Failed, Refused, Unknown
-from cluster.client.message import Message, SendResult
-from cluster.client.pull import PullResult, PullStatus
-from cluster.local_layout import NodeRecord
+from cluster.config.local_layout import NodeRecord
 from jepsen_like.checker_log import check_log
 from jepsen_like.demo import Outcome, make_plan
 from jepsen_like.demo_input import InputError, message_id_of, read_lines, records
@@ -23,6 +20,9 @@ from jepsen_like.demo_send import Pause, Sender, SendError, longest_pause
 from jepsen_like.demo_story import RESULT_KEYS
 from jepsen_like.history import HistoryWriter, Op, pair_up, read_history
 from jepsen_like.read_node import read_node
+from raftmq.client.errors import Failed, Refused, Unknown
+from raftmq.client.message import Message, SendResult
+from raftmq.client.pull import PullResult, PullStatus
 
 Fate = Callable[[int], str]
 """number of the send -> ok, refused, unknown, lost (unknown and not stored), twice, swallowed (ok and not stored)."""

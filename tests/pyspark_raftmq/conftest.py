@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import raftmq
-from cluster.local import LocalCluster
-from cluster.local_process import free_base_port
 from pyspark_raftmq.java import ensure_java
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -121,3 +121,9 @@ def test_majorities_meet_across_a_single_change(old: set[int], new: set[int]) ->
 
     if is_single_change(members(*old), members(*new)):
         assert all(ours & theirs for ours in majorities(old) for theirs in majorities(new))
+
+
+def test_the_last_voter_does_not_leave() -> None:
+    alone = without(without(THREE, NodeId(3)), NodeId(2))
+    with pytest.raises(MembershipError, match="the only voter"):
+        without(alone, NodeId(1))

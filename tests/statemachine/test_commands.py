@@ -140,6 +140,7 @@ INVALID: list[tuple[str, list[Any], str]] = [
     ("create_topic", [{"name": "a", "order": 1}, True], "order"),
     ("create_topic", [{"name": "a", "sys_flag": -1}, True], "sys_flag"),
     ("create_topic", [{"name": "a", "attributes": {"dedup": "maybe"}}, True], "off, retry, strict"),
+    ("create_topic", [{"name": "a", "attributes": {"ack.level": "some"}}, True], "attribute ack.level must be one of"),
     ("create_topic", [{"name": "a", "attributes": {"a": 1}}, True], "attributes"),
     ("create_topic", [{"name": "a"}, 1], "if_absent"),
     ("create_topic", [{"name": "a"}], "2 arguments"),

@@ -113,6 +113,13 @@ def test_two_sessions_of_one_producer_in_an_entry_stop_the_node(broker: Broker) 
         broker.state.apply([broker.log.messages(sessions=twice)])
 
 
+def test_so_do_two_sessions_of_a_producer_that_is_known(broker: Broker) -> None:
+    broker.send(0, 1)
+    twice = (broker.log.session(1, 0, [2]), broker.log.session(1, 0, [3]))
+    with pytest.raises(InvariantViolationError, match="two sessions of producer 0101"):
+        broker.state.apply([broker.log.messages(sessions=twice)])
+
+
 def test_expire_forgets_idle_producers_and_rows(broker: Broker) -> None:
     log = broker.log
     log.now_ms = 1_001_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachine import payload
-from statemachine.payload import PayloadError, Run, SessionRows, UniqueRow
+from statemachine.payload import PayloadError, RowKind, Run, SessionRows, UniqueRow
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 item = st.tuples(u64, u32, u32, st.integers(-(2**63), 2**63 - 1), u64)
@@ -142,3 +142,14 @@ def test_a_newer_version_is_named() -> None:
     data[0] = payload.VERSION_KEYS + 1
     with pytest.raises(PayloadError, match="newer RaftMQ"):
         payload.decode(bytes(data))
+
+
+def test_the_kinds_of_rows_are_frozen() -> None:
+    """They are in the log."""
+    assert {kind.name: kind.value for kind in RowKind} == {
+        "NORMAL": 0,
+        "RETRY": 1,
+        "DELIVERED": 2,
+        "COMMITTED": 3,
+        "DEAD_LETTER": 4,
+    }

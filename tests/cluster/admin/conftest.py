@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,17 +11,19 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
-from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, RecoveryStatus
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.server import build_app
-from cluster.alarms import Alarms
 from cluster.backup.service import Backups
-from cluster.config import Config, load
-from cluster.failpoints import FailpointSet
+from cluster.config.config import Config
+from cluster.config.loading import load
 from cluster.members.changes import MemberChanges
 from cluster.members.service import MembersService
-from cluster.metrics import NodeMetrics
+from cluster.node.metrics import NodeMetrics
 from cluster.remoting.message_format import Message, build_properties, encode_message
-from cluster.services import Outcome, ProposeResult
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.failpoints import FailpointSet
+from cluster.state.recovery_views import RecoveryStatus
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.identity import Identity
@@ -33,9 +33,7 @@ from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
 from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, Run, encode
-
-sys.path.insert(0, str(Path(__file__).parent))
-from fake_raw import CLUSTER, FakeRaw
+from tests.support.fake_raw import CLUSTER, FakeRaw
 
 TERM = 3
 
@@ -213,7 +211,7 @@ async def serve() -> AsyncIterator[Serve]:
     clients: list[TestClient[Any, Any]] = []
 
     async def start(node: FakeNode) -> TestClient[Any, Any]:
-        client = TestClient(TestServer(build_app(node)))
+        client = TestClient(TestServer(build_app(node)))  # type: ignore[arg-type]
         await client.start_server()
         clients.append(client)
         return client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.port import MemberView
-from cluster.metrics import NodeMetrics
+from cluster.node.metrics import NodeMetrics
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC
 
 
@@ -81,7 +81,7 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
         ("raftmq_group_lag_left_out",): 0,
     }
     assert figures(leads=False) == {("raftmq_group_lag_left_out",): 0}
-    monkeypatch.setattr("cluster.group_lag.SERIES_MAX", 2)
+    monkeypatch.setattr("cluster.remoting.group_lag.SERIES_MAX", 2)
     assert figures(leads=True) == {
         ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
         ("rocketmq_consumer_lag_messages", "billing", "b"): 0,

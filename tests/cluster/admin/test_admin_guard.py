@@ -13,7 +13,8 @@ import pytest
 from cluster.admin import guard as guarding
 from cluster.admin.errors import ApiError
 from cluster.admin.guard import CONNECTIONS_MAX, LARGE_AT_ONCE, PATIENCE_S, SLOWEST_BYTES, Guard, Guarded, is_large
-from cluster.admin.routes import ROUTES, Serves
+from cluster.admin.route import Serves
+from cluster.admin.routes import ROUTES
 from cluster.admin.server import AdminServer
 
 ASK = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

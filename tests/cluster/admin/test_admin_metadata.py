@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from cluster.backup import metadata as documents
-from cluster.backup.events import watch_event
 from cluster.backup.metadata import Metadata, OffsetRecord, export, plan, read
-from cluster.commands.metadata import _parts
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
+from cluster.members.events import watch_event
 from raftlog import membership as memberships
 from raftlog.membership import Membership
 from raftlog.storage.genesis import Voter
 from raftlog.types import EntryType, NodeId
+from raftmq.commands.metadata import _parts
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE
 from statemachine.digest import digest
 

@@ -15,9 +15,10 @@ from aiohttp.test_utils import TestServer
 
 from cluster.admin.errors import STATUS
 from cluster.admin.openapi import document
-from cluster.admin.routes import ROUTES, Serves
+from cluster.admin.route import Serves
+from cluster.admin.routes import ROUTES
 from cluster.admin.server import AdminServer, build_app
-from cluster.config import ConfigError
+from cluster.config.config import ConfigError
 
 
 async def error_of(answer: Any) -> tuple[int, str]:

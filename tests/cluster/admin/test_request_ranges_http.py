@@ -78,7 +78,7 @@ async def test_what_is_no_document(client: Any, where: str, text: str) -> None:
 
 
 async def test_what_no_entry_can_hold_is_a_bad_request(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cluster.services import Outcome, ProposeResult
+    from cluster.replication.outcome import Outcome, ProposeResult
 
     refused = ProposeResult(Outcome.FAIL, [], None, "too large", unacceptable=True)
     monkeypatch.setattr(node, "propose", lambda run, done: done(refused))

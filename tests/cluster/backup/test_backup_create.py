@@ -16,7 +16,7 @@ from cluster.backup import files, listing, manifest
 from cluster.backup.create import create
 from cluster.backup.segments import walk
 from cluster.backup.verify import verify
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from raftlog.errors import CorruptLogError
 from raftlog.frame import make_entry
 from raftlog.types import EntryType

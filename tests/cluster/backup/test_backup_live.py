@@ -17,14 +17,15 @@ from cluster.backup.manifest import LOG, Manifest
 from cluster.backup.restore import restore
 from cluster.backup.survivor import recover
 from cluster.backup.verify import verify
-from cluster.client import connect
-from cluster.config import dump, load
-from cluster.local import LocalCluster
-from cluster.local_process import free_base_port
-from cluster.local_status import ClusterView
+from cluster.config.config import dump
+from cluster.config.loading import load
 from raftlog.frame import decode_entries
 from raftlog.storage.layout import segment_name
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftmq.client import connect
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+from raftmq.local.status import ClusterView
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.memory_kv import MemoryKV

@@ -12,14 +12,14 @@ import pytest
 from cluster.backup import files
 from cluster.backup.create import create
 from cluster.backup.restore import restore
-from cluster.config import load
-from cluster.local_errors import LocalError
-from cluster.local_init import check_data_dirs
+from cluster.config.loading import load
+from cluster.errors import LocalError
 from raftlog.membership import RESTORE
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
+from raftmq.local.init import check_data_dirs
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.rocks import RocksKV

@@ -14,12 +14,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cluster.alarms import Alarms
 from cluster.backup.create import Request
 from cluster.backup.service import Backups
 from cluster.backup.verify import verify
-from cluster.config import load
-from cluster.local_errors import LocalError
+from cluster.config.loading import load
+from cluster.errors import LocalError
+from cluster.runtime.alarms import Alarms
 from raftlog.storage import identity as identities
 from raftlog.storage.identity import Identity
 from raftlog.types import NodeId
@@ -213,7 +213,7 @@ async def test_who_asks_every_hour_is_missed_when_nobody_asks(make: Callable[...
 
 
 def test_a_relative_target_is_refused_by_the_configuration() -> None:
-    from cluster.config_source import ConfigError
+    from cluster.config.source import ConfigError
 
     with pytest.raises(ConfigError, match=r"(?s)backup.to backups is not an absolute path.*/var/backups/backups"):
         load(None, {}, {"node.id": 1, "node.data_dir": "/d", "backup.to": "backups"})
@@ -249,7 +249,7 @@ def test_a_worker_that_fails_says_so_and_ends_in_peace() -> None:
     """Its node still holds the other end of its stdin, at which a thread waits."""
     script = (
         "import sys, time; import cluster.backup.worker as worker\n"
-        "from cluster.local_errors import LocalError\n"
+        "from cluster.errors import LocalError\n"
         "def create(request, on_stage):\n"
         "    time.sleep(0.2)\n"
         "    raise LocalError('no', 'because', 'nothing')\n"

@@ -13,8 +13,8 @@ from cluster.backup.create import create
 from cluster.backup.restore import restore
 from cluster.backup.survivor import look_at, recover
 from cluster.backup.verify import verify
-from cluster.config import load
-from cluster.local_errors import LocalError
+from cluster.config.loading import load
+from cluster.errors import LocalError
 from raftlog.frame import make_entry
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.members import members_at_opening

@@ -13,17 +13,17 @@ import msgspec
 import pytest
 from google_crc32c import value as crc32c
 
-from cluster import local_layout
 from cluster.backup import manifest as backup_manifest
 from cluster.backup import metadata
-from cluster.local_errors import LocalError
-from cluster.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
-from cluster.modes import ledger
+from cluster.config import local_layout
+from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, read_cluster
+from cluster.errors import LocalError
 from cluster.peer import wire
 from cluster.peer.secret import MARK_HEAD
 from cluster.peer.wire import Kind, WireError
-from cluster.recovery import manifest as checkpoint_manifest
-from cluster.recovery import tables
+from cluster.replication import early_ledger as ledger
+from cluster.state import manifest as checkpoint_manifest
+from cluster.state import tables
 from raftlog import frame, membership
 from raftlog.errors import InvariantViolationError, RaftLogError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
@@ -208,9 +208,9 @@ KINDS = {
     "rows": Kept(keys.FORMAT, newer_rows, "start the node with the version that wrote it"),
     "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
     "tables": Kept(tables.FORMAT, newer_tables),
-    "backup": Kept(backup_manifest.SCHEMA, newer_backup, "made by a newer release"),
+    "backup": Kept(backup_manifest.SCHEMA, newer_backup, "newer release"),
     "metadata export": Kept(metadata.SCHEMA, newer_export, "exported by a newer release"),
-    "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, newer_cluster_file, "made by a newer release"),
+    "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, newer_cluster_file, "newer release"),
     "peer frame": Kept(wire.VERSION, newer_peer, "this node speaks 1"),
 }
 OTHERS = {
@@ -221,7 +221,7 @@ OTHERS = {
     "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
 }
 """Told in the table, tested apart."""
-ELSEWHERE = {"cluster/local_status.py": "what a node answers"}
+ELSEWHERE = {"raftmq/local/status.py": "what a node answers"}
 """Modules with a version of something that is not kept."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.backup import survivor
 from cluster.backup.survivor import look_at, recover
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from raftlog.errors import IdentityError
 from raftlog.membership import UNSAFE_RECOVER, Membership
 from raftlog.storage import identity as identities

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from cluster.config import load
-from cluster.local_errors import ExitCode, LocalError
+from cluster.config.loading import load
+from cluster.errors import ExitCode, LocalError
 from cluster.members.elsewhere import prepare
 from cluster.members.joining import clear_half_made, make_directory, peer_tables
 from raftlog.storage import identity as identities

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.local_errors import ExitCode, LocalError
+from cluster.errors import ExitCode, LocalError
 from cluster.members import checks
 from cluster.members.checks import TRANSFER_LAG_MAX, Group
 from cluster.members.places import Place

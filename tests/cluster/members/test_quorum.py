@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cluster.commands.status import quorum_lines
-from cluster.local_layout import NodeRecord
-from cluster.local_status import ClusterView, NodeView
+from cluster.config.local_layout import NodeRecord
 from cluster.members.quorum import before_and_after, quorum_of, told
+from raftmq.commands.status import quorum_lines
+from raftmq.local.status import ClusterView, NodeView
 
 
 @pytest.mark.parametrize(

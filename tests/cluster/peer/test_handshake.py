@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from cluster.framing import FrameBuffer
-from cluster.local_process import free_base_port
 from cluster.peer import handshake
 from cluster.peer.admission import CHANNEL_INLETS_MAX, STRANGERS_MAX
 from cluster.peer.keyring import OPEN, Keyring, key_id
 from cluster.peer.roster import REMOVED, Membership, Refusal, Removed
 from cluster.peer.transport import BULK, CONTROL, Handlers, PeerTransport
 from cluster.peer.wire import Kind, pack, unpack
+from cluster.runtime.framing import FrameBuffer
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)

@@ -6,10 +6,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.alarms import Alarms
-from cluster.clock import SystemClock
 from cluster.peer.implausible import ALARM, Implausible
-from cluster.raft_driver import RaftDriver
+from cluster.replication.raft_driver import RaftDriver
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.clock import SystemClock
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError
 from raftlog.messages import Heartbeat
 from raftlog.types import NodeId, Role
@@ -40,16 +40,18 @@ class Raw:
 
 
 async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Alarms]:
-    raw, cut, ended, alarms = Raw(), [], [], Alarms(lambda: 1)
+    raw, alarms = Raw(), Alarms(lambda: 1)
+    cut: list[Any] = []
+    ended: list[BaseException] = []
     driver = RaftDriver(
-        raw,
+        raw,  # type: ignore[arg-type]
         ONE,
         loop=asyncio.get_running_loop(),
         clock=SystemClock(),
         tick_ms=50,
-        on_stop=ended.append,  # type: ignore[arg-type]
+        on_stop=ended.append,
     )
-    driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)  # type: ignore[arg-type]
+    driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)
     transport: Any = SimpleNamespace(cut_off=lambda peer, why: cut.append((peer, why)))
     driver.on_implausible = Implausible(transport, alarms).note
     for commit in commits:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cluster.config import HaSection
+from cluster.config.config import HaSection
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.peer.link_state import Evidence, LinkState, judge

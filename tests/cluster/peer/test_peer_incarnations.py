@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from cluster.local_process import free_base_port
 from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
 from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}

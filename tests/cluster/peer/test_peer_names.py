@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cluster.local_process import free_base_port
 from cluster.peer.transport import Handlers, Membership, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}

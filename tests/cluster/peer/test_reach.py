@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config import RaftSection
+from cluster.config.config import RaftSection
 from cluster.peer.reach import AWAY_MS, BACK_MS, Reach, patience_ms, stand_ins
 from cluster.peer.wire import WireError
 from raftlog.types import NOBODY, NodeId

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cluster.local_process import free_base_port
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
 from cluster.peer.wire import Kind, encode_message, pack
 from raftlog.frame import genesis_entry
 from raftlog.messages import AppendEntries, Heartbeat, Message
 from raftlog.types import EntryId, NodeId
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
 GROUP = 1

@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from cluster.local_process import free_base_port
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Removed
 from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
@@ -65,6 +65,12 @@ def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ..
     }
 
 
+def links(peer: Peer) -> set[tuple[NodeId, str]]:
+    """(peer, channel) of each connection that it dialled over TCP."""
+    assert isinstance(peer.transport, PeerTransport)
+    return set(peer.transport.links)
+
+
 async def close(peers: dict[NodeId, Peer]) -> None:
     for peer in peers.values():
         await peer.transport.close()
@@ -95,8 +101,8 @@ async def test_a_network_of_their_own_carries_heartbeats_and_nothing_else() -> N
         await peer.start()
     try:
         await until(lambda: says(peers, ONE, TWO) and says(peers, TWO, ONE))
-        assert all((to, CONTROL) in peers[node].transport.links for node, to in ((ONE, TWO), (TWO, ONE)))
-        assert not any(channel == BULK for node in peers for _, channel in peers[node].transport.links)
+        assert all((to, CONTROL) in links(peers[node]) for node, to in ((ONE, TWO), (TWO, ONE)))
+        assert not any(channel == BULK for node in peers for _, channel in links(peers[node]))
     finally:
         await close(peers)
 

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pytest
 
-from cluster.config import Config, load
+from cluster.config.config import Config
+from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.codec import FLAG_ONEWAY, java_hash
+from cluster.remoting.group_members import Members
 from cluster.remoting.group_stats import GroupStats
-from cluster.remoting.members import Members
 from cluster.remoting.message_format import Message, build_properties, encode_message
-from cluster.services import Outcome, ProposeResult
+from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config import load
-from cluster.local_init import create_data_dirs
-from cluster.local_process import free_base_port
-from cluster.node import Node
+from cluster.config.loading import load
+from cluster.node.node import Node
 from cluster.remoting.codec import BINARY, JSON, Header, decode_header, encode_frame
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
 FRAME_MAX = 1 << 17

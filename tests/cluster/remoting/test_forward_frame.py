@@ -7,10 +7,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cluster.modes.written import WrittenRelay
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.forward_frame import decode_forward
-from cluster.remoting.identity import Identity
+from cluster.replication.identity import Identity
+from cluster.replication.written import WrittenRelay
 
 GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9]
 

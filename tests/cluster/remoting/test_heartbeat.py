@@ -9,7 +9,7 @@ import pytest
 
 from cluster.remoting.codec import java_hash
 from cluster.remoting.subscription import tag_hashes
-from cluster.services import Outcome
+from cluster.replication.outcome import Outcome
 from raftlog.types import NodeId
 
 JAVA = {

@@ -15,7 +15,7 @@ RETRY = "%RETRY%g"
 
 
 def pull(node: FakeNode, offset: int, topic: str = RETRY, **fields: Any) -> Any:
-    ext = {
+    ext: dict[str, Any] = {
         "consumerGroup": "g",
         "topic": topic,
         "queueId": 0,

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.config import LimitsSection
-from cluster.names import NameLimits
-from cluster.pending import UnacceptableError
-from cluster.remoting import members, send, subscription
+from cluster.config.config import LimitsSection
+from cluster.remoting import group_members, send, subscription
 from cluster.remoting.fields import Refusal
-from cluster.remoting.identity import Identity, RetryMemory
-from cluster.services import Outcome, ProposeResult
+from cluster.replication.identity import Identity, RetryMemory
+from cluster.replication.names import NameLimits
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.pending import UnacceptableError
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 
 OK = ProposeResult(Outcome.OK, [], None, "")
@@ -87,8 +87,8 @@ def test_a_place_on_its_way_is_free_again_when_it_was_not_made() -> None:
 def test_heartbeats_keep_a_bounded_number_of_groups_and_bytes(
     node: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "CONNECTION_GROUPS_MAX", 5)
-    monkeypatch.setattr(members, "MEMBERSHIPS_MAX", 12)
+    monkeypatch.setattr(group_members, "CONNECTION_GROUPS_MAX", 5)
+    monkeypatch.setattr(group_members, "MEMBERSHIPS_MAX", 12)
     connections = [connect() for _ in range(3)]
     assert node.ask(34, connection=connections[0], body=beat("c", [f"g{n}" for n in range(6)])).answer.code == 29
     for number, connection in enumerate(connections[:2]):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import google_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.message_batch import BatchMessage, Built, QueueCursor, Send, TopicSlot, build
 from cluster.remoting.message_format import Message, decode_messages, encode_host, encode_message
+from cluster.replication.message_batch import BatchMessage, Built, QueueCursor, Send, TopicSlot, build
 from statemachine import payload
 
 ENTRY_AT = 1 << 33
@@ -36,9 +36,9 @@ sends = st.fixed_dictionaries(
 
 def to_send(fields: dict[str, Any], slot: TopicSlot) -> Send:
     flag, body, properties, tag_hash = fields["messages"][0]
-    batch = tuple(BatchMessage(*message, key_hash=0) for message in fields["messages"]) if fields["is_batch"] else ()
+    batch = tuple(BatchMessage(*message, key_hash=0) for message in fields["messages"]) if fields["is_batch"] else ()  # type: ignore[misc]
     return Send(
-        connection=None,
+        connection=cast(Any, None),
         size=0,
         opaque=1,
         serialize_type=0,
@@ -68,7 +68,8 @@ def to_send(fields: dict[str, Any], slot: TopicSlot) -> Send:
 
 def expected(all_fields: list[dict[str, Any]], store_host: tuple[str, int]) -> list[bytes]:
     """The same messages by the readable encoder: positions dense, offsets counted per queue from 100."""
-    position, ends, encoded = ENTRY_AT + payload.MESSAGES_AT, {}, []
+    ends: dict[Any, int] = {}
+    position, encoded = ENTRY_AT + payload.MESSAGES_AT, []
     for fields in all_fields:
         queue = (fields["topic"], fields["queue_id"])
         for flag, body, properties, _ in fields["messages"] if fields["is_batch"] else fields["messages"][:1]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.services import Outcome
+from cluster.replication.outcome import Outcome
 
 
 @pytest.fixture

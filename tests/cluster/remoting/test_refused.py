@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.metrics import NodeMetrics
+from cluster.node.metrics import NodeMetrics
 from cluster.remoting.codes import REFUSED_NAMES, RequestCode
 from cluster.remoting.refused import (
     CONNECTION_WAITING_MAX,

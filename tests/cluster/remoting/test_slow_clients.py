@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import pytest
 
-from cluster.config import load
-from cluster.local_init import create_data_dirs
-from cluster.local_process import free_base_port
-from cluster.node import Node
+from cluster.config.loading import load
+from cluster.node.node import Node
 from cluster.remoting.codec import decode_header, encode_frame
-from cluster.request_limits import HEADER_BYTES_MAX
+from cluster.runtime.request_limits import HEADER_BYTES_MAX
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
 
 KIB, MIB = 1 << 10, 1 << 20
 PATIENCE_S = 30.0
@@ -72,7 +72,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.opened.append(self)
-        self.writer.transport.set_write_buffer_limits(1 << 30)  # type: ignore[attr-defined]
+        self.writer.transport.set_write_buffer_limits(1 << 30)
 
     @classmethod
     async def to(cls, node: Node) -> Client:

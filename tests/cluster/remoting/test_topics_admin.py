@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.services import Outcome
+from cluster.replication.outcome import Outcome
 
 
 def put(node: Any, topic: str = "T", **fields: Any) -> Any:

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from cluster.alarms import Alarms
-from cluster.metrics import NodeMetrics
-from cluster.peer.fetch import PAYLOAD_MAX, Fetched, FetchError, Refused, Source, Status
+from cluster.node.metrics import NodeMetrics
 from cluster.repair import log_repair
+from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, Refused, Source, Status
 from cluster.repair.log_repair import ALARM, LogRepairer
-from cluster.repair.sources import log_source
+from cluster.repair.log_source import log_source
+from cluster.runtime.alarms import Alarms
 from raftlog.errors import DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
@@ -148,7 +148,7 @@ async def test_damage_found_by_a_read_is_repaired_and_told(caplog: pytest.LogCap
     assert mended.value("raftmq_log_damaged_bytes") == 0
     assert mended.value("raftmq_log_repaired_bytes_total") == mine.entries[3].size
     assert mended.changes >= 3
-    assert "are repaired from node 2" in caplog.text
+    assert "repaired from node 2" in caplog.text
     await mended.repairer.close()
 
 

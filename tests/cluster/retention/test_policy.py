@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config import RetentionSection
+from cluster.config.config import RetentionSection
 from cluster.retention.policy import Decision, DiskFact, Facts, Floor, SegmentFact, decide
 
 HOUR = 3_600_000

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import run as raftmq
-from cluster.client import connect
-from cluster.commands.admin_http import AdminApi
-from cluster.local import LocalCluster
-from cluster.local_errors import LocalError
-from cluster.local_init import create_data_dirs
-from cluster.local_process import free_base_port
+from cluster.errors import LocalError
+from raftmq.cli import run as raftmq
+from raftmq.client import connect
+from raftmq.local.admin_http import AdminApi
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

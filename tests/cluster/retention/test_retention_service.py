@@ -10,17 +10,16 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from node_kit import START_MS, Clock
 from prometheus_client import CollectorRegistry
 
-from cluster.alarms import Alarms
-from cluster.config import Config, NodeSection, PeerNode, RetentionSection
-from cluster.environment import Environment
-from cluster.failpoints import FailpointSet
-from cluster.node_parts import Parts
+from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
+from cluster.runtime.failpoints import FailpointSet
+from cluster.state.data_directory import Parts
 from raftlog.errors import NotLeaderError, StorageError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
@@ -30,6 +29,7 @@ from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
 from statemachine.memory_kv import ROWS_FILE, MemoryKV
+from tests.support.node_kit import START_MS, Clock
 
 DATA = Path("/data")
 SEGMENT = 64 << 10

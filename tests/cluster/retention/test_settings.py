@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.commands.status import retention_lines
-from cluster.config import RetentionSection
-from cluster.local_layout import NodeRecord
-from cluster.local_status import ClusterView, NodeView
+from cluster.config.config import RetentionSection
+from cluster.config.local_layout import NodeRecord
 from cluster.retention.settings import differing, settings_of
+from raftmq.commands.status import retention_lines
+from raftmq.local.status import ClusterView, NodeView
 
 USUAL = settings_of(RetentionSection())
 

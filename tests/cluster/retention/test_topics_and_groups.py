@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config import RetentionSection
+from cluster.config.config import RetentionSection
 from cluster.retention import consumers
 from cluster.retention.consumers import Behind
 from cluster.retention.policy import Floor

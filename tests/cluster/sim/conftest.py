@@ -1,19 +1,15 @@
-"""Makes the helpers beside the tests importable: `virtual_loop`, `sim_node`, `sim_cluster`. And clusters of them."""
+"""`sim_of`: simulated clusters for the tests of this folder."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sim_cluster import SimCluster
+from tests.support.sim_cluster import SimCluster
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster import raft_driver
-from cluster.raft_driver import RaftDriver
+from cluster.replication import raft_driver
+from cluster.replication.raft_driver import RaftDriver
 from raftlog.types import EntryType, Role
 
 
@@ -29,12 +29,12 @@ class _Lane:
 
 def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
     driver = RaftDriver(
-        _Raw(role),
-        1,
+        _Raw(role),  # type: ignore[arg-type]
+        1,  # type: ignore[arg-type]
         loop=asyncio.get_running_loop(),
-        clock=None,
+        clock=None,  # type: ignore[arg-type]
         tick_ms=50,
-        on_stop=print,  # type: ignore[arg-type]
+        on_stop=print,
     )
     lane = _Lane()
     driver.attach(None, None, None, lane)  # type: ignore[arg-type]

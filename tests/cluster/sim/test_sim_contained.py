@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import SimNode
 
-from cluster import message_batch, pending
 from cluster.peer.wire import Kind
 from cluster.remoting.codec import encode_frame
-from cluster.services import Outcome
+from cluster.replication import message_batch, pending
+from cluster.replication.outcome import Outcome
 from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command, join, pack, pack_bare
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import SimNode
 
 DEEP: list[Any] = []
 for _ in range(2000):

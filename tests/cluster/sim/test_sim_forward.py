@@ -6,11 +6,11 @@ import os
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import SimNode
 
 from cluster.peer.wire import Kind
 from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import SimNode
 
 
 @pytest.fixture
@@ -198,3 +198,21 @@ def test_a_request_meant_for_the_leader_of_another_term_is_handed_back(sim: SimC
     sim.loop.run_until(lambda: len(answers) == 2, 5)
     assert answers == [(Kind.FORWARD_REPLY, [77, False], b"")] * 2
     assert everywhere(sim) == []
+
+
+def test_a_request_waits_until_its_answer_has_a_way_back(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a start the leader may be reached before it has dialled back (seed 820099: nobody ever answered)."""
+    through, leader = follower_of(sim), sim.leader()
+    way_back = [False]
+    sends = leader.transport.send_frame
+    monkeypatch.setattr(leader.transport, "connected", lambda peer: way_back[0])
+    monkeypatch.setattr(leader.transport, "send_frame", lambda *frame: way_back[0] and sends(*frame))
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    path.ask(send_frame(2, "T", b"b"))
+    sim.loop.run_for(0.3)
+    assert not path.replies
+    way_back[0] = True
+    sim.loop.run_until(lambda: len(path.replies) == 2, 5)
+    assert [codes(path, 1), codes(path, 2)] == [[0], [0]]
+    assert everywhere(sim) == [b"a", b"b"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
 
 from cluster.remoting.codec import encode_frame
+from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 HUGE = b"9" * 30
 KILLERS = {

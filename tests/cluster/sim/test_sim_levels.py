@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import ClientPath, SimNode
 
-from cluster.modes.ledger import Totals
-from cluster.modes.written import LEASE_MS
+from cluster.replication.early_ledger import Totals
+from cluster.replication.written import LEASE_MS
 from raftlog.types import Role
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import ClientPath, SimNode
 
 OK, UNKNOWN, REFUSED, ILLEGAL = 0, 1, 14, 13
 ASYNC = {"modes.flush_disk_type": "ASYNC_FLUSH"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
 
-from cluster.config import Config, dump, load
+from cluster.config.config import Config, dump
+from cluster.config.loading import load
+from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 PROFILES = {"rocketmq": (127, 4 << 20), "report-003": (256, 65_535)}
 """Profile -> longest topic name, largest body."""
@@ -31,7 +34,7 @@ def test_c5_limits_at_their_edges(profile: str) -> None:
         ]
         for opaque, (topic, body, code) in enumerate(cases, 1):
             path.ask(send_frame(opaque, topic, body))
-            sim.loop.run_until(lambda opaque=opaque: opaque in path.replies, 20)
+            sim.loop.run_until(partial(path.replies.__contains__, opaque), 20)
             assert codes(path, opaque) == [code], path.replies
         sim.settle()
         for node in sim.running:
@@ -55,7 +58,7 @@ def test_a_profile_survives_being_written_and_read(tmp_path: Path) -> None:
 
 def test_c5_names_that_no_leader_may_allow_make_no_topic() -> None:
     """The state machine's own limit, the same on every node whatever its configuration."""
-    with SimCluster(6, **{"limits.profile": "report-003"}) as sim:
+    with SimCluster(6, **cast(Any, {"limits.profile": "report-003"})) as sim:
         results = sim.propose(sim.leader(), ["create_topic", {"name": "t" * 257}, True])
         sim.loop.run_until(lambda: results, 10)
         assert (results[0].results[0].ok, results[0].results[0].code) == (False, "invalid")

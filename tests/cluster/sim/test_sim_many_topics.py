@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster
 
-from cluster.services import Outcome
+from cluster.replication.outcome import Outcome
 from statemachine.commands import Command
+from tests.support.sim_cluster import SimCluster
 
 PER_ENTRY = 200
 
@@ -97,7 +98,7 @@ def test_e13_a_new_leader_opens_writes_within_a_second_of_its_election() -> None
                 sim.propose(leader, *[["put_group", {"name": f"g{n}"}, False] for n in range(at, at + 50)])
                 for at in range(0, 500, 50)
             ]
-            sim.loop.run_until(lambda results=results: all(results), 60, "a backlog")
+            sim.loop.run_until(partial(all, results), 60, "a backlog")
             leader.kill(power=True)
             sim.loop.run_until(lambda: any(n.raw.role.name == "LEADER" for n in sim.running), 30, "an election")
             elected_s = sim.loop.now

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import SimNode
 
 from cluster.remoting.message_format import decode_message_id
 from cluster.remoting.query_lookup import Found, KeyLookup, message_at
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import SimNode
 
 ROUNDS, SENDS = 5, 12
 

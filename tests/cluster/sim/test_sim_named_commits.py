@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
-from sim_cluster import SimCluster
-from test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
+from typing import Any
 
-from cluster.pending import PendingCommands, cut_calls, encode, entry_of
+import pytest
+
+from cluster.replication.pending import PendingCommands, cut_calls, encode, entry_of
 from raftlog.types import EntryType
 from statemachine import payload
 from statemachine.commands import COMMIT_OFFSETS, DELETE_TOPIC, unpack
 from statemachine.payload import SESSION_ROW, SessionRows
+from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
+from tests.support.sim_cluster import SimCluster
 
 SEED = 24
 OK, UNKNOWN, REFUSED, NO_TOPIC, INVALID = 0, 1, 14, 17, 29
 
 
-def named(opaque: int, value: int, sequence: int, low: int = 0, sender: int = 1, **more: str) -> bytes:
-    identity = {"raftmqPid": bytes([sender] * 16).hex(), "raftmqSeq": str(sequence), "raftmqLow": str(low or sequence)}
+def named(opaque: int, value: int, sequence: int, low: int = 0, sender: int = 1, **more: Any) -> bytes:
+    identity: dict[str, Any] = {"raftmqPid": bytes([sender] * 16).hex(), "raftmqSeq": str(sequence)}
+    identity["raftmqLow"] = str(low or sequence)
     return commit(opaque, value, **identity, **more)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import ClientPath, SimNode
 
 from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
-from cluster.services import Outcome
+from cluster.replication.outcome import Outcome
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import ClientPath, SimNode
 
 SEED = 21
 FLUSHED_S = 0.3

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes
-from test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 
 from cluster.peer.wire import Kind
 from cluster.remoting.codec import decode_header, encode_frame
-from raftlog.types import NOBODY
+from raftlog.types import NOBODY, NodeId
+from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
+from tests.support.sim_cluster import SimCluster, codes
 
 SEED = 22
 OK, UNKNOWN, REFUSED = 0, 1, 14
@@ -138,7 +138,7 @@ def test_random_orders_through_one_connection(sim_of: Any) -> None:
             leader = made.find_leader()
             chance = rng.random()
             if leader is not None and chance < 0.05:
-                leader.raw.transfer_leadership(rng.choice([1, 2, 3]))
+                leader.raw.transfer_leadership(NodeId(rng.choice([1, 2, 3])))
                 leader.driver.wake()
             elif leader is not None and chance < 0.1:
                 made.network.isolate(leader.node_id)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import ClientPath, SimNode
 
-from cluster import proposals
-from cluster.services import Outcome, ProposeResult
+from cluster.replication import proposals
+from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import EntryType, Role
 from statemachine.commands import DELETE_TOPIC, PUT_GROUP
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import ClientPath, SimNode
 
 OK, UNKNOWN, REFUSED, NO_TOPIC = 0, 1, 14, 17
 SEED = 11

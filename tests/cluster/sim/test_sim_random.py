@@ -14,11 +14,11 @@ import random
 from collections import Counter
 
 import pytest
-from sim_clients import OnceClient, OwnClient, Sent
-from sim_cluster import SimCluster
-from sim_node import SimNode
 
 from raftlog.errors import NotLeaderError
+from tests.support.sim_clients import OnceClient, OwnClient, Sent
+from tests.support.sim_cluster import SimCluster
+from tests.support.sim_node import SimNode
 
 FAULTS_S = 15.0
 SEEDS = [int(os.environ["SIM_SEED"])] if "SIM_SEED" in os.environ else range(int(os.environ.get("SIM_SEEDS", "24")))
@@ -85,7 +85,7 @@ class Chaos:
 
     def hold(self, node: SimNode) -> None:
         if node.up:
-            self.rng.choice([node.append, node.apply]).hold()
+            self.rng.choice([node.append, node.apply]).hold()  # type: ignore[attr-defined]
 
     def release(self, node: SimNode) -> None:
         if node.up:
@@ -137,7 +137,7 @@ def test_acknowledged_sends_survive_anything(seed: int) -> None:
         chaos = Chaos(sim, random.Random(f"{seed}/chaos"))
         chaos.run()
         for client in (*own, *once):
-            client.stopped = True
+            client.stopped = True  # type: ignore[attr-defined]
         sim.heal()
         sim.loop.run_until(lambda: not any(client.open for client in own), 60, "every send is acknowledged")
         sim.settle()

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from sim_cluster import SimCluster, codes
-from sim_node import ClientPath
 
-from cluster.client.message import encode_batch
 from cluster.remoting.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from cluster.services import Outcome
+from cluster.replication.outcome import Outcome
+from raftmq.client.message import encode_batch
 from statemachine.commands import CREATE_TOPIC
+from tests.support.sim_cluster import SimCluster, codes
+from tests.support.sim_node import ClientPath
 
 BATCH = encode_batch([(b"one", "UNIQ_KEY\x011\x02"), (b"two", "UNIQ_KEY\x012\x02")])
 

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sim_cluster import SimCluster, codes, send_frame
-from sim_node import ClientPath, SimNode
 
 from cluster.remoting.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from cluster.remoting.message_format import Message, decode_message, decode_message_id, parse_properties
 from cluster.remoting.send_back import SendBack, copied_properties
-from cluster.services import Outcome
-from raftlog.types import EntryType
+from cluster.replication.outcome import Outcome
+from raftlog.types import Entry, EntryType
 from statemachine import commands
 from statemachine.payload import RowKind, decode
+from tests.support.sim_cluster import SimCluster, codes, send_frame
+from tests.support.sim_node import ClientPath, SimNode
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
 
@@ -157,9 +157,9 @@ def test_a_request_repeated_leaves_two_copies_and_never_none(sim: SimCluster) ->
 
 def test_copies_are_rows_of_their_own_kind_and_no_part_of_dedup(sim: SimCluster) -> None:
     leader = sim.leader()
-    entries = []
+    entries: list[Entry] = []
     apply = leader.state.apply
-    leader.state.apply = lambda run: entries.extend(run) or apply(run)  # type: ignore[method-assign]
+    leader.state.apply = lambda run: entries.extend(run) or apply(run)  # type: ignore[method-assign, assignment]
     position = send(sim)
     ask(sim, position)
     ask(sim, position, delayLevel=-1)

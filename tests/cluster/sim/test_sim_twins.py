@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim_cluster import SimCluster, codes
-from sim_node import ClientPath
-from test_sim_proposals import OK, REFUSED, UNKNOWN, answered, ask, hold_disks, lose_leadership, release_disks, stored
-
 from raftlog.types import Role
+from tests.cluster.sim.test_sim_proposals import (
+    OK,
+    REFUSED,
+    UNKNOWN,
+    answered,
+    ask,
+    hold_disks,
+    lose_leadership,
+    release_disks,
+    stored,
+)
+from tests.support.sim_cluster import SimCluster, codes
+from tests.support.sim_node import ClientPath
 
 SEED = 23
 SAME: dict[str, Any] = {"key": "K", "pid": bytes(range(16)), "seq": 1, "low": 1}

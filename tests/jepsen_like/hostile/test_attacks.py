@@ -109,7 +109,7 @@ async def test_sends_without_fields_want_words() -> None:
 async def test_halves_of_frames_are_whole_attacks_beside_a_client_that_is_served() -> None:
     held: list[int] = []
     async with pretended(lambda code, ext, oneway: (held.append(code), (0, {}))[1]) as node:
-        hogs.HOLD_S = 0.05
+        hogs.HOLD_S = 0.05  # type: ignore[attr-defined]
         report = Report()
         await hogs.halves(arena(node), node, report)
     assert held == [RequestCode.HEART_BEAT] * 2, "no half was a request"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import run
 from jepsen_like.history import HistoryWriter
+from raftmq.cli import run
 
 
 def record(folder: Path, *, lose: bool = False) -> Path:

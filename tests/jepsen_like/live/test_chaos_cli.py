@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import run
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from jepsen_like.live.owned import FOLDER_VARIABLE
 from jepsen_like.live.plan import HOSTILE, Deck, choose
 from jepsen_like.live.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
@@ -16,6 +15,7 @@ from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.subject import Capability
 from jepsen_like.live.verdict import Verdict
+from raftmq.cli import run
 
 WAITING = ("report-000", "report-004-surge")
 

@@ -14,6 +14,7 @@ from jepsen_like.history import HistoryWriter
 from jepsen_like.live.explain import explain, find_losses
 from jepsen_like.live.judge import judge
 from jepsen_like.live.monitor import Monitor
+from jepsen_like.live.nemesis_seam import Counts, Effect, Stage
 from jepsen_like.live.outcome import Played, conclude
 from jepsen_like.live.owned import Owned
 from jepsen_like.live.payload import SIZES, body_of, id_of
@@ -21,7 +22,6 @@ from jepsen_like.live.plan import Plan
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.proxy import Pair, Traffic
 from jepsen_like.live.scenarios import NEMESES
-from jepsen_like.live.stage import Counts, Effect, Stage
 from jepsen_like.live.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
 from jepsen_like.live.verdict import Verdict
 
@@ -216,7 +216,8 @@ class Members:
 
 def stage(*, deaf: bool, seed: int, said: int = 10, leak: int = 0) -> Stage:
     subject: Any = Subject(said, leak, deaf=deaf)
-    time, load = Time(), Load(follows=not deaf)
+    time = Time()
+    load: Any = Load(follows=not deaf)
     time.load = load
     made = Stage(
         subject,

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import run
 from jepsen_like.history import Op
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.live import story_hostile
@@ -26,6 +25,7 @@ from jepsen_like.live.session import Wish, space_needed
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.story import Scene
 from jepsen_like.live.watch import Change, Watch
+from raftmq.cli import run
 
 
 def plan_of(names: str, time_s: float = 600, scale: float = 1.0) -> Plan:
@@ -145,7 +145,7 @@ def test_a_watch_sees_a_node_end_and_another_lead() -> None:
 
 def _chaos(folder: Path, *arguments: str) -> tuple[int, str]:
     environment = os.environ | {FOLDER_VARIABLE: str(folder / "state")}
-    command = [sys.executable, "-m", "cluster.cli", "chaos", *arguments]
+    command = [sys.executable, "-m", "raftmq.cli", "chaos", *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
     )

@@ -9,15 +9,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from cluster.clock import SystemClock
-from cluster.config import HaSection
-from cluster.local_process import free_base_port
+from cluster.config.config import HaSection
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.roster import Membership
 from cluster.peer.transport import Handlers, HeartbeatNet, PeerTransport
+from cluster.runtime.clock import SystemClock
 from jepsen_like.live.proxy import Fabric
 from raftlog.types import NodeId, Role
+from raftmq.local.process import free_base_port
 
 PATIENCE_S = 30.0
 ONE, TWO = NodeId(1), NodeId(2)

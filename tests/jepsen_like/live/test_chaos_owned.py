@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.local_errors import LocalError
+from cluster.errors import LocalError
 from jepsen_like.live.owned import FOLDER_VARIABLE, Owned, state_folder, sweep
 
 

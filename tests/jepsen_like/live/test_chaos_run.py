@@ -21,7 +21,7 @@ pytestmark = pytest.mark.live
 
 def chaos(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {FOLDER_VARIABLE: str(folder / "state")}
-    command = [sys.executable, "-m", "cluster.cli", "chaos", "run", *arguments]
+    command = [sys.executable, "-m", "raftmq.cli", "chaos", "run", *arguments]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from itertools import islice
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_a_mutant_of_another_text_is_refused() -> None:
 
 def test_mutants_of_a_folder_are_judged_by_its_own_tests_too() -> None:
     assert judges_of("cluster/peer/links.py", ["tests/x"]) == ["tests/cluster/peer", "tests/x"]
-    assert judges_of("cluster/modes/early.py", ["tests/x"]) == ["tests/cluster/modes", "tests/x"]
+    assert judges_of("cluster/replication/early_answers.py", ["tests/x"]) == ["tests/cluster/replication", "tests/x"]
     assert judges_of("raftlog/frame.py", ["tests/x"]) == ["tests/x"]
     assert all((SOURCE_ROOT / tests).is_dir() for tests in ALSO.values())
 
@@ -104,6 +105,21 @@ def test_no_two_texts_of_a_file_share_a_second(tmp_path: Path, monkeypatch: pyte
             seconds.append(int(path.stat().st_mtime))
         seconds.append(int(path.stat().st_mtime))
     assert sorted(set(seconds)) == seconds
+
+
+def test_a_test_that_pytest_ended_is_a_timeout_and_not_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Workshop, "type_errors", lambda _: "")
+    workshop = Workshop(tmp_path)
+    (tmp_path / "tests" / "test_endless.py").write_text("def test_it():\n    while True:\n        pass\n")
+    request = {
+        "paths": ["tests/test_endless.py"],
+        "ignored": [],
+        "failures_max": 1,
+        "test_timeout_s": 0.5,
+        "timeout_method": "thread",
+    }
+    with pytest.raises(subprocess.TimeoutExpired):
+        workshop.call("jepsen_like.seeded_bugs.unit_tests", request, 60)
 
 
 def row(name: str, status: str = DRAWN, by: str = "", old: str = "    total = 0", new: str = "    total = 1") -> Row:
@@ -178,7 +194,8 @@ def test_what_is_on_record_is_not_judged_again(tmp_path: Path, monkeypatch: pyte
     records.save(out, [*rows, row("gone", old="no such line")])
     monkeypatch.setattr(records, "reasons", lambda: {(FILE, rows[3].change): "a comment"})
     monkeypatch.setattr(campaigns, "Workshop", lambda root: root)
-    monkeypatch.setattr(campaigns, "judge", lambda each, _: each._replace(status=KILLED, by="now"))
+    monkeypatch.setattr(campaigns, "measure", lambda *_: None)
+    monkeypatch.setattr(campaigns, "judge", lambda each, *_: each._replace(status=KILLED, by="now"))
     assert CliRunner().invoke(main, ["--out", str(out), "--count", "5"]).exit_code == 3
     judged = {each.name: (each.status, each.by) for each in records.load(out).values()}
     assert judged == {

@@ -81,11 +81,11 @@ def test_the_layers_of_a_bug_decide_which_tests_run() -> None:
         return folders(files)
 
     assert touches("raftlog/core/log.py") == ("tests/raftlog/core",)
-    assert touches("raftlog/storage/fs.py", "cluster/client/connection.py") == (
+    assert touches("raftlog/storage/fs.py", "raftmq/client/connection.py") == (
         "tests/raftlog/storage",
-        "tests/cluster/client",
+        "tests/raftmq/client",
     )
-    assert "tests/cluster/sim" in touches("cluster/node.py")
+    assert "tests/cluster/sim" in touches("cluster/node/node.py")
     assert touches("statemachine/kv.py", "statemachine/apply.py") == ("tests/statemachine",)
 
 

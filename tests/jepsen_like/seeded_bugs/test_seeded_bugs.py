@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.core_sim.stage import ScriptError, Stage
+from jepsen_like.core_sim.scripted import ScriptError, Stage
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.seeded_bugs import matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched

@@ -5,7 +5,7 @@ A witness proves that a mutant is one: that it changes what the code does. It sa
 
 from __future__ import annotations
 
-from jepsen_like.core_sim.stage import Stage
+from jepsen_like.core_sim.scripted import Stage
 from jepsen_like.seeded_bugs.catalogue import load_all
 from raftlog.core import read_index
 from raftlog.core.progress import Inflights, Progress

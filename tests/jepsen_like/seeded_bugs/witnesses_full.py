@@ -11,22 +11,22 @@ from uuid import UUID
 
 from google_crc32c import value as crc32c
 
-from cluster.client.connection import Connection
-from cluster.client.errors import Unknown
-from cluster.client.send_window import Pending, SendWindow, out_of_time
-from cluster.framing import FrameBuffer, FrameTooLargeError
-from cluster.node import Node
+from cluster.node.node import Node
 from cluster.remoting.codec import FLAG_RESPONSE, encode_frame
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.pull import read_intact
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from jepsen_like.sim.disk import FaultyFileSystem, Left
-from jepsen_like.sim.stage import Stage
+from jepsen_like.sim.scripted import Stage
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.memory_fs import PowerCut
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
+from raftmq.client.connection import Connection
+from raftmq.client.errors import Unknown
+from raftmq.client.send_window import Pending, SendWindow, out_of_time
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.digest import digest

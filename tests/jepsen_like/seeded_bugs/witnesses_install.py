@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.recovery.found import Facts, Found, classify
-from jepsen_like.sim.stage import Stage
+from cluster.state.found import Facts, Found, classify
+from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 from statemachine.broker_state import AppliedMark
 

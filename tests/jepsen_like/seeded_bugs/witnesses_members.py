@@ -6,7 +6,7 @@ from functools import reduce
 from uuid import UUID
 
 from jepsen_like.core_sim.member import members_of
-from jepsen_like.core_sim.stage import Stage
+from jepsen_like.core_sim.scripted import Stage
 from raftlog.core import replication
 from raftlog.core.members import Members
 from raftlog.errors import MembershipError

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from cluster.append_lane import RETRY, AppendLane, PersistJob
-from cluster.config import ModesSection
-from cluster.modes.early import EarlyAnswers, Stage
+from cluster.config.config import ModesSection
+from cluster.replication.append_lane import RETRY, AppendLane, PersistJob
+from cluster.replication.early_answers import EarlyAnswers, Stage
 from jepsen_like.sim.disk import FaultyFileSystem
 from raftlog.frame import make_entry
 from raftlog.messages import TimeoutNow

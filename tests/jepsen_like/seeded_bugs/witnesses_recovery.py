@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.sim.stage import Stage
+from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 
 

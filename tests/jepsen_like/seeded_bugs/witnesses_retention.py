@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jepsen_like.seeded_bugs.catalogue import DATA, load
-from jepsen_like.sim.stage import play
+from jepsen_like.sim.scripted import play
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, keys, payload, trim

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from cluster.config import HaSection
+from cluster.config.config import HaSection
+from cluster.node.retirement import Retirement
 from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.links import Links
 from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import Kind
-from cluster.recovery.keeper import StateKeeper
-from cluster.retirement import Retirement
+from cluster.state.keeper import StateKeeper
 from raftlog.core import transfer
 from raftlog.types import NOBODY, NodeId
 from statemachine.memory_kv import MemoryKV

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.raft_driver import RaftDriver
+from cluster.replication.raft_driver import RaftDriver
 from jepsen_like.sim_cli import sim
 
 SEED = "7003"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.effects import Effects
-from cluster.pending import TopicBarriers
 from cluster.remoting import pull
+from cluster.remoting.codes import RequestCode
 from cluster.remoting.server import RemotingConnection
+from cluster.replication.effects import Effects
+from cluster.replication.pending import TopicBarriers
 from jepsen_like.sim.odd import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
-from jepsen_like.sim.stage import play
+from jepsen_like.sim.scripted import play
 from statemachine.commands import DELETE_GROUP
 
 TIDE = """
@@ -54,7 +55,7 @@ def test_topics_come_and_go_while_messages_flow() -> None:
 
 
 def test_messages_for_what_a_topic_was_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TopicBarriers, "raise_for", lambda barriers, commands: [])
+    monkeypatch.setattr(TopicBarriers, "raise_for", lambda _, commands: [])
     assert found("nodes 3 remakes=1\nlead 1\nremake 4\nsettle\n")[0][0] in ("topics", "node", "digest")
 
 
@@ -95,7 +96,7 @@ def test_strangers_that_are_believed_are_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bytes_that_are_never_given_back_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.twins.Twins.take", lambda twins, sends: [])
+    monkeypatch.setattr("cluster.replication.twins.Twins.take", lambda twins, sends: [])
     assert found(HARM.format("twice"))[0][0] in ("answers", "memory")
 
 
@@ -105,6 +106,15 @@ def test_odd_requests_are_of_every_code_and_those_of_a_seed_are_the_same() -> No
     assert {request.code for request in first} == {int(code) for code in CODES}
 
 
+def test_a_pull_that_may_wait_long_is_given_the_time() -> None:
+    rng = stream(7, "odd")
+    drawn = [draw_odd(rng, RequestCode.PULL_MESSAGE) for _ in range(400)]
+    asked = {request.ext.get("suspendTimeoutMillis"): request.parked_s for request in drawn}
+    assert asked["2147483647"] == 60.0
+    assert asked["500"] == 0.5
+    assert {asked["-1"], asked["NaN"], asked["1e15"]} == {0.0}
+
+
 def test_half_of_the_seeds_have_none_of_these_clients() -> None:
     drawn = [draw(seed) for seed in range(200)]
     plain = [options for options in drawn if not _extra(options)]
@@ -112,4 +122,4 @@ def test_half_of_the_seeds_have_none_of_these_clients() -> None:
 
 
 def _extra(options: Options) -> bool:
-    return bool(options.hostile or options.tides or options.remakes or any(options.later))
+    return bool(options.hostile or options.remakes or any(options.later[:2]) or (options.tides and not options.tales))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.stage import Stage
+from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 
 SLOW_TEST = pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_run_with_installs_and_members_is_the_same_whatever_the_hash_seed() ->
     verdict = Stage(script).run()
     assert not verdict.violations, verdict.violations
     assert verdict.sometimes["snapshot installed"] == 2
-    code = f"from jepsen_like.sim.stage import play; print(play({script!r}).hash)"
+    code = f"from jepsen_like.sim.scripted import play; print(play({script!r}).hash)"
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.recovery.keeper import StateKeeper
+from cluster.state.keeper import StateKeeper
 from jepsen_like.sim.reigns import Reigns
-from jepsen_like.sim.stage import play
+from jepsen_like.sim.scripted import play
 from raftlog.core import transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import TimeoutNow

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cluster.recovery.aside import suspicion
+from cluster.state.aside import suspicion
 from jepsen_like.sim.machine import DATA
-from jepsen_like.sim.stage import Stage
+from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 from statemachine.kv import KVCorruptError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.stage import Stage
+from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 
 SMALL = "nodes 3 segment_size=16384 checkpoint_every_ms=300"

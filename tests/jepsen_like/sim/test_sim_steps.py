@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from jepsen_like.sim.stage import play
+from jepsen_like.sim.scripted import play
 from jepsen_like.sim.steps import AbandonedError, Steps, may_stop
 
 

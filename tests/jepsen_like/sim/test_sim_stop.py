@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.sim.stage import Stage, play
+from jepsen_like.sim.scripted import Stage, play
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId, Role
 

@@ -8,7 +8,7 @@ from jepsen_like.sim.clients import FULL, TOPIC, WAIT_FALSE, Wishes, promise_of
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.reigns import Reign, Reigns
-from jepsen_like.sim.stage import play
+from jepsen_like.sim.scripted import play
 from raftlog.types import NodeId
 
 ONE, TWO = NodeId(1), NodeId(2)

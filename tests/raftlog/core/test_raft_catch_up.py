@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-from raft_group import Disk, chain, members_of
-
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.messages import AppendEntries, AppendEntriesReply, RequestVoteReply
 from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
+from tests.support.raft_group import Disk, chain, members_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 OLD = 40

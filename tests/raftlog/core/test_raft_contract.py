@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from raft_group import Disk, Group, chain, members_of
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
@@ -14,6 +13,7 @@ from raftlog.errors import FrameError, InvariantViolationError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat
 from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
+from tests.support.raft_group import Disk, Group, chain, members_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 CONFIG = RaftConfig(ONE, 1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from raft_group import Disk, chain, members_of
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import InvariantViolationError
 from raftlog.messages import AppendEntries, RequestVote, TimeoutNow
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
+from tests.support.raft_group import Disk, chain, members_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 FOREIGN = chain([1, 1, 3])

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from raft_group import Disk, Group, chain, members_of
 
 from raftlog import membership as memberships
 from raftlog.core.config import RaftConfig
@@ -17,6 +16,7 @@ from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVoteReply
 from raftlog.types import NOBODY, EntryType, HardState, NodeId, Role
+from tests.support.raft_group import Disk, Group, chain, members_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 COMMITTED = chain([1, 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raft_group import GENESIS, Disk, chain
 
 from raftlog.core.entry_cache import EntryCache
 from raftlog.core.log import RaftLog
@@ -13,6 +12,7 @@ from raftlog.core.terms import TermRanges
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import FLAG_ROLL, HardState, LogTail, NodeId
+from tests.support.raft_group import GENESIS, Disk, chain
 
 ascending_terms = st.lists(st.integers(0, 5), max_size=20).map(sorted)
 

@@ -6,7 +6,6 @@ import random
 from uuid import UUID
 
 import pytest
-from raft_group import Disk, Group, chain, members_of
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.progress import Inflights, Progress
@@ -16,6 +15,7 @@ from raftlog.frame import make_entry
 from raftlog.membership import Address, Membership, encode, with_learner, without
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, HeartbeatReply, InstallSnapshot
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, Role, Voter
+from tests.support.raft_group import Disk, Group, chain, members_of
 
 ONE, TWO, THREE, FOUR = (NodeId(node) for node in range(1, 5))
 LOG = chain([1, 1, 2, 2, 2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from raft_group import Disk, chain, members_of
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.plausible import TERM_STEP_MAX
@@ -23,6 +22,7 @@ from raftlog.messages import (
     TimeoutNow,
 )
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
+from tests.support.raft_group import Disk, chain, members_of
 
 ONE, TWO, THREE, GUEST = NodeId(1), NodeId(2), NodeId(3), NodeId(9)
 HERE = chain([1, 1, 2])

@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from raft_group import Disk, chain, members_of
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.messages import Heartbeat, RequestVote, RequestVoteReply, TimeoutNow
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
+from tests.support.raft_group import Disk, chain, members_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 

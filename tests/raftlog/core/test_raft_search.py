@@ -14,7 +14,6 @@ from contextlib import suppress
 from uuid import UUID
 
 import pytest
-from raft_group import Disk, Group
 
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
@@ -22,6 +21,7 @@ from raftlog.errors import MembershipError, ProposalDroppedError
 from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.messages import InstallSnapshot
 from raftlog.types import Entry, EntryType, NodeId, Voter
+from tests.support.raft_group import Disk, Group
 
 STEPS = int(os.environ.get("RAFT_STEPS", "3000"))
 SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(int(os.environ.get("RAFT_SEEDS", "300")))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raft_story import retell
+
+from tests.support.raft_story import retell
 
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 

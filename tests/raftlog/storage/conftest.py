@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -14,10 +13,7 @@ from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
-
-sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside the tests
-
-from install_node import Giver, Node
+from tests.support.install_node import Giver, Node
 
 GROUP = 7
 SEGMENT_SIZE = 4096

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from failing_calls import DATA, KINDS, failed_lives, seeds_of
 
 from raftlog.errors import StorageError
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
+from tests.support.failing_calls import DATA, KINDS, failed_lives, seeds_of
 
 GROUP = 7
 Frames = Callable[..., list[Entry]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,24 @@ def test_reads_and_writes(fs: FileSystem, directory: Path) -> None:
     file.close()
     with pytest.raises(OSError, match=r"."):
         file.pread(1, 0)
+
+
+def test_a_write_that_is_cut_short_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, short = os.pwrite, []
+
+    def pwritev(fd: int, buffers: list[bytes], offset: int) -> int:
+        short.append(offset)
+        return real(fd, b"".join(buffers)[:5], offset)
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        return real(fd, data[:3], offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    file = OsFileSystem().open(tmp_path / "x", create=True)
+    file.pwritev([b"abc", b"defg", b"hijklmn"], 2)
+    assert file.pread(100, 0) == b"\0\0abcdefghijklmn"
+    assert short == [2]
 
 
 def test_names(fs: FileSystem, directory: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from install_node import DATA, GROUP, Giver, Node
 
 from raftlog.errors import IdentityError
 from raftlog.storage.genesis import Genesis
@@ -13,6 +12,7 @@ from raftlog.storage.identity import Ancestor, Identity
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NOBODY, HardState, NodeId
+from tests.support.install_node import DATA, GROUP, Giver, Node
 
 
 def joiner(genesis: Genesis, **change: object) -> Identity:

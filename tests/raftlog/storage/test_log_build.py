@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from damaged_disk import row
-from install_node import BEGIN, CHECKPOINT, DATA, GROUP, LAST, Frames, Giver, Node
 
 from raftlog.errors import FrameError, OutOfSpaceError
 from raftlog.storage.log_build import LogBuild
 from raftlog.storage.memory_fs import MemoryFileSystem
+from tests.support.damaged_disk import row
+from tests.support.install_node import BEGIN, CHECKPOINT, DATA, GROUP, LAST, Frames, Giver, Node
 
 
 def test_whoever_gives_other_bytes_is_found_out_and_left(node: Node, frames: Frames) -> None:

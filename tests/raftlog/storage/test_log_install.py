@@ -6,9 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from damaged_disk import row
 from google_crc32c import value as crc32c
-from install_node import CHECKPOINT, DATA, GROUP, LAST, Giver, Node
 
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.storage import install_file, vote_withheld
@@ -16,6 +14,8 @@ from raftlog.storage.fs import OsFileSystem, read_file
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.types import NOBODY, HardState
+from tests.support.damaged_disk import row
+from tests.support.install_node import CHECKPOINT, DATA, GROUP, LAST, Giver, Node
 
 
 @row("INSTALL")

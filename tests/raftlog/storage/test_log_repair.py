@@ -67,6 +67,13 @@ def damage(replica: Replica, index: int) -> DamagedRange:
     return found
 
 
+def test_a_repair_removes_what_an_earlier_one_left(replica: Replica) -> None:
+    replica.fs.open(LOG / "repair-7.tmp", create=True).close()
+    replica.rot(5, 70)
+    replica.log.repairing(damage(replica, 5))
+    assert "repair-7.tmp" not in replica.fs.listdir(LOG)
+
+
 @pytest.mark.parametrize("index", range(10))
 @pytest.mark.parametrize("where", [0, 5, 20, 33, 47, 63, 64, 68])
 def test_a_damaged_frame_is_found_kept_back_and_repaired(replica: Replica, index: int, where: int) -> None:
@@ -168,6 +175,8 @@ def test_a_file_that_vanished_is_built_again(replica: Replica) -> None:
         assert repair.next_position == found.first_position + at
         repair.feed(data[at : at + 700])
     repair.finish()
+    with pytest.raises(FrameError, match="this repair is over"):
+        repair.feed(b"")
     replica.check()
 
 

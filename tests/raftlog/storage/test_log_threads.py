@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from beside import beside
 
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
@@ -18,6 +17,7 @@ from raftlog.storage.genesis import Genesis
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
+from tests.support.beside import beside
 
 Frames = Callable[..., list[Entry]]
 STABLE = 40

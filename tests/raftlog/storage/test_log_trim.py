@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damaged_disk import row
 
 from raftlog.errors import (
     CorruptLogError,
@@ -23,6 +22,7 @@ from raftlog.storage.log_build import SegmentBuild
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry
+from tests.support.damaged_disk import row
 
 DATA = Path("/data")
 LOG = DATA / "log"
@@ -331,9 +331,9 @@ def test_who_reads_while_it_is_trimmed_gets_no_damage(trimmed: Trimmed, how: str
         return call
 
     log._load(log._segments[1])
-    log._open = gone(real_open)
+    log._open = gone(real_open)  # type: ignore[assignment]
     if how in ("raw", "place", "report"):
-        log._load = gone(real_load)
+        log._load = gone(real_load)  # type: ignore[assignment]
         real_load.cache_clear()
     reads: dict[str, Callable[[], object]] = {
         "entries": lambda: log.read_entries(6, 8, 1 << 20),

@@ -17,6 +17,7 @@ from raftlog.storage import identity as identities
 from raftlog.storage.genesis import Voter
 from raftlog.storage.identity import Ancestor, Identity
 from raftlog.storage.members import all_above, members_at_opening, newest_above
+from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, NodeId
 
@@ -187,3 +188,33 @@ def test_indexes_know_the_membership_entries_of_every_segment(new_log: Any, fram
         assert log.membership_indexes() == indexes
         assert [one.detail for one in all_above(log, -1)] == ["0", "1", "2", "3", "4"]
         assert newest_above(log, indexes[-1]) is None
+
+
+def test_a_membership_entry_behind_a_damaged_header_keeps_its_index(new_log: Any, frames: Any) -> None:
+    fs, log = new_log()
+    (lost,) = frames(log.tail, [10])
+    log.append([lost])
+    log.append(frames(log.tail, [10] * 3))
+    index = append_members(log, MEMBERS, term=1).index
+    log.append(frames(log.tail, [10] * 5))
+    segment = log._segments[0].path
+    fs.restart()
+    file = fs.open(segment)
+    file.pwritev([b"\xff" * 8], LOCAL_HEADER_SIZE + lost.position)
+    log = SegmentedLog.open(fs, Path("/data"), group_id=log.genesis.group_id)
+    assert [found[2:4] for found in log.damage.ranges] == [(lost.index, lost.index)]
+    assert log.membership_indexes() == [index]
+
+
+def test_members_below_a_damaged_entry_are_found(new_log: Any, frames: Any) -> None:
+    fs, log = new_log()
+    first = append_members(log, MEMBERS)
+    lost = append_members(log, MEMBERS._replace(detail="lost"))
+    last = append_members(log, MEMBERS._replace(detail="last"))
+    log.append(frames(log.tail, [10], term=log.tail.term))
+    fs.damage(log._segments[0].path, LOCAL_HEADER_SIZE + lost.position + 70, b"\xff")
+    assert log.find_damage(0, log.tail.index + 1).first_index == lost.index
+    assert [one.index for one in all_above(log, -1)] == [first.index, last.index]
+    newest = newest_above(log, last.index - 1)
+    assert newest
+    assert newest.index == last.index

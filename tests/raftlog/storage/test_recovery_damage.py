@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
@@ -21,6 +20,7 @@ from raftlog.storage.segment_index import decode_index, encode_index
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.verify import verify_log
 from raftlog.types import EntryType
+from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 from google_crc32c import value as crc32c
 
 from raftlog.errors import CorruptLogError, DiskFullError, LogGoneError, OutOfRangeError
@@ -26,6 +25,7 @@ from raftlog.storage.segment import (
 )
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.vote_withheld import VoteWithheld
+from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 
 
 @pytest.fixture
@@ -83,7 +83,8 @@ def test_damage_above_the_mark_is_cut(disk: Disk, where: int) -> None:
     disk.fs.damage(disk.paths[2], disk.offset(9) + where, b"\xee")
     log = disk.open()
     assert log.report.torn_bytes_cut > 0
-    assert any("torn tail" in reason for reason in log.report.reasons)
+    (reason,) = (reason for reason in log.report.reasons if "torn tail" in reason)
+    assert "zeroes before" not in reason, "the reason is the damage that was met"
     rest = disk.fs.open(disk.paths[2]).pread(1 << 20, disk.offset(9))
     assert not any(rest)
     assert disk.trash() == [f"000001-{disk.paths[2].name}.from-{disk.offset(9)}"]

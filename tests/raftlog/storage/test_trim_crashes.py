@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from failing_calls import DATA, KINDS, failed_lives, seeds_of
 
 from raftlog.errors import StorageError
 from raftlog.storage.genesis import Genesis
@@ -19,6 +18,7 @@ from raftlog.storage.log_build import SegmentBuild
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
+from tests.support.failing_calls import DATA, KINDS, failed_lives, seeds_of
 
 GROUP = 7
 BUILT = DATA / "install" / "backfill.tmp"

@@ -7,14 +7,13 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from beside import beside
-
 from raftlog.errors import OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.log_build import SegmentBuild
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, LogTail
+from tests.support.beside import beside
 
 Frames = Callable[..., list[Entry]]
 ROUNDS = 8

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage import layout
 from raftlog.storage.findings import Finding, Severity
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS, decode_header, encode_header
+from raftlog.storage.segment import (
+    LOCAL_HEADER_SIZE,
+    MARK_OFFSETS,
+    decode_header,
+    encode_header,
+    encode_mark,
+    newest_mark,
+)
 from raftlog.storage.verify import verify_log
+from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog
 
 
 @pytest.fixture
@@ -77,3 +84,30 @@ def test_a_file_whose_successor_names_another_last_frame_is_found(disk: Disk) ->
     fatal = [finding for finding in found(disk) if finding.severity is Severity.FATAL]
     said = f"but {other.header_crc:08x} should"
     assert [(each.path, each.offset, each.size) for each in fatal if said in each.text] == [(disk.paths[0], 0, 0)]
+
+
+def test_files_that_a_trim_left_are_parted_from_the_log_as_a_start_does_it(disk: Disk) -> None:
+    log = disk.open()
+    log.append(disk.frames(log.tail, [1000] * 14))
+    bases = [int(name[:20]) for name in disk.fs.listdir(LOG) if name.endswith(".seg")]
+    files = {base: disk.fs.open(LOG / layout.segment_name(base)).pread(1 << 20, 0) for base in bases}
+    log.remove_files(log.trim(bases[5]))
+    log.close(clean=False)
+    for number in (0, 2, 3, 4):  # 2 to 4 lead up to the log: that trim was cut short
+        disk.fs.open(LOG / layout.segment_name(bases[number]), create=True).pwritev([files[bases[number]]], 0)
+    left = [(each.path.name, each.offset, each.size) for each in found(disk) if each.kind == "segment file"]
+    assert left == [(layout.segment_name(bases[0]), 0, 0)]
+    assert disk.open().first_position == bases[2]
+    assert not [each for each in found(disk) if each.kind == "segment file"]
+
+
+def test_a_sync_mark_in_the_middle_of_a_frame_is_found(disk: Disk) -> None:
+    """It is intact: the file and the mark are of two histories."""
+    mark = newest_mark(disk.file(2)[:LOCAL_HEADER_SIZE])
+    assert mark is not None
+    for seq, offset in enumerate(MARK_OFFSETS, mark.seq // 2 * 2):
+        disk.fs.damage(disk.paths[2], offset, encode_mark(mark._replace(seq=seq, end_position=mark.end_position - 1)))
+    fatal = [(each.kind, each.offset, each.text) for each in found(disk) if each.severity is Severity.FATAL]
+    assert ("sync mark", MARK_OFFSETS[0], f"the sync mark at position {mark.end_position - 1} names no frame") in fatal
+    with pytest.raises(CorruptLogError, match="not of one history"):
+        disk.open()

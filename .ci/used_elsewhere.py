@@ -1,0 +1,43 @@
+"""Names that look unused and are not: `make dead-code` (vulture) takes each name below for a use. Never imported.
+
+Add a name only with the reason for which nothing in the tree uses it. Patterns of names are in pyproject.toml.
+"""
+
+# ruff: noqa: B018, F821
+
+# Fields of JSON that the HTTP API or `--json` shows, or that is read by another process.
+_.bytes_done  # cluster/repair/progress.py
+_.committed_offset, _.body_base64, _.waiting_for, _.durability  # cluster/admin
+_.damaged_bytes, _.finished_ms  # cluster/repair
+_.held_by, _.trimmed_at_index, _.trimmed_ms  # cluster/retention/views.py
+# cluster/replication
+_.loss_window_entries_max, _.loss_window_bytes_max, _.loss_window_messages, _.loss_window_messages_seen
+_.lost_messages, _.lost_entries
+_.secret_key  # cluster/members/views.py
+_.seconds_per_row  # raftmq/commands/bench_modes.py
+_.used_percent  # cluster/retention/disk_space.py
+_.brokerDatas, _.default_topic  # RocketMQ's names; decoded and passed on whole
+
+# Read by name: configuration keys, tables that become a page of docs/, and methods that a table of names calls.
+_.topics_max, _.groups_max  # cluster/replication/names.py
+_.safe  # raftlog/storage/recovery_table.py, printed in docs/disk-format.md
+_.pedigree  # of a planted bug, printed in docs/robustness.md
+_._crash, _._power_failure, _._pause, _._isolate, _._halves, _._one_way  # kinds of jepsen_like/core_sim/faults.py
+_._loss, _._duplicate, _._slow_link, _._slow_disk, _._clock, _._transfer, _._campaign, _._closed
+_._figure_8, _._stale_vote, _._stale_ack  # jepsen_like/core_sim/plays.py
+_._double_vote, _._late_handover, _._stale_read
+
+# Called or read by the standard library.
+_.msg, _.exc_text  # of a log record
+_._write_to_self, _._timer_handle_cancelled, _._run_once  # of an event loop
+_.get_protocol, _.get_write_buffer_limits, _.start_serving, _.get_loop, _.is_serving  # of transports and servers
+_.close_connection  # of a http.server handler
+_.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
+
+# Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
+_.DELIVERED  # statemachine/payload.py
+_.PERM_PRIORITY  # statemachine/topics.py
+_._removal  # cluster/repair/installs.py: the task of a thread
+
+# Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.
+_.all_released, _.after_s

@@ -1,0 +1,279 @@
+"""/v1/members: who belongs to the cluster, and changing it; /v1/leader/transfer: handing leadership over."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Literal
+from uuid import UUID
+
+from cluster.admin.body import flag_of
+from cluster.admin.call import BELOW_THREE, Call
+from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
+from cluster.admin.port import AdminPort
+from cluster.config.config import PeerNode, split_address
+from cluster.errors import LocalError
+from cluster.members.changes import Ending
+from cluster.members.checks import Group, Unconfirmed
+from cluster.members.places import Place
+from cluster.members.views import (
+    AddRequest,
+    AncestorView,
+    DrainRequest,
+    DrainView,
+    FormerMember,
+    JoinView,
+    MemberChanged,
+    MembersView,
+    NodeMember,
+    TransferRequest,
+    TransferView,
+)
+from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
+from raftlog.types import NOBODY, EntryId, NodeId
+
+POLL_S = 0.01
+TRANSFER_WAIT_S_MIN = 2.0
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+async def list_members(call: Call) -> MembersView:
+    """Who belongs to the cluster, and how far each is."""
+    port, service = call.port, call.port.membership
+    members, status = service.in_force, call.port.status()
+    group = port.changes.group()
+    return MembersView(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=status.applied_index,
+        term=status.term,
+        leader=status.leader,
+        cluster_id=str(members.cluster_uuid),
+        index=members.index,
+        committed=service.is_committed,
+        reason=members.reason,
+        detail=members.detail,
+        quorum=len(members.voters) // 2 + 1,
+        members=[_member(port, NodeId(node), group) for node in sorted(members.node_uuids)],
+        removed=[FormerMember(id=voter.id, uuid=str(voter.uuid)) for voter in members.removed],
+        next_id=service.next_id,
+        removed_since=service.removed_since,
+        drained=port.changes.drained,
+    )
+
+
+def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
+    service, peer = port.membership, group.peers.get(node)
+    members, place = service.in_force, service.places.get(node, Place("", 0, "", {}))
+    is_learner, knows = node in members.learner_ids, peer is not None
+    return NodeMember(
+        id=node,
+        uuid=str(members.node_uuids[node]),
+        role="learner" if is_learner else "voter",
+        manual=node in members.manual,
+        leader=node == port.leader_id(),
+        host=place.host,
+        port=place.port,
+        admin=place.admin,
+        listeners=dict(place.listeners),
+        connected=node == port.config.node.id or port.connected(node),
+        match_index=peer.match_index if peer else None,
+        lag_entries=peer.lag if peer else None,
+        state=peer.state if peer else None,
+        live=node in group.live if knows else None,
+        fit=peer.fit if peer else None,
+        caught_up=port.changes.is_caught_up(node) if is_learner and knows else None,
+    )
+
+
+async def describe_joining(call: Call) -> JoinView:
+    """What the directory and the configuration of a new node are made from."""
+    port, service = call.port, call.port.membership
+    members, identity = service.in_force, service.identity
+    return JoinView(
+        node=port.config.node.id,
+        applied_index=port.state.applied.index,
+        consistency=call.consistency,
+        cluster=port.config.cluster.name,
+        broker=port.config.cluster.broker_name,
+        cluster_id=str(members.cluster_uuid),
+        group=identity.group_id,
+        genesis=base64.b64encode(port.genesis_payload()).decode(),
+        ancestors=[
+            AncestorView(cluster_id=str(each.cluster_uuid), last_index=each.last_index) for each in identity.origin
+        ],
+        next_id=service.next_id,
+        taken_ids=service.taken_ids,
+        peers=[
+            PeerNode(id=node, host=place.host, port=place.port, admin=place.admin, listeners=dict(place.listeners))
+            for node, place in service.places.items()
+        ],
+        secret_key=port.status().secret.key,
+    )
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+async def add_member(call: Call) -> MemberChanged:
+    """Adds a node as a learner: it is sent the log, and the leader promotes it when it has caught up."""
+    wanted: AddRequest = call.body
+    members = call.port.membership.in_force
+    if wanted.cluster_id != str(members.cluster_uuid):
+        raise ApiError(
+            "refused",
+            f"the node belongs to cluster {wanted.cluster_id}, this is cluster {members.cluster_uuid}: nothing was "
+            "changed",
+            "give the new node an empty data directory: raftmq node add",
+        )
+    place = _place(wanted)
+    node, uuid = NodeId(wanted.id or call.port.membership.next_id), _uuid(wanted.uuid)
+    manual = not wanted.auto_promote
+    entry = await _change(call.port, lambda done: call.port.changes.add(node, uuid, place, manual=manual, done=done))
+    return _changed(call.port, node, entry)
+
+
+async def promote_member(call: Call) -> MemberChanged:
+    """Makes a learner a voter; the leader does it by itself, unless the node was added with auto_promote false."""
+    node = member_id(call.params["id"])
+    return _changed(call.port, node, await _change(call.port, lambda done: call.port.changes.promote(node, done)))
+
+
+async def remove_member(call: Call) -> MemberChanged:
+    """Takes a node out of the cluster; refused where the rest would have no majority, and, without below_three=true,
+    where it would be fewer than three voters. A leader hands over first."""
+    node, below_three = member_id(call.params["id"]), flag_of(call.query, BELOW_THREE)
+    await _hand_over_before_leaving(call.port, node, below_three)
+    remove, port = call.port.changes.remove, call.port
+    return _changed(port, node, await _change(port, lambda done: remove(node, done, below_three=below_three)))
+
+
+async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:
+    """A leader that leaves while it leads keeps its clients waiting: it cannot pass their requests on afterwards. Where
+    nobody can take over, it leads until its own removal is committed. Raises HandedOver."""
+    if node != port.config.node.id:
+        return
+    try:
+        port.changes.check_removal(node, below_three=below_three)
+    except LocalError as error:
+        raise _refused(error) from None
+    to = port.changes.successor()
+    if to != NOBODY:
+        await _transfer(port, to)
+        raise HandedOver(to)
+
+
+async def drain_member(call: Call) -> DrainView:
+    """Has a node hand leadership over and not lead again, until it restarts or `drain` is false."""
+    wanted: DrainRequest = call.body
+    try:
+        call.port.changes.drain(wanted.drain)
+    except LocalError as error:
+        raise _refused(error) from None
+    own, wait_s = call.port.config.node.id, _election_wait_s(call.port)
+    try:
+        async with asyncio.timeout(wait_s):
+            while wanted.drain and call.port.leader_id() in (own, NOBODY):  # noqa: ASYNC110 - rare, and no event for it
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s") from None
+    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.leader_id() or None)
+
+
+async def transfer_leader(call: Call) -> TransferView:
+    """Hands leadership to a voter that has the whole log; answers when it leads."""
+    wanted: TransferRequest = call.body
+    to, port = NodeId(wanted.to), call.port
+    if to != port.leader_id():
+        try:
+            port.changes.check_transfer(to)
+        except LocalError as error:
+            raise _refused(error) from None
+        await _transfer(port, to)
+    status = port.status()
+    return TransferView(node=status.node, leader=wanted.to, term=status.term, index=status.commit_index)
+
+
+async def _transfer(port: AdminPort, to: NodeId) -> None:
+    try:
+        port.transfer(to)
+    except NotLeaderError:
+        raise ApiError("not_leader", "this node does not lead any more", "ask again; nothing was changed") from None
+    except (RaftLogError, ValueError) as error:
+        raise ApiError(
+            "failed", f"the transfer cannot start: {error}", "try again when the node has caught up"
+        ) from None
+    wait_s = _election_wait_s(port)
+    try:
+        async with asyncio.timeout(wait_s):
+            while port.leader_id() != to:  # noqa: ASYNC110 - rare, and the node has no event for it
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen") from None
+
+
+def _election_wait_s(port: AdminPort) -> float:
+    raft = port.config.raft
+    return max(TRANSFER_WAIT_S_MIN, 2 * raft.election_ticks * raft.tick_ms / 1000)
+
+
+async def _change(port: AdminPort, propose: Callable[[Callable[[Ending], None]], EntryId]) -> EntryId:
+    """Proposes and waits until the entry is applied here. Raises ApiError."""
+    decided: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    try:
+        entry = propose(lambda ending: None if decided.done() else decided.set_result(ending))
+    except LocalError as error:
+        raise _refused(error) from None
+    except NotLeaderError:
+        raise ApiError("not_leader", "this node does not lead any more", "ask again; nothing was changed") from None
+    except MembershipError as error:
+        raise ApiError("refused", f"{error}: nothing was changed", "raftmq node list") from None
+    except RaftLogError as error:
+        raise ApiError("failed", f"not now: {error}", "ask again; nothing was changed") from None
+    try:
+        ending = await asyncio.wait_for(decided, port.config.send.deadline_ms / 1000)
+    except TimeoutError:
+        raise unknown_outcome(f"the change is in the log at entry {entry.index} and not committed yet") from None
+    if ending is Ending.REPLACED:
+        raise ApiError("failed", "another leader was elected meanwhile: nothing was changed", "ask again")
+    return entry
+
+
+def _changed(port: AdminPort, node: NodeId, entry: EntryId) -> MemberChanged:
+    members = port.membership.in_force
+    role: Literal["voter", "learner", "removed"] = (
+        "voter" if node in members.voter_ids else "learner" if node in members.learner_ids else "removed"
+    )
+    return MemberChanged(id=node, role=role, term=entry.term, index=entry.index, voters=sorted(members.voter_ids))
+
+
+def _refused(error: LocalError) -> ApiError:
+    if isinstance(error, Unconfirmed):
+        return ApiError("unconfirmed", f"{error.what}: {error.why}", f"{error.fix}; over HTTP: ?{BELOW_THREE}=true")
+    return ApiError("refused", f"{error.what}: {error.why}", error.fix)
+
+
+def member_id(text: str) -> NodeId:
+    """The id in an address. Raises ApiError if it is none."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65535):
+        raise ApiError("bad_field", f"{text} is not the id of a node", "GET /v1/members lists them")
+    return NodeId(int(text))
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ApiError("bad_field", f"{text} is not a uuid", "give the one in the node's data directory") from None
+
+
+def _place(wanted: AddRequest) -> Place:
+    for name, address in {"admin": wanted.admin, **wanted.listeners}.items():
+        try:
+            if address or name != "admin":
+                split_address(address)
+        except ValueError as error:
+            raise ApiError("bad_field", f"{name}: {error}", 'write it as "10.0.0.4:9644"') from None
+    return Place(wanted.host, wanted.port, wanted.admin, wanted.listeners)

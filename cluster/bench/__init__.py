@@ -1,1 +1,0 @@
-"""Measuring a cluster on this machine: what `raftmq bench` and `make bench` stand on."""

@@ -1,0 +1,368 @@
+"""The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later wins.
+
+Every key, default and range stands here and in docs/configuration.md (a test compares the two). Values are checked when
+they are loaded, relations between them in `cluster.config.rules`, and a `Config` that exists can be used.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from cluster.config.source import ConfigError
+from cluster.config.toml_text import toml_value
+from raftlog.types import NodeId
+
+__all__ = ["Config", "ConfigError", "dump", "split_address"]
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
+Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+NodeNumbers = Annotated[str, msgspec.Meta(pattern=r"^([1-9][0-9]{0,4}(;[1-9][0-9]{0,4})*)?$")]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Uuid = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class NodeSection(_Section, frozen=True, kw_only=True):
+    """Who this node is."""
+
+    id: NodeNumber
+    data_dir: Text
+    """A relative path in the file counts from the file's folder."""
+
+
+class ClusterSection(_Section, frozen=True, kw_only=True):
+    """What the cluster is called; `id`, when given, must be the one in the data directory."""
+
+    name: Text = "DefaultCluster"
+    broker_name: Text = "raftmq"
+    producer_aliases: bool = True
+    """Whether routes give producers a broker name per node too, to which they turn when a send fails."""
+    id: Uuid = ""
+
+
+class PeerNode(_Section, frozen=True, kw_only=True):
+    """One member of the cluster, this node included; addresses as others reach them."""
+
+    id: NodeNumber
+    host: Text = "127.0.0.1"
+    port: Port
+    heartbeat_host: str = ""
+    heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """Where it is reached for heartbeats; "" and 0: at `host` and `port`."""
+    admin: str = ""
+    """The "host:port" of its HTTP API; "" if others cannot reach it."""
+    listeners: dict[str, str] = {}
+    """listener name -> advertised "host:port"."""
+
+    @property
+    def address(self) -> str:
+        """Its peer port, as "host:port"."""
+        return join_address(self.host, self.port)
+
+
+class Listener(_Section, frozen=True, kw_only=True):
+    """A port for clients. Each serves every request code; the name picks the addresses that routes answer with."""
+
+    name: Text
+    bind: Text = "127.0.0.1"
+    port: Port
+    advertised: str = ""
+    """The "host:port" that clients are told; filled in by `load` if empty."""
+
+
+class PeerSection(_Section, frozen=True, kw_only=True):
+    """The port where the other nodes connect, and another one for heartbeats if they have a network of their own."""
+
+    bind: Text = "127.0.0.1"
+    port: Port = 10912
+    heartbeat_bind: str = ""
+    heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    secret_file: str = ""
+    """The file with the secret of the cluster; "" for SECRET in the data directory."""
+
+    @property
+    def heartbeat(self) -> tuple[str, int] | None:
+        """Where to listen for heartbeats besides; None: only at the peer port."""
+        if not self.heartbeat_bind and not self.heartbeat_port:
+            return None
+        return self.heartbeat_bind or self.bind, self.heartbeat_port or self.port
+
+
+class HaSection(_Section, frozen=True, kw_only=True):
+    """Links between nodes, RocketMQ's three keys among them, and what a peer that catches up may take."""
+
+    send_heartbeat_interval_ms: Milliseconds = 1000
+    housekeeping_interval_ms: Milliseconds = 20_000
+    client_heartbeat_timeout_ms: Milliseconds = 30_000
+    catch_up_bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 32 << 20
+
+
+class AdminSection(_Section, frozen=True, kw_only=True):
+    """The port of the HTTP API."""
+
+    bind: Text = "127.0.0.1"
+    port: Port = 9644
+    allowed_hosts: str = ""
+    """Further names by which it may be asked, with ; between them; "*.example" for all below one."""
+
+
+class RaftSection(_Section, frozen=True, kw_only=True):
+    """Consensus. Timeouts are multiples of one tick; an election timeout is drawn from [election_ticks, 2x)."""
+
+    tick_ms: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
+    heartbeat_ticks: Positive = 2
+    election_ticks: Positive = 10
+    inflight_bytes_max: Positive = 8 << 20
+    append_bytes_max: Positive = 1 << 20
+    preferred_leaders: NodeNumbers = ""
+    """Ids of the nodes that should lead, best first; equal on every node."""
+    preferred_lag_entries: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 64
+    """A node that is further behind is not handed leadership by preference."""
+
+
+class LogSection(_Section, frozen=True, kw_only=True):
+    """The commit log on disk. `segment_size_bytes` counts only when a data directory is made."""
+
+    segment_size_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)] = 64 << 20
+    idle_mark_ms: Milliseconds = 10
+    slow_append_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 250
+    """More than 1 % of appends above it raise the alarm `disk_slow`; 0: never."""
+
+
+class LimitsSection(_Section, frozen=True, kw_only=True):
+    """What one client and all clients may ask for; `profile` names a set (cluster/config/limit_profiles.py)."""
+
+    profile: Literal["rocketmq", "report-003"] = "rocketmq"
+    message_bytes_max: Positive = 4 << 20
+    properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767)] = 32767
+    frame_bytes_max: Positive = 16 << 20
+    topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256)] = 127
+    connection_inflight_bytes_max: Positive = 64 << 20
+    node_inflight_bytes_max: Positive = 128 << 20
+    connection_unsent_bytes_max: Positive = 16 << 20
+    node_unsent_bytes_max: Positive = 128 << 20
+    stalled_ms: Milliseconds = 10_000
+    batch_bytes_max: Positive = 1 << 20
+    batch_messages_max: Positive = 4096
+    batches_inflight_max: Positive = 4
+    long_polls_max: Positive = 100_000
+    connection_long_polls_max: Positive = 10_000
+    connections_max: Positive = 10_000
+    topics_max: Positive = 50_000
+    groups_max: Positive = 20_000
+
+
+class SendSection(_Section, frozen=True, kw_only=True):
+    """How long a write waits: undecided after `deadline_ms` is unknown; without a leader it is held, then refused."""
+
+    deadline_ms: Milliseconds = 3000
+    leader_wait_ms: Milliseconds = 2000
+
+
+class TopicsSection(_Section, frozen=True, kw_only=True):
+    """Topics that nobody created."""
+
+    auto_create: bool = True
+    default_queues: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
+
+
+class IndexSection(_Section, frozen=True, kw_only=True):
+    """Whether a leader writes the keys of messages into the message index (RocketMQ: messageIndexEnable)."""
+
+    enabled: bool = True
+
+
+class OffsetsSection(_Section, frozen=True, kw_only=True):
+    """Oneway offset commits ride in the log at the latest after `flush_ms`."""
+
+    flush_ms: Milliseconds = 100
+
+
+class DedupSection(_Section, frozen=True, kw_only=True):
+    """How long (log time) a producer session and its unique keys are remembered."""
+
+    session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
+
+
+class BackupSection(_Section, frozen=True, kw_only=True):
+    """Backups that this node makes of itself, by the clock."""
+
+    to: str = ""
+    """An absolute path; "" for none."""
+    every_minutes: Annotated[int, msgspec.Meta(ge=1, le=10_080)] = 60
+    keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
+    roots: str = ""
+    """Absolute paths with ; between them: where backups asked for over HTTP may go, besides `to`."""
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Every directory at or below which backups may go."""
+        return tuple(each.strip() for each in (*self.roots.split(";"), self.to) if each.strip())
+
+
+class RetentionSection(_Section, frozen=True, kw_only=True):
+    """How long the log keeps messages, read or not; whole segment files go, never the newest."""
+
+    hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 72
+    """Log time; 0: for ever."""
+    ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Instead of `hours`, unless it is 0."""
+    bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of log; 0: as many as there are."""
+    protect_unconsumed: bool = False
+    """Keep, whatever else is said here, what a consumer group has not consumed."""
+    delete_when: str = "04"
+    """Hours of the day, local time of the leader, when what has expired goes ("04;16"); "" for any time."""
+    every_ms: Milliseconds = 10_000
+    disk_max_used_percent: Percent = 75
+    """Above it what has expired goes at any hour."""
+    disk_force_clean_percent: Percent = 85
+    """Above it the oldest goes although it has not expired."""
+    disk_refuse_writes_percent: Percent = 90
+    """Above it nothing more is written."""
+    delete_batch_files: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """Segments that one TRIM gives up."""
+    delete_gap_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 100
+    """Between the removal of one file and the next."""
+
+    @property
+    def keep_ms(self) -> int:
+        """How long messages are kept, unless their topic says otherwise; 0: for ever."""
+        return self.ms or self.hours * 3_600_000
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """`delete_when` as numbers; empty for any time. Raises ValueError."""
+        words = [word.strip() for word in self.delete_when.split(";")] if self.delete_when.strip() else []
+        hours = frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= 2)
+        if len(words) != len(hours) or not hours <= set(range(24)):
+            raise ValueError(f'"{self.delete_when}" is not a list of distinct hours from 00 to 23')
+        return hours
+
+
+class RepairSection(_Section, frozen=True, kw_only=True):
+    """What this node gives to others that fetch what their disks lost."""
+
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=1 << 20)] = 32 << 20
+
+
+class ConsistencySection(_Section, frozen=True, kw_only=True):
+    """How often replicas are compared, and what lies on disk is read again (0: never)."""
+
+    digest_every_ms: Milliseconds = 60_000
+    scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=8760)] = 24
+    scrub_bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 16 << 20
+
+
+class ModesSection(_Section, frozen=True, kw_only=True):
+    """When a send is answered, and who serves pulls; the names are RocketMQ's. Weak modes only answer earlier."""
+
+    flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
+    broker_role: Literal["SYNC_MASTER", "ASYNC_MASTER"] = "SYNC_MASTER"
+    transient_store_pool_enable: bool = False
+    """With ASYNC_FLUSH: what the leader's word is enough for is answered from memory, before it is written."""
+    all_timeout_ms: Milliseconds = 2000
+    """How long a send of level `all` waits for the last voter's disk once a majority has it."""
+    slave_read_enable: bool = False
+    """Whether consumers that are far behind are sent to a follower."""
+    access_message_in_memory_max_ratio: Annotated[int, msgspec.Meta(ge=0, le=100)] = 40
+    """Percent of the memory: a consumer that is further behind reads from a disk, and better from another one's."""
+
+
+class FailpointsSection(_Section, frozen=True, kw_only=True):
+    """Whether faults may be injected over HTTP. For tests only."""
+
+    enabled: bool = False
+
+
+class LogOutputSection(_Section, frozen=True, kw_only=True):
+    """What the node tells its operator."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+    slow_request_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 1000
+    """An entry that is decided later than this after its first request arrived gets a line; 0: none does."""
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """A checked configuration; `peers` holds this node too, every listener knows its advertised address."""
+
+    node: NodeSection
+    cluster: ClusterSection = ClusterSection()
+    peers: tuple[PeerNode, ...] = ()
+    listeners: tuple[Listener, ...] = ()
+    peer: PeerSection = PeerSection()
+    ha: HaSection = HaSection()
+    admin: AdminSection = AdminSection()
+    raft: RaftSection = RaftSection()
+    log: LogSection = LogSection()
+    limits: LimitsSection = LimitsSection()
+    send: SendSection = SendSection()
+    topics: TopicsSection = TopicsSection()
+    index: IndexSection = IndexSection()
+    offsets: OffsetsSection = OffsetsSection()
+    dedup: DedupSection = DedupSection()
+    backup: BackupSection = BackupSection()
+    retention: RetentionSection = RetentionSection()
+    repair: RepairSection = RepairSection()
+    consistency: ConsistencySection = ConsistencySection()
+    modes: ModesSection = ModesSection()
+    failpoints: FailpointsSection = FailpointsSection()
+    log_output: LogOutputSection = LogOutputSection()
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node."""
+        return NodeId(self.node.id)
+
+    @property
+    def voter_ids(self) -> tuple[NodeId, ...]:
+        """Every member, this node included, in ascending order."""
+        return tuple(sorted(NodeId(peer.id) for peer in self.peers))
+
+    def peer_of(self, node_id: int) -> PeerNode:
+        """The member with that id. Raises KeyError."""
+        for peer in self.peers:
+            if peer.id == node_id:
+                return peer
+        raise KeyError(node_id)
+
+    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
+        """node id -> address that the named listener of each node advertises; nodes without it are left out."""
+        return {NodeId(p.id): p.listeners[listener] for p in self.peers if listener in p.listeners}
+
+
+def dump(config: Config) -> str:
+    """The whole configuration as TOML; `load` of it gives an equal Config (with an absolute `data_dir`)."""
+    blocks: list[str] = []
+    for section in msgspec.structs.fields(config):
+        value = getattr(config, section.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            header = f"[[{section.name}]]" if isinstance(value, tuple) else f"[{section.name}]"
+            rows = [f"{f.name} = {toml_value(getattr(item, f.name))}" for f in msgspec.structs.fields(item)]
+            blocks.append("\n".join([header, *rows]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Takes "host:port" or "[v6]:port" apart: (host, port). Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError(f'"{text}" is not host:port')
+    if ":" in bare and bare == host:
+        raise ValueError(f'"{text}" needs brackets around its IPv6 address: [{host}]:{port}')
+    return bare, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """(host, port) -> "host:port", with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

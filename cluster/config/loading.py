@@ -1,0 +1,128 @@
+"""Reads a `Config`: the file, then variables, then flags; what is wrong with it is said with its line and a way out."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cluster.config.config import Config
+from cluster.config.rules import check, complete
+from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
+from cluster.config.toml_text import toml_value
+
+
+def load(
+    path: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """Reads the file, then `env`, then `overrides` ({"raft.tick_ms": 20}); later wins. Raises ConfigError."""
+    source = Source()
+    if path is not None:
+        source.read_file(Path(path))
+    source.read_env(env or {})
+    source.read_overrides(overrides or {})
+    config: Config = _build(Config, source.tree, (), source)
+    config = complete(config, source, Path(path).parent if path is not None else None)
+    check(config, source)
+    return config
+
+
+def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
+    """One table as its Struct; every key known, present if required, of the right type and range."""
+    if not isinstance(raw, dict):
+        raise _wrong_shape(path, "a table", raw, source, f"write it as [{dotted(path)}] with its keys below")
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for key in raw:
+        if key not in fields:
+            raise _unknown_key(kind, key, path, source)
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in raw:
+            values[name] = _value(field.type, raw[name], (*path, name), source)
+        elif field.required and typing.get_origin(field.type) is None and isinstance(field.type, type):
+            values[name] = _build(field.type, {}, (*path, name), source)  # names the first required key in it
+        elif field.required:
+            raise _missing_key(name, field.type, path, source)
+    return kind(**values)
+
+
+def _value(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        if not isinstance(raw, list):
+            raise _wrong_shape(path, "a list of tables", raw, source, f"write each item as [[{dotted(path)}]]")
+        return tuple(_build(item, each, (*path, i), source) for i, each in enumerate(raw))
+    if typing.get_origin(kind) is dict:
+        if not isinstance(raw, dict):
+            raise _wrong_shape(path, 'a table of name = "host:port"', raw, source, 'write {broker = "127.0.0.1:10911"}')
+        return {key: _value(str, each, (*path, key), source) for key, each in raw.items()}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _build(kind, raw, path, source)
+    try:
+        return msgspec.convert(raw, kind, strict=not source.is_textual(path))
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{source.where(path)}: {dotted(path)} cannot be {toml_value(raw)}",
+            f"{dotted(path)} is {_expected(kind)}",
+            f"write, for example: {path[-1]} = {_example(kind, path)}",
+        ) from None
+
+
+def _wrong_shape(path: KeyPath, expected: str, raw: Any, source: Source, fix: str) -> ConfigError:
+    return ConfigError(
+        f"{source.where(path)}: {dotted(path)} cannot be {toml_value(raw)}", f"{dotted(path)} is {expected}", fix
+    )
+
+
+def _unknown_key(kind: type[Any], key: str, path: KeyPath, source: Source) -> ConfigError:
+    known = [field.name for field in msgspec.structs.fields(kind)]
+    what = "key" if path else "section"
+    owner = f"[{dotted(path)}]" if path else "a configuration"
+    return ConfigError(
+        f"{source.where((*path, key))}: unknown {what} {dotted((*path, key))}",
+        f"{owner} has {', '.join(known)}",
+        did_you_mean(key, known),
+    )
+
+
+def _missing_key(name: str, kind: Any, path: KeyPath, source: Source) -> ConfigError:
+    key = (*path, name)
+    variable = "RAFTMQ_" + "__".join(str(part) for part in key).upper()
+    return ConfigError(
+        f"{source.where(path)}: {dotted(key)} is missing",
+        f"{dotted(key)} is {_expected(kind)} and has no default",
+        f"write {name} = {_example(kind, key)} under [{dotted(path)}], or set {variable}",
+    )
+
+
+def _expected(kind: Any) -> str:
+    """The type of a leaf in words."""
+    if kind is bool:
+        return "true or false"
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
+    if kind is str:
+        return "a text in quotes"
+    base, meta = typing.get_args(kind)
+    if base is str:
+        if meta.pattern and ";" in meta.pattern:
+            return 'node ids, best first, as "2;1", or empty'
+        return "a text in quotes, not empty" if meta.min_length else "a UUID in lower case, or empty"
+    return f"a whole number from {meta.ge} to {meta.le}" if meta.le is not None else f"a whole number from {meta.ge} up"
+
+
+def _example(kind: Any, path: KeyPath) -> str:
+    """A value that would do: the default where there is one."""
+    section = next((f.type for f in msgspec.structs.fields(Config) if f.name == path[0]), None)
+    owner = typing.get_args(section)[0] if typing.get_origin(section) is tuple else section
+    for field in msgspec.structs.fields(owner) if owner is not None else ():
+        if field.name == path[-1] and field.default is not msgspec.NODEFAULT:
+            return toml_value(field.default)
+    return {"id": "1", "port": "10911", "data_dir": '"/var/lib/raftmq"', "name": '"broker"'}.get(
+        str(path[-1]), '"127.0.0.1:10911"'
+    )

@@ -1,0 +1,186 @@
+"""The data directory of a local cluster: where it is, what is in it, and the one file that says which node is what.
+
+    .raftmq/                found from sub-folders, as .git is; or RAFTMQ_DATA, or --data
+        cluster.json        nodes with pid and ports, replaced atomically, never edited in place
+        lock                held while a command changes which processes run
+        n1/raftmq.toml      the node's configuration
+        n1/node.log         what the node printed
+        n1/data/            the node's data directory: log, hard state, database, identity
+
+cluster.json can be made again from the raftmq.toml files; everything else cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from cluster.errors import ExitCode, LocalError
+
+DATA_DIR_NAME = ".raftmq"
+DATA_DIR_VARIABLE = "RAFTMQ_DATA"
+CLUSTER_FILE = "cluster.json"
+CLUSTER_SCHEMA = 1
+
+
+class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node. `pid` is None while no process that we started runs."""
+
+    id: int
+    pid: int | None
+    broker_port: int
+    namesrv_port: int
+    peer_port: int
+    admin_port: int
+    log: str
+    replaces: int | None = None
+    """The node whose place it is to take, until it has."""
+
+    @property
+    def home(self) -> Path:
+        """The node's folder."""
+        return Path(self.log).parent
+
+    @property
+    def config_path(self) -> Path:
+        """Its configuration file."""
+        return self.home / "raftmq.toml"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """What each of its ports is for -> port."""
+        return {
+            "name server": self.namesrv_port,
+            "broker": self.broker_port,
+            "peer": self.peer_port,
+            "admin": self.admin_port,
+        }
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """The content of cluster.json."""
+
+    nodes: list[NodeRecord]
+    schema: int = CLUSTER_SCHEMA
+
+    def node(self, node_id: int) -> NodeRecord:
+        """The node with that id. Raises LocalError naming those there are."""
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        known = ", ".join(str(node.id) for node in self.nodes)
+        raise LocalError(
+            f"there is no node {node_id}", f"this cluster has the nodes {known}", f"use one of {known}", ExitCode.USAGE
+        )
+
+    def without(self, node_id: int) -> ClusterFile:
+        """The same cluster less one node."""
+        return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.id != node_id])
+
+    def with_pid(self, node_id: int, pid: int | None) -> ClusterFile:
+        """The same cluster with another process (or none) for one node."""
+        nodes = [msgspec.structs.replace(node, pid=pid) if node.id == node_id else node for node in self.nodes]
+        return msgspec.structs.replace(self, nodes=nodes)
+
+
+def find_data_dir(
+    given: str | None = None, environ: Mapping[str, str] | None = None, start: Path | None = None
+) -> Path:
+    """The data directory a command works on: --data, RAFTMQ_DATA, the nearest .raftmq upwards, ./.raftmq. Absolute.
+
+    One with a cluster.json comes before one without, as for the client (`raftmq.client.discovery`).
+    """
+    named = given or (os.environ if environ is None else environ).get(DATA_DIR_VARIABLE)
+    here = (start or Path.cwd()).absolute()
+    if named:
+        return Path(os.path.normpath(here / Path(named).expanduser()))
+    candidates = [folder / DATA_DIR_NAME for folder in (here, *here.parents)]
+    for is_there in (lambda path: (path / CLUSTER_FILE).is_file(), Path.is_dir):
+        for path in candidates:
+            if is_there(path):
+                return path
+    return candidates[0]
+
+
+def read_cluster(data: Path) -> ClusterFile:
+    """What runs in `data`. Raises LocalError if there is no cluster, or one of a newer release."""
+    path = data / CLUSTER_FILE
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise LocalError(
+            f"there is no cluster in {data}",
+            f"{path} does not exist",
+            f"raftmq up    (or name its data directory with --data or {DATA_DIR_VARIABLE})",
+            ExitCode.UNREACHABLE,
+        ) from None
+    except OSError as error:
+        raise LocalError(
+            f"{path} cannot be read", str(error), f"ls -l {data}    (check the owner)", ExitCode.REFUSED
+        ) from error
+    try:
+        schema = msgspec.json.decode(raw, type=_Schema).schema
+        if schema <= CLUSTER_SCHEMA:
+            return msgspec.json.decode(raw, type=ClusterFile)
+    except msgspec.MsgspecError as error:
+        raise LocalError(
+            f"{path} is damaged",
+            str(error),
+            f"rm {path} && raftmq up    (this recreates it from the raftmq.toml files; it contains no messages)",
+            ExitCode.REFUSED,
+        ) from None
+    raise LocalError(
+        f"{data} was created by a newer release",
+        f"{CLUSTER_FILE} has schema {schema}, this release knows schemas up to {CLUSTER_SCHEMA}",
+        "install the release that created it, or use another --data",
+        ExitCode.REFUSED,
+    )
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+def write_cluster(data: Path, cluster: ClusterFile) -> None:
+    """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power cut."""
+    content = msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n"
+    fresh = data / f".{CLUSTER_FILE}.{os.getpid()}"
+    try:
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(data / CLUSTER_FILE)
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync_folder(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it survive a power cut from now on."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """Holds the data directory for a command that starts or stops processes. Raises LocalError if another one does."""
+    with (data / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LocalError(
+                f"another raftmq command is using {data}",
+                "it is starting or stopping nodes",
+                "wait for it to end and repeat the command",
+                ExitCode.REFUSED,
+            ) from None
+        yield

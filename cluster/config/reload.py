@@ -1,0 +1,72 @@
+"""Reading the configuration again while the node runs (SIGHUP, `POST /v1/config/reload`).
+
+Only what stands in RELOADABLE changes; other differences are named and wait for a restart. A file that cannot be used
+changes nothing: the node goes on with what it has and says why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from cluster.config.config import Config, HaSection, RetentionSection
+from cluster.config.toml_text import toml_value
+
+RELOADABLE: Final = (
+    *(f"ha.{name}" for name in HaSection.__struct_fields__),
+    *(f"retention.{name}" for name in RetentionSection.__struct_fields__),
+    "admin.allowed_hosts",
+    "backup.roots",
+    "repair.bytes_per_second",
+    "log_output.level",
+)
+"""Keys that take effect without a restart (docs/configuration.md lists them)."""
+SECRET_KEY: Final = "the secret"
+"""What is said of a secret file that holds other keys now; never the keys."""
+
+
+class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One key whose value is another one now."""
+
+    key: str
+    before: str
+    after: str
+
+
+class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading the configuration again changed."""
+
+    node: int
+    applied: list[KeyChange]
+    """In force from now on."""
+    needs_restart: list[KeyChange]
+    """Different in the file, and not in force."""
+
+
+def differences(old: Config, new: Config) -> list[KeyChange]:
+    """Every key that differs, in the order of the sections."""
+    found = []
+    for section in msgspec.structs.fields(Config):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        if isinstance(before, tuple):
+            if before != after:
+                found.append(KeyChange(key=section.name, before=f"{len(before)} tables", after=f"{len(after)} tables"))
+            continue
+        for field in msgspec.structs.fields(before):
+            one, other = getattr(before, field.name), getattr(after, field.name)
+            if one != other:
+                key = f"{section.name}.{field.name}"
+                found.append(KeyChange(key=key, before=toml_value(one), after=toml_value(other)))
+    return found
+
+
+def merged(old: Config, new: Config) -> Config:
+    """`old` with the reloadable keys of `new`."""
+    changed: dict[str, dict[str, Any]] = {}
+    for key in RELOADABLE:
+        section, name = key.split(".")
+        changed.setdefault(section, {})[name] = getattr(getattr(new, section), name)
+    sections = {section: replace(getattr(old, section), **values) for section, values in changed.items()}
+    return replace(old, **sections)

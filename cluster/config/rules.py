@@ -1,0 +1,299 @@
+"""What follows from other values (defaults that depend on them), and relations that must hold between values."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
+from cluster.config.limit_profiles import with_profile
+from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
+
+ANY_ADDRESS = ("0.0.0.0", "::")
+FRAME_OVERHEAD_BYTES = 64 << 10
+"""Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
+
+
+def complete(config: Config, source: Source, folder: Path | None) -> Config:
+    """Fills in advertised addresses, this node's own entry in `peers`, and an absolute data directory."""
+    data_dir = Path(config.node.data_dir).expanduser()
+    if folder is not None and source.is_from_file(("node", "data_dir")):
+        data_dir = folder / data_dir
+    secret = Path(config.peer.secret_file).expanduser() if config.peer.secret_file else None
+    if secret is not None and folder is not None and source.is_from_file(("peer", "secret_file")):
+        secret = folder / secret
+    own = next((p for p in config.peers if p.id == config.node.id), None)
+    told = own.listeners if own else {}
+    listeners = tuple(
+        replace(each, advertised=each.advertised or told.get(each.name) or join_address(each.bind, each.port))
+        for each in config.listeners
+    )
+    return replace(
+        config,
+        node=replace(config.node, data_dir=str(data_dir.absolute())),
+        listeners=listeners,
+        peer=replace(config.peer, secret_file=str(secret.absolute()) if secret is not None else ""),
+        peers=_with_own_listeners(config, listeners),
+        limits=with_profile(config.limits, source.tree.get("limits", {})),
+    )
+
+
+def check(config: Config, source: Source) -> None:
+    """Raises ConfigError for the first relation that does not hold."""
+    _check_listeners(config, source)
+    _check_peers(config, source)
+    _check_ports(config, source)
+    _check_limits(config, source)
+    _check_backup(config, source)
+    _check_retention(config, source)
+    _check_modes(config, source)
+
+
+def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
+    """`peers` with this node's listeners filled in; a node without peers is a cluster of one."""
+    advertised = {each.name: each.advertised for each in listeners}
+    if not config.peers:
+        admin = join_address(config.admin.bind, config.admin.port)
+        own = PeerNode(
+            id=config.node.id, host=config.peer.bind, port=config.peer.port, admin=admin, listeners=advertised
+        )
+        return (own,)
+    return tuple(
+        replace(peer, listeners=advertised) if peer.id == config.node.id and not peer.listeners else peer
+        for peer in config.peers
+    )
+
+
+def _check_listeners(config: Config, source: Source) -> None:
+    seen: set[str] = set()
+    for i, listener in enumerate(config.listeners):
+        path: KeyPath = ("listeners", i)
+        if listener.name in seen:
+            raise ConfigError(
+                f"{source.where((*path, 'name'))}: two listeners are called {listener.name}",
+                "a route contains the addresses of the listener that received the request, found by its name",
+                "give each [[listeners]] its own name",
+            )
+        seen.add(listener.name)
+        host, _ = _address(listener.advertised, (*path, "advertised"), source)
+        if host in ANY_ADDRESS:
+            raise ConfigError(
+                f"{source.where(path)}: {dotted(path)}.advertised cannot be {listener.advertised}",
+                f"clients connect to this address, and cannot connect to {host}",
+                f'write advertised = "<name or address clients reach>:{listener.port}"',
+            )
+
+
+def _check_peers(config: Config, source: Source) -> None:
+    ids = [peer.id for peer in config.peers]
+    if config.node.id not in ids:
+        raise ConfigError(
+            f"{source.where(('node', 'id'))}: node.id {config.node.id} is not among the peers",
+            f"[[peers]] lists every member, including this node, and has ids {', '.join(map(str, sorted(ids)))}",
+            "use one of these ids, or add a [[peers]] table for this node",
+        )
+    for i, peer in enumerate(config.peers):
+        if peer.id in ids[:i]:
+            raise ConfigError(
+                f"{source.where(('peers', i, 'id'))}: two peers have id {peer.id}",
+                "an id names one member of the group",
+                "give each [[peers]] its own id",
+            )
+        if peer.address in [other.address for other in config.peers[:i]]:
+            raise ConfigError(
+                f"{source.where(('peers', i, 'port'))}: two peers have the address {peer.address}",
+                "each node needs an address of its own for the other nodes",
+                "give each [[peers]] its own host or port",
+            )
+        _check_peer_addresses(config, i, peer, source)
+
+
+def _check_peer_addresses(config: Config, i: int, peer: PeerNode, source: Source) -> None:
+    if peer.admin:
+        _address(peer.admin, ("peers", i, "admin"), source)
+    own_names = [listener.name for listener in config.listeners]
+    for name, address in peer.listeners.items():
+        path: KeyPath = ("peers", i, "listeners", name)
+        _address(address, path, source)
+        if name not in own_names:
+            raise ConfigError(
+                f"{source.where(path)}: {dotted(path)} names a listener that this node does not have",
+                f"this node's [[listeners]] are {', '.join(own_names) or 'none'}; every node has the same ones",
+                did_you_mean(name, own_names) if own_names else f'add a [[listeners]] table with name = "{name}"',
+            )
+    for listener in config.listeners:
+        told = peer.listeners.get(listener.name)
+        if told is None:
+            raise ConfigError(
+                f"{source.where(('peers', i))}: peers.{i} (node {peer.id}) has no address for listener {listener.name}",
+                "routes for this listener would not contain that node",
+                f'write listeners = {{{listener.name} = "{peer.host}:{listener.port}"}} there',
+            )
+        if peer.id == config.node.id and told != listener.advertised:
+            raise ConfigError(
+                f"{source.where(('peers', i, 'listeners'))}: listener {listener.name} of this node has two addresses",
+                f"peers.{i}.listeners says {told}, [[listeners]] says {listener.advertised}",
+                "remove `advertised` from [[listeners]], or make them equal",
+            )
+
+
+def _check_ports(config: Config, source: Source) -> None:
+    """No two of this node's sockets may bind one address; a bind to every address takes the port from all."""
+    wanted: list[tuple[KeyPath, str, int]] = [
+        *((("listeners", i), each.bind, each.port) for i, each in enumerate(config.listeners)),
+        (("peer",), config.peer.bind, config.peer.port),
+        *([(("peer", "heartbeat"), *config.peer.heartbeat)] if config.peer.heartbeat is not None else []),
+        (("admin",), config.admin.bind, config.admin.port),
+    ]
+    for i, (path, bind, port) in enumerate(wanted):
+        for other_path, other_bind, other_port in wanted[:i]:
+            same_host = bind == other_bind or bind in ANY_ADDRESS or other_bind in ANY_ADDRESS
+            if port == other_port and same_host:
+                raise ConfigError(
+                    f"{source.where((*path, 'port'))}: {dotted(path)}.port {port} is also {dotted(other_path)}.port",
+                    "each port of a node serves one purpose",
+                    f"give {dotted(path)} another port",
+                )
+
+
+def _check_backup(config: Config, source: Source) -> None:
+    target = config.backup.to
+    if target and not Path(target).is_absolute():
+        raise ConfigError(
+            f"{source.where(('backup', 'to'))}: backup.to {target} is not an absolute path",
+            "a node may be started from different working directories, and its backups belong in one place",
+            f'write, for example: to = "/var/backups/{target}"',
+        )
+    for root in config.backup.allowed:
+        if not Path(root).is_absolute():
+            raise ConfigError(
+                f"{source.where(('backup', 'roots'))}: backup.roots has {root}, which is not an absolute path",
+                "a node may be started from different working directories",
+                'write absolute paths separated by ;, for example: roots = "/var/backups;/mnt/raftmq"',
+            )
+
+
+def _check_retention(config: Config, source: Source) -> None:
+    retention = config.retention
+    try:
+        _ = retention.delete_hours
+    except ValueError as error:
+        raise ConfigError(
+            f"{source.where(('retention', 'delete_when'))}: retention.delete_when cannot be {retention.delete_when!r}",
+            str(error),
+            'write hours of the day separated by ;, for example: delete_when = "04;16", or "" for any time',
+        ) from None
+    rising = ("disk_max_used_percent", "disk_force_clean_percent", "disk_refuse_writes_percent")
+    for low, high in pairwise(rising):
+        if getattr(retention, low) > getattr(retention, high):
+            raise ConfigError(
+                f"{source.where(('retention', high))}: retention.{high} {getattr(retention, high)} is below "
+                f"retention.{low} {getattr(retention, low)}",
+                "as a disk fills up, expired messages are removed first, then others, and only then are writes refused",
+                f"set {high} to {getattr(retention, low)} or more, or lower {low}",
+            )
+
+
+def _check_modes(config: Config, source: Source) -> None:
+    modes, path = config.modes, ("modes", "transient_store_pool_enable")
+    if modes.transient_store_pool_enable and modes.flush_disk_type != "ASYNC_FLUSH":
+        raise ConfigError(
+            f"{source.where(path)}: modes.transient_store_pool_enable needs ASYNC_FLUSH",
+            "the pool answers from memory, but with SYNC_FLUSH every answer waits for a disk",
+            'write flush_disk_type = "ASYNC_FLUSH" under [modes], or transient_store_pool_enable = false',
+        )
+
+
+def _check_limits(config: Config, source: Source) -> None:
+    limits, raft, ha = config.limits, config.raft, config.ha
+    entry = limits.batch_bytes_max + limits.message_bytes_max + FRAME_OVERHEAD_BYTES
+    for low, low_value, high, high_value, why in (
+        (
+            "raft.heartbeat_ticks",
+            raft.heartbeat_ticks + 1,
+            "raft.election_ticks",
+            raft.election_ticks,
+            "a leader must send a heartbeat before its followers start an election",
+        ),
+        (
+            "twice ha.send_heartbeat_interval_ms",
+            2 * ha.send_heartbeat_interval_ms,
+            "ha.housekeeping_interval_ms",
+            ha.housekeeping_interval_ms,
+            "a single late answer must not close a connection",
+        ),
+        (
+            "twice ha.send_heartbeat_interval_ms",
+            2 * ha.send_heartbeat_interval_ms,
+            "ha.client_heartbeat_timeout_ms",
+            ha.client_heartbeat_timeout_ms,
+            "a single late heartbeat must not close a connection",
+        ),
+        (
+            "raft.append_bytes_max",
+            raft.append_bytes_max,
+            "raft.inflight_bytes_max",
+            raft.inflight_bytes_max,
+            "one append must fit into what may be in flight to a peer",
+        ),
+        (
+            "limits.message_bytes_max",
+            limits.message_bytes_max + FRAME_OVERHEAD_BYTES,
+            "limits.frame_bytes_max",
+            limits.frame_bytes_max,
+            "the largest message and its header must fit into a frame",
+        ),
+        (
+            "limits.frame_bytes_max",
+            limits.frame_bytes_max,
+            "limits.connection_inflight_bytes_max",
+            limits.connection_inflight_bytes_max,
+            "otherwise the largest frame would always exceed the limit of bytes in flight",
+        ),
+        (
+            "limits.connection_inflight_bytes_max",
+            limits.connection_inflight_bytes_max,
+            "limits.node_inflight_bytes_max",
+            limits.node_inflight_bytes_max,
+            "one connection must not have more in flight than the whole node",
+        ),
+        (
+            "limits.connection_unsent_bytes_max",
+            limits.connection_unsent_bytes_max,
+            "limits.node_unsent_bytes_max",
+            limits.node_unsent_bytes_max,
+            "one connection must not have more waiting than the whole node",
+        ),
+        (
+            "limits.batch_bytes_max plus limits.message_bytes_max",
+            entry,
+            "log.segment_size_bytes",
+            config.log.segment_size_bytes,
+            "an entry never spans two segment files",
+        ),
+        (
+            "send.leader_wait_ms",
+            config.send.leader_wait_ms,
+            "send.deadline_ms",
+            config.send.deadline_ms,
+            "the time a send may take includes the wait for a leader",
+        ),
+    ):
+        if low_value > high_value:
+            path = tuple(high.split("."))
+            raise ConfigError(
+                f"{source.where(path)}: {high} {high_value} is too small for {low}",
+                why,
+                f"set {high} to {low_value} or more, or lower {low}",
+            )
+
+
+def _address(text: str, path: KeyPath, source: Source) -> tuple[str, int]:
+    try:
+        return split_address(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{source.where(path)}: {dotted(path)} is not an address", str(error), 'write it as "127.0.0.1:10911"'
+        ) from None

@@ -1,0 +1,204 @@
+"""Where configuration values come from (one TOML file, environment, flags), and errors that point back there."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+KeyPath = tuple[str | int, ...]
+"""The way to one value: ("peers", 0, "port") is the port of the first [[peers]] table."""
+
+ENV_PREFIX: Final = "RAFTMQ_"
+_TABLE = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+?)\s*=")
+_SYNTAX_LINE = re.compile(r"\(at line (\d+)")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used. The text is three lines: what, why, what to type."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        super().__init__(f"{what}\n{why}\n{fix}")
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, or None if none is like it."""
+    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.55)
+    return matches[0] if matches else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The last line of an error: "did you mean X?", or a list of what there is."""
+    names = list(known)
+    match = nearest(word, names)
+    return f"did you mean {match}?" if match else f"use one of: {', '.join(names)}"
+
+
+def dotted(path: KeyPath) -> str:
+    """("peers", 0, "port") -> "peers.0.port", the form that flags take."""
+    return ".".join(str(part) for part in path)
+
+
+class Source:
+    """All values in one tree, later sources over earlier ones, and where each one was written."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, Any] = {}
+        self._file = ""
+        self._text = ""
+        self._textual: dict[KeyPath, str] = {}
+        """Set by environment or flag: path -> how to name it. Their strings are read as numbers where needed."""
+
+    def read_file(self, path: Path) -> None:
+        """Takes the file in. Raises ConfigError if it cannot be read or is no TOML."""
+        self._file = str(path)
+        try:
+            self._text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{path}: no such configuration file",
+                "the node reads its id, its data directory and its peers from this file",
+                "correct the path, or write the file: docs/configuration.md contains an example",
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{path}: cannot be read as a configuration file", str(error), "give the path of a UTF-8 TOML file"
+            ) from error
+        try:
+            self.tree = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            at = _SYNTAX_LINE.search(str(error))
+            line = f":{at[1]}" if at else ""
+            raise ConfigError(
+                f"{path}{line}: not valid TOML",
+                str(error),
+                'correct that line; it should read like: key = "text" or key = 5',
+            ) from error
+
+    def read_env(self, env: Mapping[str, str]) -> None:
+        """Takes RAFTMQ_SECTION__KEY variables; names without a double underscore are not configuration."""
+        for name in sorted(env):
+            if name.startswith(ENV_PREFIX) and "__" in name:
+                parts = name.removeprefix(ENV_PREFIX).lower().split("__")
+                self._put(parts, env[name], f"environment variable {name}")
+
+    def read_overrides(self, overrides: Mapping[str, Any]) -> None:
+        """Takes dotted keys: {"raft.tick_ms": 20, "peers.0.port": "7001"}."""
+        for key, value in overrides.items():
+            self._put(key.split("."), value, f"flag {key}")
+
+    def is_textual(self, path: KeyPath) -> bool:
+        """True if the value came as text, so that "20" may stand for 20."""
+        return path in self._textual
+
+    def is_from_file(self, path: KeyPath) -> bool:
+        """True if the file said it and nothing overrode it."""
+        return bool(self._file) and path not in self._textual
+
+    def where(self, path: KeyPath) -> str:
+        """Names the place of a value for an error: "raftmq.toml:12", "environment variable X" or "flag x.y"."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self._textual:
+                return self._textual[path[:length]]
+        line, is_exact = _line_of(self._text, path)
+        if not is_exact:
+            for inner, origin in self._textual.items():
+                if inner[: len(path)] == path:
+                    return origin
+        if not self._file:
+            return "configuration"
+        return f"{self._file}:{line}" if line else self._file
+
+    def _put(self, parts: list[str], value: Any, origin: str) -> None:
+        if _is_broken_text(origin) or (isinstance(value, str) and _is_broken_text(value)):
+            raise ConfigError(
+                f"{origin.encode(errors='replace').decode()}: not valid UTF-8",
+                "names and values are UTF-8 text",
+                "check the locale and encoding of the program that sets it",
+            )
+        here: Any = self.tree
+        path: KeyPath = ()
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            step: str | int = part
+            if isinstance(here, list):
+                step = _list_position(part, here, path, origin)
+            elif not isinstance(here, dict):
+                raise ConfigError(
+                    f"{origin}: {dotted(path)} is a single value and has no {part}",
+                    f"{dotted(path)} is neither a section nor a list",
+                    f"set {dotted(path)} itself",
+                )
+            path = (*path, step)
+            if following is None:
+                here[step] = value
+                self._textual[path] = origin
+                return
+            fresh: Any = [] if _is_number(following) else {}
+            here = here.setdefault(step, fresh) if isinstance(here, dict) else here[int(step)]
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdecimal()
+
+
+def _is_broken_text(text: str) -> bool:
+    """The operating system hands over bytes that are no UTF-8 as surrogates."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> int:
+    """An existing item's number, or the number one past the end (which adds a table)."""
+    if not _is_number(part) or int(part) > len(items):
+        raise ConfigError(
+            f"{origin}: {dotted(path)} has no item {part}",
+            f"{dotted(path)} is a list with {len(items)} item(s), counted from 0",
+            f"use {dotted(path)}.{len(items)} to add one" + (f", or 0 to {len(items) - 1}" if items else ""),
+        )
+    if int(part) == len(items):
+        items.append({})
+    return int(part)
+
+
+def _line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
+    """Line of the key in TOML text or of the nearest table around it, and whether it is the key's own."""
+    table: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
+    best_length = 0
+    best_line: int | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _TABLE.match(line):
+            table = _table_path(header[2], header[1] == "[[", counts)
+            found = table
+        elif key := _KEY.match(line):
+            found = (*table, *_split_key(key[1]))
+        else:
+            continue
+        if len(found) > best_length and found == path[: len(found)]:
+            best_length, best_line = len(found), number
+    return best_line, best_length == len(path)
+
+
+def _table_path(name: str, is_item: bool, counts: dict[KeyPath, int]) -> KeyPath:
+    """Path of a table header; `counts` remembers how many [[items]] each list has so far."""
+    path: KeyPath = ()
+    parts = _split_key(name)
+    for part in parts[:-1]:
+        path = (*path, part)
+        if path in counts:
+            path = (*path, counts[path] - 1)
+    path = (*path, parts[-1])
+    if is_item:
+        counts[path] = counts.get(path, 0) + 1
+        return (*path, counts[path] - 1)
+    return path
+
+
+def _split_key(key: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in key.split(".")]

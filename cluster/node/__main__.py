@@ -1,0 +1,95 @@
+"""The process around a node: arguments, configuration, loop, garbage collector, and errors in three lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from cluster.config.config import Config
+from cluster.config.loading import load
+from cluster.config.source import ConfigError
+from cluster.node.descriptors import fit
+from cluster.runtime import logs
+from cluster.runtime.ports import clash
+from raftlog.errors import RaftLogError
+from statemachine.kv import KVError
+
+if TYPE_CHECKING:
+    from cluster.node.node import Node
+
+
+async def run(config: Config, read_config: Callable[[], Config] | None = None) -> int:
+    """Runs a node until SIGTERM or SIGINT (0) or a failure (1); SIGHUP has it read its configuration again."""
+    # Not before the configuration is known to be good: these take a second to import.
+    from cluster.node.life import NodeLife
+    from cluster.runtime.environment import Environment
+
+    def started(node: Node) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, life.stop)
+        loop.add_signal_handler(signal.SIGHUP, _reload, node)
+        gc.unfreeze()  # the node before, if this one was opened again
+        gc.collect()
+        gc.freeze()  # what start-up made stays: no collection looks at it again
+
+    life = NodeLife(config, Environment(read_config=read_config), started)
+    node = await life.run()
+    return 1 if node is not None and node.failure else 0
+
+
+def _reload(node: Node) -> None:
+    with contextlib.suppress(ConfigError):  # the log says why
+        node.reload()
+
+
+def _read(path: str) -> Config:
+    """The configuration, fit to what the process may have."""
+    return fit(load(path, dict(os.environ), {}))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a node; 0 after an orderly stop, 1 after a failure, 2 for a bad configuration, 5 if its state refuses."""
+    parser = argparse.ArgumentParser(prog="raftmq serve")
+    parser.add_argument("--config", required=True, help="path of raftmq.toml")
+    options = parser.parse_args(arguments)
+    read = functools.partial(_read, options.config)
+    try:
+        config = read()
+    except ConfigError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - before logging exists
+        return 2
+    logs.setup(config.log_output.level, config.log_output.format, config.node.id)
+    sys.setswitchinterval(0.0005)
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run(config, read))
+    except ConfigError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    except (RaftLogError, KVError) as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 5
+    except OSError as error:
+        ports = {f"listeners.{each.name}.port": each.port for each in config.listeners}
+        ports |= {"peer.port": config.peer.port, "peer.heartbeat_port": config.peer.heartbeat_port}
+        text = clash(error, ports) or (
+            f"The node cannot start.\n{error}\nFree the address or the file it names, then start again."
+        )
+        print(text, file=sys.stderr)  # noqa: T201
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The lives of a node in one process: opened, run, closed, and opened again where it asked for that itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster.config.config import Config
+from cluster.node import start_line
+from cluster.node.node import Node
+from cluster.repair.peer_state import restore_from_peers
+from cluster.retention.disk_space import is_full, wait_for_space
+from cluster.runtime.environment import Environment
+from cluster.state.opening import StateLostError
+from raftlog.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class NodeLife:
+    """Clients and peers see a restart in the process as any other. Event loop only."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        started: Callable[[Node], object] = lambda node: None,
+        opened: Callable[[Node], object] = lambda node: None,
+        closed: Callable[[Node], object] = lambda node: None,
+    ) -> None:
+        """Hear of each life: `opened` when its directory is open, `started` when its ports are, `closed` at its end."""
+        self._config = config
+        self._environment = environment
+        self._started = started
+        self._opened = opened
+        self._closed = closed
+        self._stopped = False
+        self._restoring: asyncio.Task[None] | None = None
+        self.node: Node | None = None
+        """The present one, or the last; None before the first was opened."""
+
+    def stop(self) -> None:
+        """Ends it for good, whatever it is doing."""
+        self._stopped = True
+        if self._restoring is not None:
+            self._restoring.cancel()
+        elif self.node is not None:
+            self.node.stop()
+
+    async def run(self) -> Node | None:
+        """Returns the last node that ran, closed; None if it was stopped before one did. Raises as Node and Node.start
+        do, and StateLostError if no peer can help. A node that ended for lack of space is opened again when there is
+        some."""
+        while not self._ended():
+            self.node = node = await self._open()
+            if node is None:
+                break
+            self._opened(node)
+            await node.start()
+            start_line.tell(node)
+            self._started(node)
+            if self._ended():
+                node.stop()
+            assert node.finished is not None
+            await node.finished
+            await node.close()
+            self._config = node.config  # as it was last read
+            self._closed(node)
+            again = await self._space_again(node.failure) if node.failure is not None else bool(node.restarting)
+            if not again:
+                break
+            logger.warning("the node starts again in its process, %s", node.restarting or "there is space again")
+        return self.node
+
+    def _ended(self) -> bool:
+        return self._stopped
+
+    async def _space_again(self, failure: BaseException) -> bool:
+        """Whether it ended for lack of space, of which there is enough by now."""
+        if not is_full(failure):
+            return False
+        logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)
+        directory = Path(self._config.node.data_dir)
+        return await wait_for_space(self._environment.fs, directory, self._config.retention, self._ended)
+
+    async def _open(self) -> Node | None:
+        """None if it was stopped meanwhile."""
+        while self.node is not None:
+            try:
+                return await self._open_once()
+            except StorageError as error:
+                if not is_full(error):
+                    raise
+                if not await self._space_again(error):
+                    return None
+        return await self._open_once()
+
+    async def _open_once(self) -> Node | None:
+        try:
+            return Node(self._config, self._environment)
+        except StateLostError as lost:
+            restoring = restore_from_peers(self._config, self._environment, lost)
+            self._restoring = asyncio.get_running_loop().create_task(restoring, name="restore")
+        try:
+            await asyncio.wait([self._restoring])
+            if self._restoring.cancelled():
+                return None
+            self._restoring.result()
+        finally:
+            self._restoring = None
+        return Node(self._config, self._environment)

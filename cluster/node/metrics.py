@@ -1,0 +1,317 @@
+"""The node's figures for Prometheus. Callers speak of proposals and batches, never of counters.
+
+Everything is fed once per batch, connection or scrape, never per message. Names and meanings: docs/metrics.md (a test
+compares); a figure that RocketMQ has keeps RocketMQ's name and meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from cluster.admin.port import NodeStatus
+from cluster.members.membership_metrics import MembersMetrics
+from cluster.peer.link_metrics import LinkMetrics
+from cluster.remoting.group_lag import LagMetrics
+from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.metrics import RepairMetrics
+from cluster.replication.mode_metrics import ModeMetrics
+from cluster.replication.outcome import Outcome
+from cluster.retention.metrics import RetentionMetrics
+from cluster.state.recovery_metrics import RecoveryMetrics
+from raftlog.types import NOBODY, NodeId, Role
+from statemachine.broker_state import BrokerState
+
+SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+"""Seconds of a disk write or an apply: from a fast NVMe flush to a disk in trouble."""
+COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
+COUNT_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
+
+
+class NodeMetrics:
+    """Counters, gauges and histograms of one node, in a registry of their own. Event loop only."""
+
+    def __init__(self) -> None:
+        # Creation times double the series and say what process_start_time_seconds says once.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry: Final = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        self._leader_seen: int = 0
+        self._define_raft()
+        self._define_lanes()
+        self._define_clients()
+        self.repair: Final = RepairMetrics(self.registry)
+        self.members: Final = MembersMetrics(self.registry)
+        self.retention: Final = RetentionMetrics(self.registry)
+        self.recovery: Final = RecoveryMetrics(self.registry)
+        self.install: Final = InstallMetrics(self.registry)
+        self.modes: Final = ModeMetrics(self.registry)
+        self.links: Final = LinkMetrics(self.registry)
+        self.group_lag: Final = LagMetrics(self.registry)
+        self._in: dict[str, tuple[Counter, Counter]] = {}
+        self._out: dict[str, tuple[Counter, Counter]] = {}
+
+    # --- fed per batch ---------------------------------------------------------------------------------------------
+
+    def proposed(self, messages: int, size_bytes: int) -> None:
+        """One entry was proposed; `messages` is 0 for a COMMAND entry."""
+        self._proposals.inc()
+        self._batch_bytes.observe(size_bytes)
+        if messages:
+            self._batch_messages.observe(messages)
+
+    def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
+        """The fate of one entry is known, or the wait for it is over; `requests` waited for it."""
+        self._settled[outcome].inc(requests)
+        if outcome is Outcome.OK:
+            self._commit_seconds.observe(seconds)
+
+    def persisted(self, size_bytes: int, seconds: float) -> None:
+        """One drain of the append lane, fdatasync included."""
+        self._append_seconds.observe(seconds)
+        self._append_bytes.inc(size_bytes)
+
+    def applied(self, entries: int, seconds: float) -> None:
+        """One drain of the apply lane."""
+        self._apply_seconds.observe(seconds)
+        self._apply_entries.inc(entries)
+
+    def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Messages of one topic were acknowledged; once per topic and entry."""
+        count, size = self._in.get(topic) or self._children(self._in, self._messages_in, self._throughput_in, topic)
+        count.inc(messages)
+        size.inc(size_bytes)
+
+    def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
+        """A pull was answered with messages."""
+        count, size = self._out.get(topic) or self._children(self._out, self._messages_out, self._throughput_out, topic)
+        count.inc(messages)
+        size.inc(size_bytes)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forgets the topic's figures."""
+        for children, counters in (
+            (self._in, (self._messages_in, self._throughput_in)),
+            (self._out, (self._messages_out, self._throughput_out)),
+        ):
+            if children.pop(topic, None):
+                for counter in counters:
+                    counter.remove(topic)
+
+    def refused(self, reason: str) -> None:
+        """A request was refused before anything was proposed; `reason` is one of a few short words."""
+        self._refused.labels(reason).inc()
+
+    def code_refused(self, code: str, language: str) -> None:
+        """A request of a code that nobody handles was refused; both are out of short lists."""
+        self._codes_refused.labels(code, language).inc()
+
+    def pulled(self, outcome: str) -> None:
+        """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
+        self._pulls.labels(outcome).inc()
+
+    def queried(self, kind: str, outcome: str) -> None:
+        """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""
+        self._queries.labels(kind, outcome).inc()
+
+    # --- fed when they change, or right before a scrape ------------------------------------------------------------
+
+    def raft(
+        self, *, term: int, role: Role, leader_id: NodeId, commit_index: int, applied_index: int, last_index: int
+    ) -> None:
+        """Consensus as this node sees it."""
+        if leader_id and leader_id != self._leader_seen:
+            self._leader_seen = leader_id
+            self._leader_changes.inc()
+        for gauge, value in (
+            (self._term, term),
+            (self._role, role),
+            (self._leader_id, leader_id),
+            (self._commit_index, commit_index),
+            (self._applied_index, applied_index),
+            (self._last_index, last_index),
+        ):
+            gauge.set(value)
+
+    def peers(self, matches: Iterable[tuple[NodeId, int, int]]) -> None:
+        """(peer, match index, entries behind) as the leader knows them; empty on a follower."""
+        self._peer_match.clear()
+        self._peer_lag.clear()
+        for peer, match_index, lag_entries in matches:
+            self._peer_match.labels(str(peer)).set(match_index)
+            self._peer_lag.labels(str(peer)).set(lag_entries)
+
+    def writes_open(self, is_open: bool) -> None:
+        """Whether this node takes writes now."""
+        self._writes_open.set(is_open)
+
+    def load(self, *, connections: int, long_polls: int, inflight_bytes: int) -> None:
+        """What clients hold open."""
+        self._connections.set(connections)
+        self._long_polls.set(long_polls)
+        self._inflight_bytes.set(inflight_bytes)
+
+    def catalog(self, *, topics: int, groups: int) -> None:
+        """How many topics and consumer groups there are."""
+        self._topics.set(topics)
+        self._groups.set(groups)
+
+    def backup_age(self, seconds: float | None) -> None:
+        """The age of the newest good backup, None if none is known."""
+        self._backup_age.set(float("nan") if seconds is None else seconds)
+
+    def alarms(self, keys: Iterable[str]) -> None:
+        """The alarms that are raised."""
+        self._alarm.clear()
+        for key in keys:
+            self._alarm.labels(key).set(1)
+
+    def loop_lag(self, seconds: float) -> None:
+        """See LoopLagSampler."""
+        self._loop_lag.set(seconds)
+
+    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
+        """The exposition text, with what the status knows brought up to date first."""
+        self.raft(
+            term=status.term,
+            role=Role[status.role.upper()],
+            leader_id=NodeId(status.leader) if status.leader else NOBODY,
+            commit_index=status.commit_index,
+            applied_index=status.applied_index,
+            last_index=status.last_index,
+        )
+        self.peers((NodeId(peer.node), peer.match_index, peer.lag_entries) for peer in status.peers)
+        self.writes_open(status.writes_open)
+        self.load(
+            connections=status.load.connections,
+            long_polls=status.load.long_polls,
+            inflight_bytes=status.load.inflight_bytes,
+        )
+        self.catalog(topics=len(state.topics), groups=len(state.groups))
+        self.group_lag.update(state, leads=status.writes_open)
+        self.recovery.update(status.recovery)
+        self.alarms(alarm.key for alarm in status.alarms)
+        self.backup_age(backup_age_s)
+        return self.render()
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
+
+    # --- definitions -----------------------------------------------------------------------------------------------
+
+    def _define_raft(self) -> None:
+        gauge = self._gauge
+        self._term = gauge("raftmq_raft_term", "Current term")
+        self._role = gauge("raftmq_raft_role", "0 follower, 1 pre-candidate, 2 candidate, 3 leader")
+        self._leader_id = gauge("raftmq_raft_leader_id", "Node id of the known leader, 0 if none")
+        self._commit_index = gauge("raftmq_raft_commit_index", "Highest index known to be committed")
+        self._applied_index = gauge("raftmq_raft_applied_index", "Highest index applied to the state machine")
+        self._last_index = gauge("raftmq_raft_last_index", "Index of the last entry in the log")
+        self._writes_open = gauge("raftmq_raft_writes_open", "1 if this node leads and takes writes")
+        self._alarm = gauge("raftmq_alarm", "1 for each alarm that is raised", "key")
+        self._backup_age = gauge(
+            "raftmq_backup_age_seconds", "Age of the newest good backup that this node knows of itself; NaN without one"
+        )
+        self._backup_age.set(float("nan"))
+        self._leader_changes = self._counter("raftmq_raft_leader_changes", "Times another leader became known")
+        self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
+        self._peer_lag = gauge("raftmq_peer_lag_entries", "Entries the peer's disk is behind the leader's log", "peer")
+
+    def _define_lanes(self) -> None:
+        self._proposals = self._counter("raftmq_raft_proposals", "Entries proposed")
+        settled = self._counter("raftmq_raft_settled", "Requests whose entry was decided or given up", "outcome")
+        self._settled = {outcome: settled.labels(outcome.name.lower()) for outcome in Outcome}
+        self._batch_messages = self._histogram("raftmq_batch_messages", "Messages per entry", COUNT_BUCKETS)
+        self._batch_bytes = self._histogram("raftmq_batch_bytes", "Bytes per proposed entry", BYTES_BUCKETS)
+        self._commit_seconds = self._histogram(
+            "raftmq_raft_commit_seconds", "From the proposal of an entry to its answer", COMMIT_BUCKETS
+        )
+        self._append_seconds = self._histogram(
+            "raftmq_append_seconds", "One write to the log with its fdatasync", SYNC_BUCKETS
+        )
+        self._append_bytes = self._counter("raftmq_append_bytes", "Bytes made durable in the log")
+        self._apply_seconds = self._histogram("raftmq_apply_seconds", "One run applied", SYNC_BUCKETS)
+        self._apply_entries = self._counter("raftmq_apply_entries", "Entries applied")
+        self._loop_lag = self._gauge(
+            "raftmq_loop_lag_seconds", "Longest time the event loop kept a timer waiting in the last 10 s"
+        )
+
+    def _define_clients(self) -> None:
+        gauge, counter = self._gauge, self._counter
+        self._connections = gauge("raftmq_connections", "Open client connections")
+        self._long_polls = gauge("raftmq_long_polls", "Pulls that wait for messages")
+        self._inflight_bytes = gauge("raftmq_inflight_bytes", "Bytes of requests that are not answered yet")
+        self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
+        self._codes_refused = counter(
+            "raftmq_codes_refused", "Requests of a code that this version does not know", "code", "language"
+        )
+        self._pulls = counter("raftmq_pulls", "Pulls answered", "outcome")
+        self._queries = counter("raftmq_queries", "Queries of single messages answered", "kind", "outcome")
+        self._messages_in = counter("rocketmq_messages_in", "Messages acknowledged", "topic")
+        self._throughput_in = counter("rocketmq_throughput_in", "Bytes of messages acknowledged", "topic")
+        self._messages_out = counter("rocketmq_messages_out", "Messages handed out", "topic")
+        self._throughput_out = counter("rocketmq_throughput_out", "Bytes of messages handed out", "topic")
+        self._topics = gauge("rocketmq_topic_number", "Topics")
+        self._groups = gauge("rocketmq_consumer_group_number", "Consumer groups")
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def _children(
+        self, cache: dict[str, tuple[Counter, Counter]], count: Counter, size: Counter, topic: str
+    ) -> tuple[Counter, Counter]:
+        """The pair for a topic, kept so that a batch costs no label lookup."""
+        pair = cache[topic] = (count.labels(topic), size.labels(topic))
+        return pair
+
+
+class LoopLagSampler:
+    """Schedules itself on the loop and reports by how much it came late: the largest of the last 10 s."""
+
+    INTERVAL_S: Final = 0.25
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: NodeMetrics) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._recent: deque[float] = deque(maxlen=int(10 / self.INTERVAL_S))
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begins to sample."""
+        self._schedule()
+
+    def stop(self) -> None:
+        """Ends it."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        self._due = self._loop.time() + self.INTERVAL_S
+        self._timer = self._loop.call_at(self._due, self._sample)
+
+    def _sample(self) -> None:
+        self._recent.append(max(0.0, self._loop.time() - self._due))
+        self._metrics.loop_lag(max(self._recent))
+        self._schedule()

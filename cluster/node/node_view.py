@@ -1,0 +1,122 @@
+"""What a node shows of itself: `GET /v1/status`, its gauges, the members of consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
+from cluster.members.quorum import QuorumView, quorum_of
+from cluster.node.metrics import NodeMetrics
+from cluster.remoting.group_members import Members
+from cluster.retention.settings import settings_of
+from cluster.runtime.versions import versions
+from raftlog.core.status import Status
+from raftlog.types import NodeId, Role
+
+if TYPE_CHECKING:
+    from cluster.node.own_port import OwnPort
+
+_ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
+
+
+def status(node: OwnPort) -> NodeStatus:
+    """The node now; its gauges follow."""
+    raft, load, state = node.raw.status(), _load(node), node.state
+    note_raft(node.metrics, raft)
+    node.metrics.writes_open(node.writes_open())
+    node.metrics.load(connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes)
+    node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
+    return NodeStatus(
+        node=node.node_id,
+        cluster=node.config.cluster.name,
+        cluster_id=str(node.parts.directory.identity.cluster_uuid),
+        broker=node.config.cluster.broker_name,
+        role=_ROLES[raft.role],
+        member=node.membership.own_role,
+        term=raft.term,
+        leader=raft.leader_id or None,
+        writes_open=node.writes_open(),
+        commit_index=raft.commit_index,
+        applied_index=raft.applied_index,
+        last_index=raft.last_index,
+        stopping=node.stopping,
+        drained=node.changes.drained,
+        failure=str(node.failure) if node.failure else None,
+        alarms=node.alarms.all(),
+        peers=[
+            PeerStatus(
+                node=peer.node_id,
+                match_index=peer.match_index,
+                lag_entries=peer.lag,
+                connected=node.transport.connected(peer.node_id),
+            )
+            for peer in raft.peers
+        ],
+        quorum=quorum(node),
+        load=load,
+        recovery=node.parts.recovery.status(node.parts.keeper.run),
+        install=node.installs.view(),
+        limits=_numbers(node.config.limits),
+        links=node.links.view(),
+        modes=node.modes.view(),
+        disk=node.disk.view(),
+        retention=settings_of(node.config.retention),
+        versions=versions(),
+        secret=_secret(node),
+        uptime_ms=node.monotonic_ms() - node.started_ms,
+    )
+
+
+def quorum(node: OwnPort) -> QuorumView:
+    """The voters in force; who has a connection to this node, and this node, take part."""
+    return quorum_of(
+        node.membership.in_force.voter_ids, lambda voter: voter == node.node_id or node.connected(NodeId(voter))
+    )
+
+
+def note_raft(metrics: NodeMetrics, raft: Status) -> None:
+    """The gauges of consensus."""
+    metrics.raft(
+        term=raft.term,
+        role=raft.role,
+        leader_id=raft.leader_id,
+        commit_index=raft.commit_index,
+        applied_index=raft.applied_index,
+        last_index=raft.last_index,
+    )
+    metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
+
+
+def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
+    """The consumers of a group that are connected to this node."""
+    found = known.consumers.get(group)
+    return [
+        MemberView(
+            client_id=client_id,
+            address="{}:{}".format(*member.connection.peer_address),
+            language=member.language,
+            version=member.version,
+            silent_ms=now_ms - member.last_seen_ms,
+        )
+        for client_id, member in sorted(found.members.items() if found else ())
+    ]
+
+
+def _secret(node: OwnPort) -> SecretView:
+    secret = node.secret
+    return SecretView(state=secret.state, key=secret.keyring.newest.hex(), waiting_for=[int(n) for n in secret.missing])
+
+
+def _numbers(section: object) -> dict[str, int]:
+    names: Iterable[str] = section.__struct_fields__  # type: ignore[attr-defined]
+    return {name: value for name in names if isinstance(value := getattr(section, name), int)}
+
+
+def _load(node: OwnPort) -> LoadStatus:
+    """What the node is busy with."""
+    return LoadStatus(
+        connections=len(node.router.connections),
+        long_polls=node.pulls.long_polls.count,
+        inflight_bytes=node.proposals.bytes_inflight + node.forwarder.bytes_held,
+    )

@@ -1,0 +1,38 @@
+"""The peer transport of a node, with its secret."""
+
+from __future__ import annotations
+
+from cluster.config.config import Config
+from cluster.members.service import MembersService
+from cluster.peer.implausible import Implausible
+from cluster.peer.links import heartbeat_net
+from cluster.peer.secret import SecretKeeper
+from cluster.peer.transport import PeerTransport
+from cluster.replication.raft_driver import RaftDriver
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
+
+
+def transport_of(
+    config: Config,
+    environment: Environment,
+    members: MembersService,
+    secret: SecretKeeper,
+    driver: RaftDriver,
+    alarms: Alarms,
+) -> PeerTransport:
+    """Not started; `members` and `secret` are attached to it, and what the core refuses ends connections."""
+    transport = PeerTransport(
+        members.handshake(),
+        members.addresses(),
+        (config.peer.bind, config.peer.port),
+        int.from_bytes(environment.entropy(8)),
+        members.own_address,
+        heartbeat_net(config),
+        secret.keyring,
+        environment.entropy,
+    )
+    members.attach(transport)
+    secret.attach(transport)
+    driver.on_implausible = Implausible(transport, alarms).note
+    return transport

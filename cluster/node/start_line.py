@@ -1,0 +1,41 @@
+"""The line that a node begins with in its log: what runs, where, and how far it had come when it stopped."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cluster.runtime.versions import versions
+
+if TYPE_CHECKING:
+    from cluster.node.node import Node
+
+logger = logging.getLogger(__name__)
+
+
+def tell(node: Node) -> None:
+    """Logs it once the node serves."""
+    config, raft, identity = node.config, node.raw, node.parts.directory.identity
+    used = versions()
+    ports = ", ".join(
+        [
+            *(f"{each.name} {each.bind}:{each.port}" for each in config.listeners),
+            f"peer {config.peer.bind}:{config.peer.port}",
+            f"admin {config.admin.bind}:{config.admin.port}",
+        ]
+    )
+    logger.info(
+        "node %d of cluster %s (%s) serves: raftmq %s, python %s; %s; directory %s; term %d, log up to index %d, "
+        "applied up to %d; voters %s",
+        node.node_id,
+        config.cluster.name,
+        identity.cluster_uuid,
+        used["raftmq"],
+        used["python"],
+        ports,
+        node.parts.directory.path,
+        raft.term,
+        raft.tail.index,
+        raft.applied_index,
+        ", ".join(map(str, sorted(node.membership.in_force.voter_ids))),
+    )

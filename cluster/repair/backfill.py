@@ -1,0 +1,206 @@
+"""The segments that a snapshot left out: fetched from the newest to the oldest, down to where every node's log begins.
+
+A node that lacks them would answer wrongly if it led: a consumer may ask for any message above the group's trim
+position (docs/adr/0032). So it does not campaign before it has them; it follows, votes and acknowledges
+like any other. A segment is taken only if its frames are chained from the tail that its header names to the first frame
+that is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from cluster.repair.asking import Fetches, in_executor
+from cluster.repair.fetch import FetchError
+from cluster.repair.frames import fill
+from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.progress import Progress
+from cluster.repair.segment_source import ask_place
+from cluster.runtime.alarms import Alarms
+from raftlog.errors import FrameError, RaftLogError
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.log_build import SegmentBuild, discard
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import NOBODY, LogTail, NodeId
+
+logger = logging.getLogger(__name__)
+
+HOLD = "backfill"
+STAGED = "backfill.tmp"
+LOOK_S, LEADERLESS_S = 0.2, 10.0
+"""How often a state that is behind is looked at, and how long it waits for anybody to lead."""
+ALARM, LOST = "backfill_failing", "older_log_lost"
+ALARM_AFTER = 3
+"""Rounds in vain over all peers."""
+RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
+"""Pause after a round over all peers in vain; doubled each time."""
+
+
+class Core(Protocol):
+    """The part of RawNode that is used."""
+
+    @property
+    def leader_id(self) -> NodeId:
+        """Who leads, NOBODY if unknown."""
+
+    def hold_campaigns(self, reason: str, held: bool) -> None:
+        """No campaign begins while anybody holds."""
+
+    def trimmed(self) -> None:
+        """The log begins elsewhere."""
+
+
+class Backfill:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self,
+        raw: Core,
+        log: SegmentedLog,
+        fs: FileSystem,
+        path: Path,
+        client: Fetches,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        trim_position: Callable[[], int],
+        applied: Callable[[], int],
+        peers: Callable[[], list[NodeId]],
+        alarms: Alarms,
+        metrics: InstallMetrics,
+        progress: Progress,
+        wake: Callable[[], None],
+    ) -> None:
+        """`path`: DATA. `trim_position()`: where the group's log begins, as of the entry `applied()`."""
+        self._raw = raw
+        self._fs = fs
+        self._path = path
+        self._log = log
+        self._client = client
+        self._blocking = in_executor(loop)
+        self._loop = loop
+        self._trim_position = trim_position
+        self._applied = applied
+        self._peers = peers
+        self._alarms = alarms
+        self._metrics = metrics
+        self._progress = progress
+        self._wake = wake
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> int:
+        """Bytes of log that other nodes have and this one has not."""
+        return max(0, self._log.first_position - self._trim_position())
+
+    def start(self) -> None:
+        """Begins, if anything is missing."""
+        if self.missing:
+            logger.warning(
+                "fetching %d bytes of older log from the other nodes; until then this node does not lead", self.missing
+            )
+            self._raw.hold_campaigns(HOLD, True)
+            self._task = self._loop.create_task(self._run(), name="backfill")
+
+    def stop(self) -> None:
+        """Ends what is under way; whole segments stay, and this node goes on not to lead."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """The same; returns when it has ended."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        delay_s, rounds = RETRY_MIN_S, 0
+        await self._replayed()
+        while self.missing and self._peers():
+            if await self._round():
+                delay_s, rounds = RETRY_MIN_S, 0
+            elif self.missing:
+                rounds += 1
+                self._tell(rounds)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
+        self._alarms.clear(ALARM)
+        if self.missing:
+            self._give_up()
+        self._progress.end()
+        await self._blocking(discard, self._fs, self._path)
+        self._raw.hold_campaigns(HOLD, False)
+        self._wake()
+        logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
+
+    async def _replayed(self) -> None:
+        """A state from an older checkpoint does not know what was trimmed since: what this log holds will tell, once a
+        leader says that it is committed. A group of which every member waits for that would wait for ever: without a
+        leader for LEADERLESS_S this node may campaign, until it knows better."""
+        last, alone_s = self._log.tail.index, 0.0
+        while self.missing and self._applied() < min(last, self._log.tail.index):
+            await asyncio.sleep(LOOK_S)
+            alone_s = alone_s + LOOK_S if self._raw.leader_id == NOBODY else 0.0
+            if alone_s >= LEADERLESS_S:
+                self._raw.hold_campaigns(HOLD, False)
+        if self.missing:
+            self._raw.hold_campaigns(HOLD, True)
+
+    def _give_up(self) -> None:
+        """The only voter (after unsafe-recover) has nobody to ask; a group without any leader would be of no use."""
+        self._alarms.raise_alarm(
+            LOST,
+            f"no other node has {self.missing} bytes of older log, from position {self._trim_position()} on: their "
+            "messages cannot be read. To remove them from the queues: raftmq retention --run",
+        )
+
+    def _tell(self, rounds: int) -> None:
+        if rounds >= ALARM_AFTER:
+            self._alarms.raise_alarm(
+                ALARM,
+                f"this node lacks {self.missing} bytes of older log and does not lead until it has them. {rounds} "
+                f"attempts to fetch the next segment failed: {self._progress.last_failure or 'no node can be reached'}",
+            )
+
+    async def _round(self) -> bool:
+        """One segment, from the first peer that gives it."""
+        for peer in self._peers():
+            try:
+                await self._segment(peer)
+            except (FetchError, RaftLogError, OSError) as error:
+                self._progress.failed(peer, str(error))
+                logger.warning("no older log below position %d from node %d: %s", self._log.first_position, peer, error)
+            else:
+                return True
+        return False
+
+    async def _segment(self, peer: NodeId) -> None:
+        end = self._log.first_position
+        place = await ask_place(self._client, peer, end - 1)
+        if place.end_position != end:
+            raise FrameError(f"node {peer} has a segment that ends at {place.end_position}, this log begins at {end}")
+        start = place.previous.end_position
+        build = await self._blocking(self._begin, place.previous, end)
+        self._progress.begin("backfill", peer, f"segment {start}", self.missing, build.next_position - start)
+        try:
+            await fill(self._client, peer, build, end, self._blocking, self._progress.came)
+        finally:
+            path = await self._blocking(build.finish)
+        await self._blocking(self._log.prepend, path)
+        self._raw.trimmed()
+        self._metrics.backfilled()
+        logger.info("segment %d is back, from node %d; %d bytes are missing", start, peer, self.missing)
+
+    def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
+        """Goes on with what a crash, or a peer that went away, left of the same file."""
+        path = self._path / layout.INSTALL_DIR / STAGED
+        build = SegmentBuild.resume(self._fs, path, self._log.genesis.group_id)
+        if build is not None:
+            if build.previous == previous and build.next_position <= end:
+                return build
+            build.finish()
+        return SegmentBuild(self._fs, path, self._log.genesis.group_id, previous)

@@ -1,0 +1,168 @@
+"""A checkpoint of a peer, file by file, into a directory here; goes on with what an earlier attempt left there.
+
+The manifest is kept beside the files while they come (`manifest.part`), so that after a crash a file of the same
+checkpoint is continued where it ends. Nothing that lies there is believed: a file counts when all of it has the CRC of
+the manifest, and the whole when its rows add up to the manifest's sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import cast
+
+from google_crc32c import extend
+
+from cluster.repair.asking import Blocking, Fetches, ask
+from cluster.repair.fetch import PIECE, STATE
+from cluster.runtime.environment import Rows
+from cluster.state import manifest as manifests
+from cluster.state.checkpoints import mark_of
+from cluster.state.file_crc import file_crc
+from cluster.state.manifest import CheckpointFile, Manifest
+from raftlog.storage.fs import File, FileSystem, read_file, write_file
+from raftlog.types import NodeId
+from statemachine import sums
+from statemachine.kv import KV
+
+OpenRows = Callable[[Path], AbstractContextManager[Rows]]
+"""Opens the rows of a checkpoint, changing nothing. Raises KVError, KVCorruptError."""
+TIMEOUT_MS = 30_000
+"""For one piece of a file: many may fetch from one giver, which sends no faster than it may."""
+PROVE_MS = 120_000
+"""For a manifest: the peer reads all of the checkpoint first."""
+PART = "manifest.part"
+
+
+class CheckpointCopy:
+    """Fills `folder`. Raises FetchError (the peer gives nothing), ValueError or KVError (what it gives is not sound),
+    OSError (this disk)."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        open_rows: OpenRows,
+        folder: Path,
+        group_id: int,
+        client: Fetches,
+        blocking: Blocking,
+        progress: Callable[[int], object] = lambda size: None,
+    ) -> None:
+        """`progress` is called with the size of each piece that came."""
+        self._fs = fs
+        self._open_rows = open_rows
+        self._folder = folder
+        self._group_id = group_id
+        self._client = client
+        self._blocking = blocking
+        self._progress = progress
+
+    async def manifest(self, peer: NodeId, name: str) -> Manifest:
+        """What the checkpoint is; the peer has compared every file of it before it answers."""
+        answer = await ask(self._client, peer, STATE, ["manifest", name], PROVE_MS)
+        manifest = manifests.decode(answer.payload, self._group_id, Path(name))
+        if manifest is None or manifest.name != name:
+            raise ValueError(f"the manifest of {name} is damaged")
+        for file in manifest.files:
+            if "/" in file.name or file.name in ("", ".", "..", manifests.FILE, PART):
+                raise ValueError(f"{name} names a file {file.name!r}")
+        return manifest
+
+    def bytes_there(self) -> int:
+        """What an earlier attempt left, of whichever checkpoint. Raises OSError."""
+        fs, folder = self._fs, self._folder
+        names = fs.listdir(folder) if fs.exists(folder) else []
+        return sum(_size(fs, folder / name) for name in names)
+
+    def begun(self) -> Manifest | None:
+        """What an earlier attempt began to copy, with its `peer`; None if nothing. Raises OSError."""
+        part = self._folder / PART
+        if not self._fs.exists(part):
+            return None
+        return manifests.decode(read_file(self._fs, part), self._group_id, part)
+
+    async def run(self, peer: NodeId, manifest: Manifest) -> None:
+        """Returns when every file is here, synced, and all of it proved."""
+        await self._blocking(self._prepare, manifest._replace(peer=int(peer)))
+        for file in manifest.files:
+            await self._copy(peer, manifest.name, file)
+        await self._blocking(self._finish, manifest)
+
+    def _prepare(self, manifest: Manifest) -> None:
+        """What is there of another checkpoint goes."""
+        fs, folder = self._fs, self._folder
+        told = manifests.encode(manifest, self._group_id)
+        if fs.exists(folder):
+            if fs.exists(folder / PART) and read_file(fs, folder / PART) == told:
+                return
+            fs.remove_tree(folder)
+        fs.mkdir(folder)
+        write_file(fs, folder / PART, told)
+
+    async def _copy(self, peer: NodeId, name: str, file: CheckpointFile) -> None:
+        target, at, crc = await self._blocking(self._resume, file)
+        try:
+            began = at
+            at, crc = await self._receive(peer, name, file, target, at, crc)
+            if (at, crc) != (file.size, file.crc32c) and began:
+                await self._blocking(target.truncate, 0)
+                at, crc = await self._receive(peer, name, file, target, 0, 0)
+            if (at, crc) != (file.size, file.crc32c):
+                await self._blocking(target.truncate, 0)
+                raise ValueError(f"{name}/{file.name} does not have the size and CRC that the manifest tells")
+            await self._blocking(target.fdatasync)
+        finally:
+            target.close()
+
+    def _resume(self, file: CheckpointFile) -> tuple[File, int, int]:
+        """(open file, bytes that are there, their CRC)."""
+        path = self._folder / file.name
+        size, crc = file_crc(self._fs, path) if self._fs.exists(path) else (0, 0)
+        target = self._fs.open(path, create=True)
+        if size > file.size:
+            target.truncate(0)
+            size = crc = 0
+        return target, size, crc
+
+    async def _receive(
+        self, peer: NodeId, name: str, file: CheckpointFile, target: File, at: int, crc: int
+    ) -> tuple[int, int]:
+        while at < file.size:
+            part = await ask(self._client, peer, STATE, ["file", name, file.name, at, PIECE], TIMEOUT_MS)
+            data = part.payload[: file.size - at]
+            if not data:
+                break
+            await self._blocking(target.pwritev, [data], at)
+            crc = extend(crc, data)
+            at += len(data)
+            self._progress(len(data))
+        return at, crc
+
+    def _finish(self, manifest: Manifest) -> None:
+        fs, folder = self._fs, self._folder
+        wanted = {file.name for file in manifest.files}
+        for name in fs.listdir(folder):
+            if name not in wanted:
+                fs.unlink(folder / name)
+        fs.fsync_dir(folder)
+        check_rows(self._open_rows, folder, manifest)
+
+
+def check_rows(open_rows: OpenRows, folder: Path, manifest: Manifest) -> None:
+    """Reads every row of a checkpoint. Raises KVError, ValueError unless they are those of the manifest."""
+    with open_rows(folder) as rows:
+        mark = mark_of(rows)
+        if mark != manifest.mark:
+            raise ValueError(f"its rows end at entry {mark.index}, its manifest at {manifest.mark.index}")
+        counted = sums.count(cast("KV", rows))  # `scan` is all that it asks for
+        wrong = [family for family, told in manifest.sums.items() if counted.get(family) != told]
+    if wrong:
+        raise ValueError(f"its rows of {', '.join(wrong)} do not add up to its sums")
+
+
+def _size(fs: FileSystem, path: Path) -> int:
+    file = fs.open(path)
+    size = file.size()
+    file.close()
+    return size

@@ -1,0 +1,293 @@
+"""Compares this node's rows with those of the others, all the time, and fences it off if they outvote it.
+
+- A new leader proposes a DIGEST of the moment of its no-op and asks the others for theirs; its writes open when a
+  majority agrees, and after 200 ms at the latest.
+- While entries flow the leader proposes a DIGEST every `[consistency] digest_every_ms`: a marker, and then, when it is
+  applied, a second one with the sums at the marker.
+- Each node that applies a DIGEST compares it with what it remembers of that index. If they differ it asks everybody.
+- A node that a majority contradicts, all of them with the same sums, **fences** itself: it serves no messages and does
+  not lead, its next start replaces its state. As long as it cannot be told who is wrong, nobody is fenced, and the
+  alarm stays.
+
+Sums prove that the replicas applied alike; rows that a store lost afterwards are found by scrub (scrub.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from cluster.repair.digest_entry import Digest, decode, differing, encode
+from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
+from cluster.repair.repairs import Repairs
+from cluster.runtime.alarms import Alarms
+from raftlog.core.quorum import majority
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import NotLeaderError, ProposalDroppedError
+from raftlog.types import Entry, EntryType, NodeId, Role
+from statemachine.sums import VERSION, RunningSums, Sums
+
+logger = logging.getLogger(__name__)
+
+SUMS = "sums"
+"""What is fetched: [index] -> [version, {family: sum}]."""
+OPEN_WAIT_S = 0.2
+"""A new leader's writes wait no longer for the others' sums."""
+ASK_MS = 2000
+TRIES, RETRY_S = 14, 0.2
+MISSING_S, MISSING_S_MAX = 0.001, 0.02
+"""A peer that has not applied the marker yet is asked again after so long, twice as long each time: a new leader takes
+no writes meanwhile."""
+"""A peer that has not applied the index yet is asked again."""
+AGAIN_EVERY_MS = 5000
+"""As long as somebody differs, all are asked again so often."""
+MISMATCH, FENCED = "digest_mismatch", "fenced"
+
+
+class State(Protocol):
+    """The part of BrokerState that is read."""
+
+    sums: RunningSums
+
+
+class Consistency:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self,
+        raw: RawNode,
+        state: State,
+        repairs: Repairs,
+        alarms: Alarms,
+        *,
+        digest_every_ms: int,
+        wake: Callable[[], None],
+        mark_suspect: Callable[[str, int], None],
+    ) -> None:
+        """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
+        self.fenced = False
+        """This node's rows are wrong: it serves no messages."""
+        self._raw = raw
+        self._state = state
+        self._repairs = repairs
+        self._alarms = alarms
+        self._every_ms = digest_every_ms
+        self._wake = wake
+        self._mark_suspect = mark_suspect
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._due_ms = 0
+        self._proposed_at = -1
+        """Applied index when the last marker was proposed: while nothing is applied there is nothing to compare."""
+        self._follow_up = False
+        self._undecided = -1
+        self._again_due_ms = 0
+        self._agreed = -1
+        """The newest index at which a leader's sums were those of this node."""
+        repairs.server.sources[SUMS] = sums_source(state)
+        repairs.on_bad_row = self.suspect
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- a new leader ------------------------------------------------------------------------------------------------
+
+    def before_open(self, index: int, open_writes: Callable[[], None]) -> None:
+        """The no-op `index` of this node's term is applied: calls `open_writes` once a majority agrees, or in vain."""
+        self._propose(index)
+        self._start(self._compare_then_open(index, open_writes))
+
+    async def _compare_then_open(self, index: int, open_writes: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._sums_of(peer, index)) for peer in self._repairs.peers()]
+        try:
+            async with asyncio.timeout(OPEN_WAIT_S):
+                differs = await self._differs_from_majority(index, tasks)
+        except TimeoutError:
+            differs = False
+        finally:
+            for task in tasks:
+                task.cancel()
+        if differs:
+            await self.decide(index)
+        if not self.fenced:
+            open_writes()
+
+    async def _differs_from_majority(self, index: int, tasks: list[asyncio.Task[Sums | None]]) -> bool:
+        """False as soon as a majority agrees, True once somebody contradicts."""
+        mine = self._state.sums.at(index)
+        while mine is not None:
+            known = [task.result() for task in tasks if task.done()]
+            if any(theirs is not None and differing(mine, theirs) for theirs in known):
+                return True
+            agreeing = 1 + sum(theirs is not None for theirs in known)
+            if agreeing >= self._quorum or len(known) == len(tasks):
+                break
+            await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        return False
+
+    # --- as entries are applied --------------------------------------------------------------------------------------
+
+    def on_applied(self, entries: Iterable[Entry]) -> None:
+        """Compares the DIGEST entries of a run."""
+        for entry in entries:
+            if entry.type == EntryType.DIGEST:
+                self._on_digest(entry)
+
+    def _on_digest(self, entry: Entry) -> None:
+        digest = decode(entry.payload)
+        mine = self._state.sums.at(digest.index) if digest else None
+        if digest and mine is not None and differing(mine, digest.sums):
+            logger.error(
+                "DIGEST entry %d: families %s differ from the leader's at index %d",
+                entry.index,
+                ", ".join(differing(mine, digest.sums)),
+                digest.index,
+            )
+            self._start(self.decide(digest.index))
+        elif digest and mine is not None and self._raw.role is not Role.LEADER:
+            self._agreed = max(self._agreed, digest.index)
+        if self._follow_up and entry.term == self._raw.term and self._raw.role is Role.LEADER:
+            self._follow_up = False
+            self._propose(entry.index)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap."""
+        raw = self._raw
+        if now_ms >= self._again_due_ms and self._alarms.raised(MISMATCH):
+            self._again_due_ms = now_ms + AGAIN_EVERY_MS
+            self._start(self.decide(self._undecided if self._undecided >= 0 else self._state.sums.newest))
+        if raw.role is not Role.LEADER or now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + self._every_ms
+        if raw.applied_index > self._proposed_at + 2:  # more than the two markers themselves
+            self.mark()
+
+    def mark(self) -> int | None:
+        """Proposes a marker, to be followed by its sums; its index, None if this node may not propose now."""
+        self._proposed_at = self._raw.applied_index
+        index = self._propose(self._state.sums.newest)
+        self._follow_up = index is not None
+        return index
+
+    def _propose(self, index: int) -> int | None:
+        sums = self._state.sums.at(index)
+        payload = encode(Digest(index, sums or {}))
+        try:
+            entry = self._raw.propose(EntryType.DIGEST, payload, self._raw.log_time_ms())
+        except (NotLeaderError, ProposalDroppedError):
+            return None
+        self._wake()
+        return entry.index
+
+    # --- who is wrong ------------------------------------------------------------------------------------------------
+
+    async def decide(self, index: int) -> None:
+        """Asks every other node for its sums at `index` and draws the conclusion."""
+        mine = self._state.sums.at(index)
+        if mine is None or self.fenced:
+            self._undecided = -1
+            return
+        peers = self._repairs.peers()
+        answers = await asyncio.gather(*(self._sums_of(peer, index) for peer in peers))
+        others = {peer: theirs for peer, theirs in zip(peers, answers, strict=True) if theirs is not None}
+        against = {peer: theirs for peer, theirs in others.items() if differing(mine, theirs)}
+        if not against:
+            self._agreed = max(self._agreed, index if others else -1)
+            if len(others) == len(peers):
+                self._undecided = -1
+                self._alarms.clear(MISMATCH)
+            return
+        most = Counter(tuple(sorted(theirs.items())) for theirs in against.values()).most_common(1)[0][1]
+        if most >= self._quorum:
+            self._undecided = -1
+            self.fence(index, mine, against)
+        else:
+            self._report(index, mine, against, agreeing=len(others) - len(against) + 1)
+
+    def fence(self, index: int, mine: Sums, against: dict[NodeId, Sums]) -> None:
+        """A majority holds other rows: what is here is wrong."""
+        families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})
+        self.suspect(f"its rows ({', '.join(families)}) differ at index {index} from those of nodes {_names(against)}")
+
+    def suspect(self, why: str) -> None:
+        """The rows of this node are not to be trusted: it stops serving them, for good."""
+        if self.fenced:
+            return
+        self.fenced = self._repairs.suspect = True
+        self._alarms.clear(MISMATCH)
+        self._alarms.raise_alarm(
+            FENCED,
+            f"{why}; this node serves no messages and does not lead. Restart it: a sound state then replaces this one",
+            stops_service=True,
+        )
+        marking = asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why, self._agreed)
+        marking.add_done_callback(_log_failure)
+        self._repairs.judge()
+        self._repairs.step_down()
+
+    def bad_checkpoint(self, name: str, why: str) -> None:
+        """A scrub found that rows of a checkpoint are not what apply wrote: nor are the state's, of the same files."""
+        logger.error("checkpoint %s: %s", name, why)
+        self.suspect(why)
+
+    def _report(self, index: int, mine: Sums, against: dict[NodeId, Sums], agreeing: int) -> None:
+        families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})
+        if agreeing >= self._quorum:
+            self._undecided = -1
+            text = f"nodes {_names(against)} differ from the majority, to which this node belongs"
+        else:
+            self._undecided = index
+            text = f"this node and {_names(against)} differ; only a third node can show which of them is wrong"
+        where = f"at index {index} ({', '.join(families)})"
+        self._alarms.raise_alarm(MISMATCH, f"{where}: {text}. See: raftmq inspect-consistency")
+
+    async def _sums_of(self, peer: NodeId, index: int) -> Sums | None:
+        pause_s = MISSING_S
+        for _ in range(TRIES):
+            try:
+                version, sums = (await self._repairs.client.fetch(peer, SUMS, [index], ASK_MS)).fields
+            except FetchError as error:
+                if error.status not in (Status.MISSING, Status.BUSY):
+                    return None
+                await asyncio.sleep(RETRY_S if error.status is Status.BUSY else pause_s)
+                pause_s = min(2 * pause_s, MISSING_S_MAX)
+                continue
+            return sums if version == VERSION else None
+        return None
+
+    @property
+    def _quorum(self) -> int:
+        return majority(len(self._raw.raft.members.voters))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="consistency")
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+
+def sums_source(state: State) -> Source:
+    """`sums` [index]: this node's sums at that marker."""
+
+    def read(arguments: list[Any]) -> Fetched:
+        (index,) = arguments
+        sums = state.sums.at(index) if type(index) is int else None
+        if sums is None:
+            raise Refused(Status.MISSING, f"no sums are remembered of index {index}")
+        return Fetched([VERSION, dict(sums)], b"")
+
+    return read
+
+
+def _names(nodes: Iterable[NodeId]) -> str:
+    return " and ".join(map(str, sorted(nodes)))
+
+
+def _log_failure(done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and done.exception() is not None:
+        logger.error("the state could not be marked as suspect: %s", done.exception())

@@ -1,0 +1,86 @@
+"""What a node tells whoever compares it with others: structs of the HTTP API under /v1/consistency and /v1/repair."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from cluster.runtime.request_limits import Unsigned63
+from cluster.state.recovery_views import DamageView
+
+CHUNKS_MAX = 4096
+SPAN_MAX = 64 << 20
+
+
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node's log begins and ends."""
+
+    first_index: int
+    first_position: int
+    last_index: int
+    end_position: int
+    commit_index: int
+    damage: list[DamageView]
+
+
+class ConsistencyView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/consistency`, `GET /v1/consistency/{index}`."""
+
+    node: int
+    applied_index: int
+    fenced: bool
+    log: LogView
+    index: int
+    """The marker that `sums` are of; -1 if none is remembered."""
+    sums: dict[str, str]
+    """family -> sum of its rows, hexadecimal; empty if the node does not remember that marker (yet)."""
+
+
+class MarkView(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/consistency`: the entry at which every node now remembers its sums."""
+
+    node: int
+    term: int
+    index: int
+
+
+class EntryView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/consistency/entries/{index}`: one entry of the log; equal `header_crc` means equal logs up to here."""
+
+    node: int
+    index: int
+    term: int
+    position: int
+    end_position: int
+    header_crc: str
+
+
+class ChunksRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/consistency/log`: which bytes to sum up, in chunks from `position` on. Nothing is changed."""
+
+    position: Unsigned63
+    end_position: Unsigned63
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=1, le=SPAN_MAX)] = 1 << 20
+
+
+class ChunksView(msgspec.Struct, frozen=True, kw_only=True):
+    """The CRC-32C of each chunk as read from disk, hexadecimal; null where the bytes cannot be read."""
+
+    node: int
+    position: int
+    chunk_bytes: int
+    crcs: list[str | None]
+
+
+class RepairView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/repair`, `POST /v1/repair`: what is damaged on this node, and what stands in the way of mending it."""
+
+    node: int
+    leader: int | None
+    damage: list[DamageView]
+    damaged_bytes: int
+    vote_withheld: bool
+    fenced: bool
+    peers: list[int]
+    """Other nodes that can be reached now."""

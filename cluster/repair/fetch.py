@@ -1,0 +1,345 @@
+"""Bytes from a peer, asked for by name: pieces of the log, the tail of a peer, a checkpoint's files.
+
+    FETCH   [request id, what, [arguments]]
+    FETCHED [request id, status, [fields], remark]   and a payload of at most PAYLOAD_MAX bytes
+
+Both travel on the bulk channel. Nothing here depends on consensus: it works before a node's RawNode runs, so that a
+node can restore its state before it joins. What comes is proved by whoever asked (CRCs, the chain of the log, a
+manifest), never trusted because of who sent it.
+
+The serving side reads in a lane of its own and sends no faster than `[repair] bytes_per_second`, all peers together:
+whoever is repaired must not slow the healthy ones down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+import msgpack
+
+from cluster.peer.bandwidth import BURST_S, IDLE_MS, Lull
+from cluster.peer.transport import Handlers
+from cluster.peer.wire import Kind, WireError
+from cluster.runtime.lanes import LaneRunner
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+PAYLOAD_MAX = 1 << 20
+"""Bytes of one reply."""
+PIECE = 128 << 10
+"""Bytes that a node asks for when nobody waits for them: the giver, the taker and what shares their processors are held
+up by no more at a time."""
+WRITING_SHARE = 4
+"""One part in so many of the bandwidth is given away while something is written, and for IDLE_MS after."""
+REQUESTS_MAX = 4
+"""Requests of one peer that are not answered yet; more are refused as BUSY."""
+FIELDS_MAX = 32 << 10
+"""Bytes of a reply's fields, packed."""
+ARGUMENTS_MAX = 16
+NAME_MAX = 32
+CONNECT_POLL_S = 0.02
+ANSWER_TRIES = 100
+"""So often an answer is offered to a peer that cannot be reached; then it is dropped."""
+LOG, TAIL, STATE = "log", "tail", "state"
+"""What can be fetched. `log`: [frame's position, bytes of it to skip, size]. `tail`: []. `state`: see its source."""
+
+
+class Status(IntEnum):
+    """How a request ended. Values are on the wire: never renumber."""
+
+    OK = 0
+    MISSING = 1
+    """The peer does not have it, or it is damaged there too: ask another."""
+    BUSY = 2
+    """Ask again in a moment."""
+    BAD = 3
+    """The request makes no sense to this version."""
+    FAILED = 4
+    """The peer could not read it."""
+
+
+class Fetched(NamedTuple):
+    """What a source answers."""
+
+    fields: list[Any]
+    payload: bytes
+
+
+class FetchError(Exception):
+    """Nothing came; `status` is None if the peer did not answer at all."""
+
+    def __init__(self, peer: NodeId, what: str, status: Status | None, remark: str) -> None:
+        super().__init__(f"node {peer} does not give {what}: {remark}")
+        self.peer = peer
+        self.status = status
+        self.remark = remark
+
+
+class Refused(Exception):
+    """A source has nothing to give."""
+
+    def __init__(self, status: Status, remark: str) -> None:
+        super().__init__(remark)
+        self.status = status
+
+
+Source = Callable[[list[Any]], Fetched]
+"""Answers the arguments of one request; may block. Raises Refused; anything else is answered as FAILED."""
+
+
+class FrameSender(Protocol):
+    """The part of a peer transport that is used here."""
+
+    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
+        """False if the peer cannot be reached now."""
+
+
+class StartsTransport(FrameSender, Protocol):
+    """A transport that does not run yet."""
+
+    async def start(self, handlers: Handlers) -> None:
+        """Listens and dials."""
+
+    async def close(self) -> None:
+        """Lets go of everything."""
+
+
+class FetchJob(NamedTuple):
+    """One request on its way through the lane."""
+
+    peer: NodeId
+    request_id: int
+    what: str
+    arguments: list[Any]
+
+
+class FetchReply(NamedTuple):
+    """Its answer."""
+
+    job: FetchJob
+    status: Status
+    fetched: Fetched
+    remark: str
+
+
+NOTHING = Fetched([], b"")
+
+
+class FetchLane:
+    """Reads what is asked for. Never fails: what cannot be read is an answer."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        """`sources`: what -> who answers it; may grow while the lane runs."""
+        self._sources = sources
+
+    def drain(self, batch: Sequence[FetchJob]) -> list[FetchReply]:
+        """Answers each."""
+        return [self._answer(job) for job in batch]
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def _answer(self, job: FetchJob) -> FetchReply:
+        source = self._sources.get(job.what)
+        if source is None:
+            return FetchReply(job, Status.BAD, NOTHING, f"this node gives no {job.what!r}")
+        try:
+            fetched = source(job.arguments)
+        except Refused as error:
+            return FetchReply(job, error.status, NOTHING, str(error)[:500])
+        except (TypeError, ValueError) as error:
+            return FetchReply(job, Status.BAD, NOTHING, f"malformed arguments: {error}"[:500])
+        except Exception as error:  # noqa: BLE001 - a peer's request must not end this node
+            logger.warning("node %d requested %s, which cannot be served: %s", job.peer, job.what, error)
+            return FetchReply(job, Status.FAILED, NOTHING, str(error)[:500])
+        if len(fetched.payload) > PAYLOAD_MAX or len(msgpack.packb(fetched.fields)) > FIELDS_MAX:
+            return FetchReply(job, Status.FAILED, NOTHING, "the answer does not fit one reply")
+        return FetchReply(job, Status.OK, fetched, "")
+
+
+class TokenBucket:
+    """Bytes per second, with at most BURST_S's worth saved up."""
+
+    def __init__(self, bytes_per_second: int, now_s: float) -> None:
+        self._rate = bytes_per_second
+        self._level = bytes_per_second * BURST_S
+        self._at = now_s
+
+    def set_rate(self, bytes_per_second: int, now_s: float) -> None:
+        """Of the time from now on."""
+        self._fill(now_s)
+        self._rate = bytes_per_second
+
+    def take(self, size: int, now_s: float) -> float:
+        """Takes `size` bytes; returns after how many seconds they may be used."""
+        self._fill(now_s)
+        self._level -= size
+        return max(0.0, -self._level / self._rate)
+
+    def _fill(self, now_s: float) -> None:
+        self._level = min(self._rate * BURST_S, self._level + (now_s - self._at) * self._rate)
+        self._at = now_s
+
+
+class FetchServer:
+    """Answers peers. On the loop, but for the sources, which run in the lane."""
+
+    def __init__(
+        self,
+        transport: FrameSender,
+        loop: asyncio.AbstractEventLoop,
+        bytes_per_second: int,
+        last_index: Callable[[], int] = int,
+    ) -> None:
+        """`last_index()`: of this node's log. While it grows, peers get one part in WRITING_SHARE of the bandwidth."""
+        self.sources: dict[str, Source] = {}
+        """what -> source; called in the lane."""
+        self.lane = FetchLane(self.sources)
+        self.bytes_sent = 0
+        self._transport = transport
+        self._loop = loop
+        self._bytes_per_second = bytes_per_second
+        self._bucket = TokenBucket(bytes_per_second, loop.time())
+        self._lull = Lull(last_index, last_index())
+        self._open: Counter[NodeId] = Counter()
+
+    def reload(self, bytes_per_second: int) -> None:
+        """Another rate from now on."""
+        self._bytes_per_second = bytes_per_second
+
+    def attach(self, runner: LaneRunner[FetchJob]) -> None:
+        """Names the runner of `lane`; its completions go to `on_done`."""
+        self._runner = runner
+
+    def on_frame(self, peer: NodeId, header: list[Any]) -> None:
+        """A FETCH. Raises WireError."""
+        job = decode_fetch(peer, header)
+        if self._open[peer] >= REQUESTS_MAX:
+            self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
+            return  # if it cannot be sent, the peer's timeout tells it the same
+        self._open[peer] += 1
+        self._runner.submit(job)
+
+    def on_done(self, replies: Iterable[FetchReply]) -> None:
+        """The lane has answers: each leaves when the bandwidth allows."""
+        now_s = self._loop.time()
+        self._bucket.set_rate(self._rate(now_s), now_s)
+        for reply in replies:
+            delay_s = self._bucket.take(len(reply.fetched.payload), now_s)
+            if delay_s > 0:
+                self._loop.call_later(delay_s, self._finish, reply)
+            else:
+                self._finish(reply)
+
+    def _rate(self, now_s: float) -> int:
+        writing = self._lull.lasts(now_s) < IDLE_MS / 1000
+        return self._bytes_per_second // WRITING_SHARE if writing else self._bytes_per_second
+
+    def _finish(self, reply: FetchReply, tries: int = ANSWER_TRIES) -> None:
+        """A peer that has just come up may ask before this node's own connection to it stands: it is waited for."""
+        if not self._send(reply) and tries > 1:
+            self._loop.call_later(CONNECT_POLL_S, self._finish, reply, tries - 1)
+            return
+        self._open[reply.job.peer] -= 1
+
+    def _send(self, reply: FetchReply) -> bool:
+        fetched = reply.fetched
+        header = [reply.job.request_id, int(reply.status), fetched.fields, reply.remark]
+        sent = self._transport.send_frame(reply.job.peer, Kind.FETCHED, header, fetched.payload)
+        self.bytes_sent += len(fetched.payload) if sent else 0
+        return sent
+
+
+class FetchClient:
+    """Asks peers. Event loop only."""
+
+    def __init__(self, transport: FrameSender, loop: asyncio.AbstractEventLoop) -> None:
+        self.bytes_received = 0
+        self._transport = transport
+        self._loop = loop
+        self._next_id = 1
+        self._waiting: dict[int, tuple[NodeId, str, asyncio.Future[Fetched]]] = {}
+
+    async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
+        """What `peer` has under that name. Waits for a connection first if there is none. Raises FetchError."""
+        request_id = self._next_id
+        self._next_id += 1
+        answer: asyncio.Future[Fetched] = self._loop.create_future()
+        self._waiting[request_id] = peer, what, answer
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not self._transport.send_frame(peer, Kind.FETCH, [request_id, what, arguments], b""):  # noqa: ASYNC110
+                    await asyncio.sleep(CONNECT_POLL_S)
+                return await answer
+        except TimeoutError:
+            raise FetchError(peer, what, None, f"no answer within {timeout_ms} ms") from None
+        finally:
+            del self._waiting[request_id]
+            # A caller that is cancelled in the moment the connection closes never looks at the answer.
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()
+
+    def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
+        """A FETCHED; one that nobody waits for any more is dropped. Raises WireError."""
+        request_id, status, fields, remark = decode_fetched(header)
+        asked, what, answer = self._waiting.get(request_id, (None, "", None))
+        if asked != peer or answer is None or answer.done():
+            return
+        self.bytes_received += len(payload)
+        if status is Status.OK:
+            answer.set_result(Fetched(fields, payload))
+        else:
+            answer.set_exception(FetchError(peer, what, status, remark))
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """Answers of this peer that have not come will not come."""
+        for asked, what, answer in list(self._waiting.values()):
+            if asked == peer and not answer.done():
+                answer.set_exception(FetchError(peer, what, None, "the connection closed"))
+
+
+def decode_fetch(peer: NodeId, header: list[Any]) -> FetchJob:
+    """The request in a FETCH frame. Raises WireError."""
+    match header:
+        case [int() as request_id, str() as what, list() as arguments] if (
+            0 <= request_id < 1 << 63 and 0 < len(what) <= NAME_MAX and len(arguments) <= ARGUMENTS_MAX
+        ):
+            return FetchJob(peer, request_id, what, arguments)
+    raise WireError(f"malformed fetch: {header!r:.100}")
+
+
+def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
+    """Request id, status, fields and remark of a FETCHED frame. Raises WireError."""
+    match header:
+        case [int() as request_id, int() as status, list() as fields, str() as remark]:
+            if status in Status.__members__.values():
+                return request_id, Status(status), fields, remark
+    raise WireError(f"malformed answer to a fetch: {header!r:.100}")
+
+
+@asynccontextmanager
+async def early_client(transport: StartsTransport) -> AsyncIterator[FetchClient]:
+    """Fetches before the core runs, through a transport that is started here and closed again.
+
+    Raft messages that arrive meanwhile are dropped, as if the node were still down. Raises OSError as `start` does.
+    """
+    client = FetchClient(transport, asyncio.get_running_loop())
+
+    def on_frame(peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        if kind == Kind.FETCHED:
+            client.on_frame(peer, header, payload)
+
+    await transport.start(Handlers(lambda _: None, client.peer_closed, on_frame))
+    try:
+        yield client
+    finally:
+        await transport.close()

@@ -1,0 +1,159 @@
+"""A node that needs entries which its leader has trimmed takes a snapshot while it goes on voting, then starts again.
+
+The leader offers (`raftlog.messages.InstallSnapshot`, repeated while it lasts); this node fetches from it or from any
+other (snapshot.py). When all of it is here and proved, that is put on record, the node ends, and its process opens it
+again (`cluster.node.life`): the opening puts the snapshot in place of log and state (`raftlog.storage.install`), unless
+a leader has brought the log forward to the same entry meanwhile, which it may have done up to the last moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from cluster.repair.asking import Fetches, in_executor
+from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.progress import Progress
+from cluster.repair.snapshot import Needless, Snapshot, SnapshotTake, Where
+from cluster.runtime.alarms import Alarms
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import RaftLogError
+from raftlog.messages import InstallSnapshot
+from raftlog.types import LogTail, NodeId
+from statemachine.kv import KVError
+
+logger = logging.getLogger(__name__)
+
+ALARM = "install_failing"
+ALARM_AFTER = 3
+"""Rounds in vain over all peers."""
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
+"""Pause after such a round; doubled each time."""
+
+
+class InstallService:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self,
+        raw: RawNode,
+        where: Where,
+        client: Fetches,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        peers: Callable[[], list[NodeId]],
+        alarms: Alarms,
+        metrics: InstallMetrics,
+        progress: Progress,
+        wall_ms: Callable[[], int],
+        restart: Callable[[str], None],
+    ) -> None:
+        """`peers()`: whom to ask, best first. `restart(why)`: ends the node so that its process opens it again."""
+        self._raw = raw
+        self._where = where
+        self._client = client
+        self._blocking = in_executor(loop)
+        self._loop = loop
+        self._peers = peers
+        self._alarms = alarms
+        self._metrics = metrics
+        self._wall_ms = wall_ms
+        self._restart = restart
+        self._offer: InstallSnapshot | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._done = False
+        self._closing = False
+        self._wake = asyncio.Event()
+        self.progress = progress
+
+    def offered(self, offer: InstallSnapshot) -> None:
+        """The leader says that this log cannot be continued by its own."""
+        self._metrics.offered()
+        news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
+        self._offer = offer
+        if self._closing or self._done:
+            return
+        if news:
+            self._wake.set()
+        if self._task is None or self._task.done():
+            logger.warning(
+                "node %d no longer has the entries after %d, which this node needs: its log begins at %d. Fetching a"
+                " snapshot",
+                offer.from_id,
+                self._raw.last_index,
+                offer.first_index,
+            )
+            self._task = self._loop.create_task(self._run(self._raw.tail), name="install")
+
+    async def close(self) -> None:
+        """Ends what is under way; what was copied stays for the next attempt."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- while the node runs -----------------------------------------------------------------------------------------
+
+    async def _run(self, tail: LogTail) -> None:
+        delay_s, rounds = RETRY_MIN_S, 0
+        try:
+            while True:
+                snapshot = await self._round(tail)
+                if snapshot is not None and await self._committed(snapshot):
+                    return
+                rounds += 1
+                if rounds >= ALARM_AFTER:
+                    self._alarm(rounds)
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay_s):
+                        await self._wake.wait()
+                delay_s = min(delay_s * 2, RETRY_MAX_S)
+        except Needless as why:
+            logger.warning("the snapshot is no longer needed: %s", why)
+            self.progress.end()
+            self._alarms.clear(ALARM)
+
+    async def _round(self, tail: LogTail) -> Snapshot | None:
+        """Asks everybody once. Raises Needless."""
+
+        def at_least() -> int:
+            if self._raw.tail.id != tail.id:
+                raise Needless(f"the log, which ended at {tail.index}, has changed and ends at {self._raw.last_index}")
+            assert self._offer is not None
+            return self._offer.first_index - 1
+
+        take = SnapshotTake(self._where, self._client, self._blocking, self.progress, at_least=at_least)
+        try:
+            return await take.run(self._peers())
+        except (RaftLogError, KVError, OSError) as error:
+            self._cannot_store(error)
+            return None
+
+    async def _committed(self, snapshot: Snapshot) -> bool:
+        """Ends the node if the snapshot is on record. Nothing of the running node is changed by that."""
+        index, peer = snapshot.manifest.mark.index, snapshot.peer
+        try:
+            await self._blocking(snapshot.commit, self._where, self._wall_ms())
+        except (RaftLogError, OSError) as error:
+            self._cannot_store(error)
+            return False
+        self._alarms.clear(ALARM)
+        self.progress.begin("restart", peer, snapshot.manifest.name)
+        self._done = True
+        self._restart(f"to go on from the snapshot of entry {index} that node {peer} gave")
+        return True
+
+    def _cannot_store(self, error: Exception) -> None:
+        """No reason to stop: the node's own files are not part of it."""
+        self.progress.last_failure = str(error)
+        logger.error("a snapshot cannot be stored: %s", error)
+
+    def _alarm(self, rounds: int) -> None:
+        self._alarms.raise_alarm(
+            ALARM,
+            f"this node needs entries that the other nodes have trimmed, and {rounds} attempts to fetch a snapshot "
+            f"have failed: {self.progress.last_failure or 'no other node can be reached'}. It keeps trying",
+        )

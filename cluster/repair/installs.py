@@ -1,0 +1,138 @@
+"""What a node has for installs: it serves what others need for theirs, takes its own, and fetches older segments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from cluster.repair.backfill import Backfill
+from cluster.repair.fetch import LOG, STATE
+from cluster.repair.install import InstallService
+from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.leftovers import remove_leftovers
+from cluster.repair.log_source import log_source
+from cluster.repair.progress import InstallView, Progress
+from cluster.repair.repairs import Repairs
+from cluster.repair.segment_source import SEGMENT, segment_source
+from cluster.repair.snapshot import Where
+from cluster.repair.state_source import state_source
+from cluster.retention.leases import Leases
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
+from cluster.state.data_directory import Parts
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import OutOfRangeError
+from raftlog.messages import InstallSnapshot
+
+logger = logging.getLogger(__name__)
+
+HELD_MS = 60_000
+"""So long the log is kept for a peer after each of its requests."""
+
+
+class Installs:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self,
+        raw: RawNode,
+        parts: Parts,
+        environment: Environment,
+        repairs: Repairs,
+        leases: Leases,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        alarms: Alarms,
+        metrics: InstallMetrics,
+        wake: Callable[[], None],
+        restart: Callable[[str], None],
+    ) -> None:
+        """`wake`: has the driver look at the core; `restart(why)`: ends the node so that its process opens it again."""
+        directory, fs = parts.directory, environment.fs
+        self._log = log = directory.log
+        self._leases = leases
+        self._loop = loop
+        self._parts = parts
+        self._fs = fs
+        self._metrics = metrics
+        self.progress = progress = Progress(metrics, loop.time)
+        where = Where(fs, directory.path, directory.identity.group_id, environment.open_rows)
+        self._service = InstallService(
+            raw,
+            where,
+            repairs.client,
+            loop,
+            peers=repairs.peers,
+            alarms=alarms,
+            metrics=metrics,
+            progress=progress,
+            wall_ms=environment.clock.wall_ms,
+            restart=restart,
+        )
+        self._backfill = Backfill(
+            raw,
+            log,
+            fs,
+            directory.path,
+            repairs.client,
+            loop,
+            trim_position=lambda: parts.state.trim_position,
+            applied=lambda: parts.state.applied.index,
+            peers=repairs.givers,
+            alarms=alarms,
+            metrics=metrics,
+            progress=progress,
+            wake=wake,
+        )
+        repairs.server.sources.update(
+            {
+                LOG: log_source(log, lambda: raw.commit_index, self._hold_log),
+                STATE: state_source(fs, parts.keeper, self._hold_log),
+                SEGMENT: segment_source(log),
+            }
+        )
+
+    def start(self) -> None:
+        """Before the driver starts: a node that lacks log must not campaign."""
+        installed = self._parts.directory.installed
+        if installed is not None:
+            logger.warning("the last run fetched a snapshot: %s", installed.why)
+        if installed is not None and installed.done:
+            self._metrics.installed()
+            names = [installed.set_aside, self._parts.recovery.state_set_aside]
+            self._removal = self._loop.run_in_executor(
+                None, remove_leftovers, self._fs, self._parts.directory.path, names
+            )
+        self._backfill.start()
+
+    def offered(self, offer: InstallSnapshot) -> None:
+        """See InstallService. The older log is of no use to a node that gets another."""
+        self._backfill.stop()
+        self._service.offered(offer)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of log that the other nodes have and this one has not."""
+        return self._backfill.missing
+
+    def log_begins(self) -> int:
+        """Position below which this node lacks log that others have; 0 if it lacks none."""
+        return self._log.first_position if self._backfill.missing else 0
+
+    def view(self) -> InstallView:
+        """For the status."""
+        return self.progress.view()
+
+    async def close(self) -> None:
+        """Ends what is under way; it is resumed by the next start."""
+        await self._service.close()
+        await self._backfill.close()
+
+    def _hold_log(self, position: int) -> None:
+        """One lease per segment file: peers read in different places. In any thread."""
+        try:
+            base = self._log.segment_at(position).previous.end_position
+        except OutOfRangeError:
+            return
+        self._leases.touch(f"a peer reads the segment at {base}", base, HELD_MS)

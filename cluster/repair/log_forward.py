@@ -1,0 +1,177 @@
+"""Bringing the log of a node that does not run up to an entry that a peer has applied, so that the peer's checkpoint of
+that entry fits it.
+
+What is written are committed entries and nothing else: the peer has applied entry M, its log holds those below, and of
+committed entries there is one history. Writing them here is what an append of a leader would do later. So:
+
+- Frames are taken whole, both CRCs checked, each chained to the one before, from the newest entry that both logs have
+  up to M, whose header the checkpoint's manifest names.
+- What this log has in their place was never committed and is cut, as in any append (Raft paper, 5.3). An entry that
+  this node knows to be committed is never cut: then the two are of different histories, and a person must look.
+- A term is on disk before its entries. A term above the saved one is saved with no vote: none was cast in it. The vote
+  of the saved term stays; so does VOTE_WITHHELD, until a leader says how far the log must reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NamedTuple, Protocol
+
+from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
+from raftlog.errors import DamagedLogError, FrameError
+from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, decode_entries, tail_after
+from raftlog.storage.node_dir import NodeDir
+from raftlog.types import EMPTY_TAIL, NOBODY, Entry, HardState, LogTail, NodeId
+from statemachine.broker_state import AppliedMark
+
+logger = logging.getLogger(__name__)
+
+FETCH_MS = 10_000
+BUSY_PAUSE_S = 0.1
+
+
+class Fetches(Protocol):
+    """The part of FetchClient that is used."""
+
+    async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
+        """Raises FetchError."""
+
+
+class Forwarded(NamedTuple):
+    """The entries that came; first > last if none was missing."""
+
+    first: int
+    last: int
+    ended: int
+    """Last entry of this log before; if it is not below `first`, what was there and never committed gave way."""
+
+
+class LogForward:
+    """See the module. Nothing else may touch the directory meanwhile."""
+
+    def __init__(self, directory: NodeDir, client: Fetches, peer: NodeId, committed_index: int) -> None:
+        """`committed_index`: what this node knows to be committed, whatever the peer says."""
+        self._group_id = directory.identity.group_id
+        self._log = directory.log
+        self._hard_state = directory.hard_state_store
+        self._client = client
+        self._peer = peer
+        self._committed = committed_index
+
+    async def run(self, mark: AppliedMark) -> Forwarded:
+        """Returns when this log durably ends with the entry of `mark`, or has it. Raises FetchError, FrameError (what
+        came is not of one history with this log), StorageError; what was written until then is committed and stays.
+        """
+        before = self._log.tail.index
+        goes_on = mark.index > before and await self._goes_on()
+        shared = tail = self._log.tail if goes_on else await self._shared(min(before, mark.index))
+        while tail.index < mark.index:
+            entries = await self._frames(tail.end_position, mark.index)
+            for entry in entries:
+                check_follows(tail, entry)
+                tail = tail_after(tail, entry)
+            if tail.index == mark.index and tail.header_crc != mark.header_crc:
+                raise FrameError(f"node {self._peer} has applied another entry {mark.index} than its log holds")
+            self._write(entries)
+        if shared.index < mark.index:
+            logger.warning(
+                "entries %d..%d of the log come from node %d; it ended at %d before",
+                shared.index + 1,
+                mark.index,
+                self._peer,
+                before,
+            )
+        return Forwarded(shared.index + 1, mark.index, before)
+
+    # --- where the two logs part -------------------------------------------------------------------------------------
+
+    async def _goes_on(self) -> bool:
+        """Whether the peer's log goes on where this one ends: the usual case, and one frame tells."""
+        tail = self._log.tail
+        try:
+            header = FrameHeader((await self._piece(tail.end_position, 0, HEADER_SIZE)).payload, self._group_id)
+        except FetchError as error:
+            if error.status is not Status.MISSING:
+                raise
+            return False
+        return (header.index, header.parent) == (tail.index + 1, tail.header_crc)
+
+    async def _shared(self, last: int) -> LogTail:
+        """After the newest entry up to `last` that both logs are known to have. Equal headers at one place mean equal
+        logs up to there; what is damaged on either side counts as not shared, and is written again or skipped.
+        """
+        if (found := await self._common(last)) is not None:
+            return found
+        low, high = self._log.first_index, last
+        best = await self._common(low)
+        if best is None:
+            raise FrameError(f"node {self._peer} does not have entry {low}, with which this log begins")
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = await self._common(middle)
+            if found is None:
+                high = middle
+            else:
+                low, best = middle, found
+        return best
+
+    async def _common(self, index: int) -> LogTail | None:
+        try:
+            (own,) = self._log.read_entries(index, index + 1, 1)
+            theirs = (await self._piece(own.position, 0, HEADER_SIZE)).payload
+        except DamagedLogError:
+            return None
+        except FetchError as error:
+            if error.status is not Status.MISSING:
+                raise
+            return None
+        return tail_after(EMPTY_TAIL, own) if theirs == own.header else None
+
+    # --- the work ----------------------------------------------------------------------------------------------------
+
+    async def _frames(self, position: int, last: int) -> list[Entry]:
+        """At least one entry from `position` on, none above `last`, all committed."""
+        data = b""
+        while len(data) < HEADER_SIZE or FrameHeader(data[:HEADER_SIZE]).frame_length > len(data):
+            fields, piece = await self._piece(position, len(data), PAYLOAD_MAX)
+            data += piece
+        commit_index = fields[0] if fields and type(fields[0]) is int else -1
+        last = min(last, commit_index)
+        entries = [entry for entry in decode_entries(data, self._group_id) if entry.index <= last]
+        if not entries:
+            raise FrameError(f"node {self._peer} knows only entries up to {commit_index} to be committed")
+        return entries
+
+    async def _piece(self, position: int, skip: int, size: int) -> Fetched:
+        while True:
+            try:
+                return await self._client.fetch(self._peer, LOG, [position, skip, size], FETCH_MS)
+            except FetchError as error:
+                if error.status is not Status.BUSY:
+                    raise
+            await asyncio.sleep(BUSY_PAUSE_S)
+
+    def _write(self, entries: list[Entry]) -> None:
+        self._keep_committed(entries)
+        saved, last = self._hard_state.load(), entries[-1]
+        if last.term > saved.term:
+            self._hard_state.save(HardState(last.term, NOBODY, saved.commit_index))
+        self._log.append(entries)
+        saved = self._hard_state.load()
+        self._hard_state.save(saved._replace(commit_index=max(saved.commit_index, last.index)))
+
+    def _keep_committed(self, entries: list[Entry]) -> None:
+        """Raises FrameError if an entry that is committed here would give way."""
+        for entry in entries:
+            if entry.index > min(self._committed, self._log.tail.index):
+                break
+            try:
+                (own,) = self._log.read_entries(entry.index, entry.index + 1, 1)
+            except DamagedLogError:
+                continue
+            if own.header_crc != entry.header_crc:
+                raise FrameError(
+                    f"entry {entry.index} is committed on this node and another one on node {self._peer}: these are "
+                    "two histories"
+                )

@@ -1,0 +1,88 @@
+"""How far an install or a backfill has come: for the status, the metrics and a log line now and then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from cluster.repair.install_metrics import InstallMetrics
+from raftlog.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+SAY_EVERY_S = 10.0
+
+Stage = Literal["none", "state", "log", "restart", "backfill"]
+"""What is under way: a peer's checkpoint is copied, then the log up to it, then the node starts again in its process
+and fetches the older segments."""
+
+
+class InstallView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the status of a node says of its install."""
+
+    stage: Stage = "none"
+    peer: int = 0
+    """Who gives."""
+    checkpoint: str = ""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    """Of this stage."""
+    attempts: int = 0
+    """How often it was begun."""
+    last_failure: str = ""
+
+
+class Progress:
+    """Event loop only."""
+
+    def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._now_s = now_s
+        self._stage: Stage = "none"
+        self._peer = self._done = self._total = 0
+        self._what = ""
+        self._said_s = 0.0
+        self.attempts = 0
+        self.last_failure = ""
+
+    def begin(self, stage: Stage, peer: int = 0, what: str = "", total: int = 0, done: int = 0) -> None:
+        """Another stage begins; `done` of its `total` bytes are here already."""
+        self._stage, self._peer, self._what, self._total, self._done = stage, peer, what, total, done
+        self._said_s = self._now_s()
+        self._metrics.remaining(total - done)
+
+    def came(self, size: int) -> None:
+        """So many bytes came."""
+        self._done += size
+        self._metrics.received(self._stage, size)
+        self._metrics.remaining(self._total - self._done)
+        now = self._now_s()
+        if now - self._said_s >= SAY_EVERY_S:
+            self._said_s = now
+            logger.info(
+                "%s of %s from node %d: %d of %d bytes", self._stage, self._what, self._peer, self._done, self._total
+            )
+
+    def failed(self, peer: NodeId, why: str) -> None:
+        """A peer did not give what it should."""
+        self.last_failure = why
+        self._metrics.failed(peer)
+
+    def end(self) -> None:
+        """Nothing is under way."""
+        self.begin("none")
+
+    def view(self) -> InstallView:
+        """For the status."""
+        return InstallView(
+            stage=self._stage,
+            peer=self._peer,
+            checkpoint=self._what,
+            bytes_done=self._done,
+            bytes_total=self._total,
+            attempts=self.attempts,
+            last_failure=self.last_failure,
+        )

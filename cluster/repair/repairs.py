@@ -1,0 +1,184 @@
+"""What a node does about its own damage, and for the damage of others: the one object the node holds of all that.
+
+- serves and makes fetches;
+- has damaged ranges of the log repaired, and does not campaign while there are any;
+- withholds its vote after a loss, and gives it back;
+- hands leadership over if it cannot read what it should replicate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cluster.peer.wire import Kind
+from cluster.repair.fetch import LOG, FetchClient, FetchJob, FetchServer, FrameSender
+from cluster.repair.log_repair import LogRepairer
+from cluster.repair.log_source import log_source
+from cluster.repair.metrics import RepairMetrics
+from cluster.repair.votes import VoteKeeper
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import RunnerFactory
+from cluster.runtime.lanes import LaneRunner
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import RaftLogError
+from raftlog.storage import vote_withheld
+from raftlog.storage.damage import DamagedRange
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.node_dir import NodeDir
+from raftlog.types import NOBODY, NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+HAND_OVER_MS = 2000
+"""A leader whose log has been damaged for so long hands over."""
+
+
+class Links(FrameSender, Protocol):
+    """The peer transport, as far as it is used."""
+
+    def connected(self, peer: NodeId) -> bool:
+        """True if something sent now has a connection to travel on."""
+
+
+class Repairs:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self,
+        raw: RawNode,
+        directory: NodeDir,
+        fs: FileSystem,
+        transport: Links,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        bytes_per_second: int,
+        alarms: Alarms,
+        metrics: RepairMetrics,
+        wake: Callable[[], None],
+        transfer: Callable[[NodeId], None],
+    ) -> None:
+        """`wake`: has the driver look at the core; `transfer`: hands leadership over."""
+        self._raw = raw
+        self._directory = directory
+        self._fs = fs
+        self._transport = transport
+        self._wake = wake
+        self._transfer = transfer
+        self.suspect = False
+        """The state of this node is not to be trusted (cluster/repair): it does not campaign either."""
+        self.log = directory.log
+        self.client = FetchClient(transport, loop)
+        self.server = FetchServer(transport, loop, bytes_per_second, lambda: raw.last_index)
+        self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
+        self._votes = VoteKeeper(fs, directory.path, raw, alarms, wake)
+        self._ranges = LogRepairer(
+            self.log, self.client, loop, peers=self.peers, on_change=self.judge, alarms=alarms, metrics=metrics
+        )
+        self._unfit_since_ms: int | None = None
+        self._loop = loop
+        self.on_bad_row: Callable[[str], None] = logger.error
+        """Called with the finding if the log is sound where a row of the state says otherwise."""
+
+    def start(self, runner: RunnerFactory, fail: Callable[[BaseException], None]) -> None:
+        """Begins to serve and to repair, before the driver starts."""
+        loop = asyncio.get_running_loop()
+        self._lane: LaneRunner[FetchJob] = runner("fetch", self.server.lane, loop, self.server.on_done, fail)
+        self.server.attach(self._lane)
+        self._votes.start(vote_withheld.load(self._fs, self._directory.path, self._directory.identity.group_id))
+        self._ranges.start()
+
+    async def close(self) -> None:
+        """Stops; nothing is left half done on disk."""
+        await self._ranges.close()
+        await self._votes.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._lane.close)
+
+    def peers(self) -> list[NodeId]:
+        """The other voters, also a leader that is none as far as this node knows: it first, then those in reach."""
+        raw = self._raw
+        others = {*raw.status().voters, raw.leader_id} - {raw.raft.id, NOBODY}
+        return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
+
+    def givers(self) -> list[NodeId]:
+        """The same for what nobody waits for: the leader, which is busiest, comes after those in reach."""
+        raw = self._raw
+        return sorted(self.peers(), key=lambda node: (not self._transport.connected(node), node == raw.leader_id, node))
+
+    def reachable(self) -> list[int]:
+        """The other voters that something sent now would reach."""
+        return sorted(peer for peer in self.peers() if self._transport.connected(peer))
+
+    @property
+    def may_vote(self) -> bool:
+        """False while this node withholds its vote."""
+        return self._raw.may_vote
+
+    def now(self) -> None:
+        """Somebody is waiting: tries to repair without any pause that is under way."""
+        self._ranges.now()
+
+    def judge(self) -> None:
+        """Whether this node is fit to lead, now that something about it has changed."""
+        self._raw.hold_campaigns("repair", bool(self.log.damage or self.suspect))
+        self._raw.repaired()  # if something was: what waits looks again
+        self._wake()
+
+    def report(self, position: int, size: int) -> None:
+        """Bytes of the log did not match the checksum that the state has of them: finds out which of the two is bad.
+        Bytes that are not in this node's log (any more) say nothing about the row that leads there."""
+
+        def found(search: asyncio.Future[DamagedRange | None]) -> None:
+            if search.cancelled():
+                return
+            if search.exception() is not None:
+                logger.error("positions %d..%d of the log: %s", position, position + size, search.exception())
+            elif search.result() is None and position >= self.log.first_position:
+                self.on_bad_row(
+                    f"positions {position}..{position + size} of the log are sound; the state's row that "
+                    "leads there is not"
+                )
+
+        if position >= self.log.first_position:
+            self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """A FETCH or FETCHED frame. Raises WireError."""
+        if kind == Kind.FETCH:
+            self.server.on_frame(peer, header)
+        else:
+            self.client.on_frame(peer, header, payload)
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """See FetchClient."""
+        self.client.peer_closed(peer)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap."""
+        self._votes.tick()
+        if self._raw.role is not Role.LEADER or not self.log.damage:
+            self._unfit_since_ms = None
+        elif self._unfit_since_ms is None:
+            self._unfit_since_ms = now_ms
+        elif now_ms - self._unfit_since_ms >= HAND_OVER_MS:
+            self._unfit_since_ms = now_ms
+            self._hand_over()
+
+    def step_down(self) -> None:
+        """Leads no longer, at once: what it would propose cannot be trusted."""
+        self._raw.resign()
+        self._wake()
+
+    def _hand_over(self) -> None:
+        status = self._raw.status()
+        able = [peer for peer in status.peers if peer.fit and peer.node_id in status.voters]
+        best = max(able, key=lambda peer: peer.match_index, default=None)
+        if best is None:
+            return
+        logger.warning("this node is not fit to lead; node %d should lead", best.node_id)
+        try:
+            self._transfer(best.node_id)
+        except RaftLogError as error:
+            logger.warning("leadership cannot be handed over: %s", error)

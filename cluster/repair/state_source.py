@@ -1,0 +1,121 @@
+"""This node's checkpoints, given to a peer whose state is lost (peer_state.py asks).
+
+    ["list"]                               fields: [[name, index, term, header_crc], ...], newest first
+    ["list", least]                        the same; if none is of that index or above, another one is made first
+    ["manifest", name]                     payload: the manifest file
+    ["file", name, file, offset, size]     payload: bytes of one of its files
+
+A manifest is given only after every file of the checkpoint was compared with its CRC: tables are shared with the state,
+and a rotten block is rotten in both. One that proves damaged is not offered again; where none is left, the keeper makes
+another, and the peer is told to ask again. A node that knows its rows to be wrong gives none at all.
+
+A checkpoint that is being given, and the log from its last entry on, are kept for a minute after each request
+(`Keeper.hold`, `hold_log`): what the peer fetches next is there when it asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cluster.repair.fetch import PAYLOAD_MAX, Fetched, Refused, Source, Status
+from cluster.state import manifest as manifests
+from cluster.state.checkpoints import Checkpoint, Checkpoints
+from cluster.state.manifest import Manifest
+from raftlog.storage.fs import FileSystem, read_file
+
+logger = logging.getLogger(__name__)
+
+
+class Keeper(Protocol):
+    """The part of StateKeeper that is used."""
+
+    checkpoints: Checkpoints
+    frozen: bool
+    wanted: bool
+
+    def hold(self, name: str) -> None:
+        """A peer reads from this checkpoint: it is kept for a while."""
+
+
+def state_source(fs: FileSystem, keeper: Keeper, hold_log: Callable[[int], object] = lambda position: None) -> Source:
+    """Serves the checkpoints of `keeper`; see the module. `hold_log(position)`: a peer needs the log from there on, for
+    a while."""
+    return _StateSource(fs, keeper, hold_log).answer
+
+
+class _StateSource:
+    """Used by one lane."""
+
+    def __init__(self, fs: FileSystem, keeper: Keeper, hold_log: Callable[[int], object]) -> None:
+        self._fs = fs
+        self._keeper = keeper
+        self._hold_log = hold_log
+        self._sound: Manifest | None = None
+        """The one that was read through last."""
+        self._damaged: list[Manifest] = []
+        self._asked = False
+        """The keeper was asked for another one."""
+
+    def answer(self, arguments: list[Any]) -> Fetched:
+        """See `fetch.Source`."""
+        if self._keeper.frozen:
+            raise Refused(Status.MISSING, "its own rows are not to be trusted")
+        match arguments:
+            case ["list"]:
+                return Fetched(self._list(-1), b"")
+            case ["list", int() as least]:
+                return Fetched(self._list(least), b"")
+            case ["manifest", str() as name]:
+                path = self._proved(name).path
+                return Fetched([], read_file(self._fs, path / manifests.FILE)[:PAYLOAD_MAX])
+            case ["file", str() as name, str() as file, int() as offset, int() as size] if offset >= 0 < size:
+                known = self._known(name)
+                if file not in {one.name for one in known.manifest.files}:
+                    raise Refused(Status.MISSING, f"checkpoint {name} has no file {file[:80]}")
+                opened = self._fs.open(known.path / file)
+                data = opened.pread(min(size, PAYLOAD_MAX), offset)
+                opened.close()
+                return Fetched([], data)
+        raise ValueError(f"not a request for a checkpoint: {arguments!r:.100}")
+
+    def _list(self, least: int) -> list[Any]:
+        there = self._keeper.checkpoints.all()
+        self._damaged = [one.manifest for one in there if one.manifest in self._damaged]
+        marks = [(one.path.name, one.manifest.mark) for one in there if one.manifest not in self._damaged]
+        if marks and marks[0][1].index >= least:
+            self._asked = False
+            return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
+        if not self._asked:
+            self._asked = self._keeper.wanted = True
+        elif not self._keeper.wanted:
+            self._asked = False  # whoever asks next has it tried once more
+            if marks:
+                return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
+            raise Refused(Status.MISSING, "it has no sound checkpoint, and could not make one")
+        raise Refused(Status.BUSY, "it makes a checkpoint first")
+
+    def _known(self, name: str) -> Checkpoint:
+        found = self._keeper.checkpoints.load(name) if manifests.is_name(name) else None
+        if found is None:
+            raise Refused(Status.MISSING, f"there is no checkpoint {name[:80]} any more")
+        self._keeper.hold(name)
+        self._hold_log(max(0, found.manifest.mark.end_position - 1))
+        return found
+
+    def _proved(self, name: str) -> Checkpoint:
+        known = self._known(name)
+        if known.manifest == self._sound:
+            return known
+        wrong = next(self._keeper.checkpoints.problems(known), None)
+        if wrong is None:
+            self._sound = known.manifest
+            return known
+        if known.manifest not in self._damaged:
+            self._damaged.append(known.manifest)
+        what = f"{wrong[0].name} {wrong[1]}"
+        logger.error(
+            "checkpoint %s is not offered to other nodes: %s. The state may share that file: raftmq scrub", name, what
+        )
+        raise Refused(Status.MISSING, f"checkpoint {name} is damaged here: {what}")

@@ -1,0 +1,5 @@
+"""From a proposal to the majority's disks and back: proposals, the driver, the lanes of log and state, early answers.
+
+May import `cluster.peer` and below. Runs on the event loop, except for `drain` of a lane, which runs on the lane's
+thread. Called by protocol handlers and by the node.
+"""

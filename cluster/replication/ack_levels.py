@@ -1,0 +1,88 @@
+"""Acknowledgement levels: what must have happened before a send is answered.
+
+The default, `quorum+fsync`, is the promise of docs/guarantees.md. The others are asked for by name: for all topics by
+RocketMQ's keys (`flush_disk_type`, `broker_role`), for one topic by its attribute `ack.level`, for one message by its
+property `ACK_LEVEL`, or by RocketMQ's own `WAIT=false` (Message.setWaitStoreMsgOK), which is level `leader`. The more
+specific one goes before the more general. A level changes when a send is *answered* and nothing else: commit, apply,
+visibility and votes wait for the majority's disks at every level.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cluster.config.config import ModesSection
+
+ATTRIBUTE: Final = "ack.level"
+PROPERTY: Final = b"ACK_LEVEL\x01"
+WAIT: Final = b"WAIT\x01"
+WAIT_FALSE: Final = WAIT + b"false"
+
+
+class Ack(IntEnum):
+    """A level. The default is 0, so that the hot path asks `if send.ack`."""
+
+    QUORUM_FSYNC = 0
+    """Committed and applied: a majority has it on disk."""
+    LEADER = 1
+    """The leader has it: on disk (SYNC_FLUSH), written (ASYNC_FLUSH), in memory (with the transient store pool)."""
+    QUORUM = 2
+    """A majority has written it, nobody need have synced it."""
+    ALL = 3
+    """Committed, applied, and on the disk of every voter."""
+
+
+EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM))
+"""Levels whose answers need not wait for the commit."""
+
+NAMES: Final[dict[str, Ack]] = {
+    "leader": Ack.LEADER,
+    "quorum": Ack.QUORUM,
+    "quorum+fsync": Ack.QUORUM_FSYNC,
+    "all": Ack.ALL,
+}
+
+
+class LevelError(ValueError):
+    """A level that does not exist; the text lists those that do."""
+
+
+def default_level(modes: ModesSection) -> Ack:
+    """The level of a message whose topic and properties say nothing."""
+    if modes.broker_role == "ASYNC_MASTER":
+        return Ack.LEADER
+    return Ack.QUORUM if modes.flush_disk_type == "ASYNC_FLUSH" else Ack.QUORUM_FSYNC
+
+
+def name_of(level: int) -> str:
+    """As configuration and properties write it."""
+    return next(name for name, known in NAMES.items() if known == level)
+
+
+def level_named(name: str, where: str) -> Ack:
+    """Raises LevelError."""
+    level = NAMES.get(name)
+    if level is None:
+        raise LevelError(f"{where}={name}: an acknowledgement level is one of {', '.join(NAMES)}")
+    return level
+
+
+def ack_of(properties: bytes, default: int) -> int:
+    """The level of a message with these properties. Raises LevelError."""
+    if PROPERTY in properties:
+        value = _value(properties, PROPERTY)
+        if value is not None:
+            return level_named(value.decode("utf-8", "replace"), "property ACK_LEVEL")
+    if WAIT_FALSE in properties and _value(properties, WAIT) == b"false":  # every RocketMQ client writes WAIT=true
+        return Ack.LEADER
+    return default
+
+
+def _value(properties: bytes, mark: bytes) -> bytes | None:
+    """The value of the property, None if `mark` only occurs inside another one."""
+    for part in properties.split(b"\x02"):
+        if part.startswith(mark):
+            return part[len(mark) :]
+    return None

@@ -1,0 +1,120 @@
+"""Who should serve a consumer's next pull, and how stale a follower's answer may be.
+
+Every node serves pulls from its applied state. Whom a consumer asks next is told by `suggestWhichBrokerId` in each
+reply: "0", the leader, unless `modes.slave_read_enable` is on and the consumer is further behind than
+`access_message_in_memory_max_ratio` percent of the memory: then its messages come from a disk, and better from another
+one's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A reply of a follower says besides
+
+    raftmqServedBy       its node id
+    raftmqAppliedIndex   up to where it has applied the log
+    raftmqStalenessMs    so long ago it had applied all that its leader had then told it to be committed; -1: never yet
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from raftlog.types import NodeId, Role
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from raftlog.core.raw_node import RawNode
+    from statemachine.broker_state import BrokerState
+    from statemachine.query import QueueItem
+
+LEADER = "0"
+SAMPLES_MAX = 1200
+"""Remembered commit indexes that are not applied yet: a minute of them."""
+LAG_MAX = 1000
+"""Entries by which a follower may be behind when consumers are sent to it."""
+
+
+def memory_bytes() -> int:
+    """Of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Staleness:
+    """What a follower knows of its own lag, looked at by a timer."""
+
+    def __init__(self, raw: RawNode, tick_ms: int) -> None:
+        """`tick_ms`: of the core, by which it counts the silence of its leader."""
+        self._raw = raw
+        self._tick_ms = tick_ms
+        self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
+        """(when the leader was heard, commit index known then), neither falling."""
+        self._fresh_ms = -1
+        """All that the leader had told by then is applied; -1: nothing is known."""
+
+    def tick(self, now_ms: int) -> None:
+        """Called on a timer."""
+        raw = self._raw
+        if raw.role is not Role.FOLLOWER or not raw.leader_id:
+            return
+        heard_ms = now_ms - raw.raft.election_elapsed * self._tick_ms
+        if not self._samples or self._samples[-1][0] < heard_ms:
+            self._samples.append((heard_ms, raw.commit_index))
+
+    def staleness_ms(self, now_ms: int, applied_index: int) -> int:
+        """-1 if this node has not caught up with any leader yet."""
+        while self._samples and self._samples[0][1] <= applied_index:
+            self._fresh_ms = self._samples.popleft()[0]
+        return -1 if self._fresh_ms < 0 else max(0, now_ms - self._fresh_ms)
+
+
+class FollowerReads:
+    """Asked by Pulls once per reply."""
+
+    def __init__(
+        self,
+        config: Config,
+        raw: RawNode,
+        state: BrokerState,
+        now_ms: Callable[[], int],
+        memory: Callable[[], int] = memory_bytes,
+    ) -> None:
+        """`memory`: bytes of the machine."""
+        modes = config.modes
+        self._node_id = config.node_id
+        self._raw = raw
+        self._state = state
+        self._now_ms = now_ms
+        self._enabled = modes.slave_read_enable
+        self._behind_bytes = memory() * modes.access_message_in_memory_max_ratio // 100
+        self.staleness = Staleness(raw, config.raft.tick_ms)
+
+    def suggest(self, group: str, queue_id: int, items: Sequence[QueueItem]) -> str:
+        """The broker id that the consumer should ask next; `items` are those of this reply."""
+        if not self._enabled or not items:
+            return LEADER
+        if self._state.applied_mark.end_position - items[-1].position <= self._behind_bytes:
+            return LEADER
+        if self._raw.role is not Role.LEADER:
+            return str(self._node_id)
+        followers = self._fit_followers()
+        if not followers:
+            return LEADER
+        config = self._state.groups.get(group)
+        wanted = NodeId(config.which_broker_when_consume_slowly) if config is not None else NodeId(0)
+        return str(wanted if wanted in followers else followers[queue_id % len(followers)])
+
+    def label(self, ext: dict[str, str]) -> None:
+        """Adds what a follower must tell; nothing on the node that leads."""
+        if self._raw.role is Role.LEADER:
+            return
+        applied = self._state.applied.index
+        ext["raftmqServedBy"] = str(self._node_id)
+        ext["raftmqAppliedIndex"] = str(applied)
+        ext["raftmqStalenessMs"] = str(self.staleness.staleness_ms(self._now_ms(), applied))
+
+    def _fit_followers(self) -> list[NodeId]:
+        status = self._raw.status()
+        voters = set(status.voters)
+        return sorted(
+            peer.node_id
+            for peer in status.peers
+            if peer.node_id in voters and peer.recent_active and peer.lag <= LAG_MAX
+        )

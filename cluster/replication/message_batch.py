@@ -1,0 +1,369 @@
+"""Builds the payload of one MESSAGES entry from the sends that have gathered: the hot loop of the leader.
+
+The leader decides everything here: store time, queue offsets, positions. Stored form of a message: RocketMQ's
+MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `remoting.message_format` is the
+readable twin; a test compares both.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from cluster.replication.message_keys import KEYS_MARK, key_words
+from statemachine.message_index import key_hash
+from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
+
+if TYPE_CHECKING:
+    from cluster.replication.outcome import ReplyTo
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+_HEAD = struct.Struct(">IIIIIQQIQ")
+_HEAD_V4 = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
+_TAIL = struct.Struct(">IQI")
+_U64 = struct.Struct(">Q")
+_U16 = struct.Struct(">H")
+
+SYS_FLAG_BORN_V6 = 0x10
+SYS_FLAG_STORE_V6 = 0x20
+
+
+class QueueCursor:
+    """The leader's view of one queue's end: applied state plus its own proposals in flight."""
+
+    __slots__ = ("base", "bytes", "items", "next_offset", "queue_id", "topic_id")
+
+    def __init__(self, topic_id: int, queue_id: int, next_offset: int) -> None:
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.base = next_offset
+        self.bytes = 0
+        """Stored bytes of the entry under construction."""
+        self.items: list[bytes] = []
+        """Items of the entry under construction. Invariant: base + len(items) == next_offset while not empty."""
+
+
+class TopicSlot:
+    """What the send path needs of a topic, resolved once per leadership and topic change."""
+
+    __slots__ = (
+        "ack",
+        "cursor",
+        "cursors",
+        "dedup",
+        "field",
+        "name",
+        "next_queue",
+        "perm",
+        "queues",
+        "topic_id",
+        "v2",
+        "write_queues",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        topic_id: int,
+        write_queues: int,
+        queues: int,
+        perm: int,
+        dedup: str,
+        cursor: Callable[[int, int], QueueCursor],
+        ack: int = 0,
+    ) -> None:
+        """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor; `ack`: the
+        level (`cluster.replication.ack_levels`) of messages that name none."""
+        encoded = name.encode()
+        self.name = name
+        self.topic_id = topic_id
+        self.write_queues = max(1, write_queues)
+        self.queues = queues
+        self.perm = perm
+        self.dedup = dedup
+        self.ack = ack
+        self.v2 = len(encoded) > 127
+        self.field = (len(encoded).to_bytes(2 if self.v2 else 1, "big")) + encoded
+        self.cursor = cursor
+        self.cursors: list[QueueCursor | None] = [None] * queues
+        self.next_queue = 0
+
+    def open_cursor(self, queue_id: int) -> QueueCursor:
+        """The cursor of a queue, opened on first use."""
+        cursor = self.cursors[queue_id]
+        if cursor is None:
+            cursor = self.cursors[queue_id] = self.cursor(self.topic_id, queue_id)
+        return cursor
+
+
+class BatchMessage(msgspec.Struct, gc=False):
+    """One message of a batch request. `key_hash` is 0 unless the topic's dedup is strict."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    tag_hash: int
+    key_hash: int
+    unique_key: bytes = b""
+
+
+class Send(msgspec.Struct, gc=False):
+    """One send request, checked and ready to be proposed. A Struct: it is built once per message on the hot path."""
+
+    connection: ReplyTo
+    size: int
+    """Bytes counted against the limits until the request is answered."""
+    opaque: int
+    serialize_type: int
+    oneway: bool
+    slot: TopicSlot
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    """ip (4 or 16 bytes) and int32 port."""
+    reconsume_times: int
+    body: bytes
+    properties: bytes
+    tag_hash: int
+    unique_key: str
+    kind: int
+    producer_id: bytes
+    """b"" if the send takes no part in dedup."""
+    sequence: int
+    low_sequence: int
+    batch: tuple[BatchMessage, ...]
+    """Empty for a single message; else `flag`, `body`, `properties` above are unused."""
+    received_ms: int
+    version: int
+    header: bytes
+    """The request's header bytes, to forward it should this node lose its leadership first."""
+    code: int
+    ack: int = 0
+    """When it is answered (`cluster.replication.ack_levels.Ack`)."""
+
+
+class Built(NamedTuple):
+    """A payload and where each send landed: parallel to the sends."""
+
+    payload: bytes
+    offsets: list[int]
+    """Queue offset of the send's first message."""
+    positions: list[tuple[int, ...] | int]
+    """Commit log position of its message; a tuple of all for a batch request."""
+    message_count: int
+    touched: list[tuple[QueueCursor, int, int, int]]
+    """Cursors that were advanced: where each stood before, messages and stored bytes added."""
+
+    def rewind(self) -> None:
+        """Takes the offsets back: the payload was not proposed after all."""
+        for cursor, offset, _, _ in self.touched:
+            cursor.next_offset = offset
+
+
+def message_size(send: Send) -> int:
+    """Stored bytes of a single-message send (an upper bound is enough for cutting batches)."""
+    return 115 + len(send.body) + len(send.properties) + len(send.slot.field)
+
+
+def build(
+    sends: Sequence[Send],
+    *,
+    entry_position: int,
+    store_ms: int,
+    store_host: bytes,
+    effects: bytes = b"",
+    index: bool = True,
+) -> Built:
+    """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
+
+    `index`: whether the message index is to hold their keys. If it raises, the cursors are where they were.
+    """
+    builder = _Builder(entry_position, store_ms, store_host, index)
+    try:
+        return builder.run(sends, effects)
+    except BaseException:
+        builder.rewind()
+        raise
+
+
+class _Builder:
+    def __init__(self, entry_position: int, store_ms: int, store_host: bytes, index: bool) -> None:
+        self.position = entry_position + MESSAGES_AT
+        self.store_ms = store_ms
+        self.store_host = store_host
+        self.parts: list[bytes] = []
+        self.touched: list[tuple[QueueCursor, int]] = []
+        self.sessions: dict[bytes, list[int | list[bytes]]] = {}
+        self.unique: list[UniqueRow] = []
+        self.index = index
+        self.keys: list[int] = []
+        """Records of the message index (statemachine/message_index.py), as numbers."""
+
+    def run(self, sends: Sequence[Send], effects: bytes) -> Built:
+        offsets: list[int] = []
+        positions: list[tuple[int, ...] | int] = []
+        keys = self.keys
+        for send in sends:
+            slot = send.slot
+            cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
+            if not cursor.items:
+                cursor.base = cursor.next_offset
+                cursor.bytes = 0
+                self.touched.append((cursor, send.kind))
+            offset = cursor.next_offset
+            first = self.position
+            if send.batch:
+                positions.append(self._add_batch(send, cursor))
+            else:
+                self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
+                positions.append(first)
+                if self.index:
+                    if send.unique_key:  # `key_hash` and `_add_words` without their calls: every message comes here
+                        keys.append(crc32(send.unique_key.encode(), slot.topic_id) << 32 | first & 0xFFFFFFFF)
+                    if KEYS_MARK in send.properties:
+                        self._add_words(slot.topic_id, send.properties, first)
+                if slot.dedup == "strict" and send.unique_key:
+                    self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
+            offsets.append(offset)
+            if send.producer_id:
+                self._add_session(send, slot.topic_id, offset, first)
+        records = struct.pack(f">{len(keys)}Q", *keys)
+        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, records)
+        touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
+        return Built(payload, offsets, positions, len(self.parts), touched)
+
+    def rewind(self) -> None:
+        """Takes back what a run that failed has done to the cursors."""
+        for cursor, _ in self.touched:
+            cursor.next_offset = cursor.base
+            cursor.items = []
+
+    def _add(self, send: Send, cursor: QueueCursor, flag: int, body: bytes, properties: bytes, tag_hash: int) -> None:
+        slot = send.slot
+        field = slot.field
+        born_host, store_host = send.born_host, self.store_host
+        total = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
+        offset = cursor.next_offset
+        position = self.position
+        magic = MAGIC_V2 if slot.v2 else MAGIC_V1
+        if len(born_host) == 8 and len(store_host) == 8:
+            head = _HEAD_V4.pack(
+                total,
+                magic,
+                crc32(body) & 0x7FFFFFFF,
+                send.queue_id,
+                flag & 0xFFFFFFFF,
+                offset,
+                position,
+                send.sys_flag,
+                send.born_ms,
+                born_host,
+                self.store_ms,
+                store_host,
+                send.reconsume_times,
+                0,
+                len(body),
+            )
+        else:
+            head = self._head_v6(send, total, magic, body, flag, offset)
+        message = b"".join((head, body, field, _U16.pack(len(properties)), properties))
+        self.parts.append(message)
+        cursor.items.append(ITEM.pack(position, total, crc32c(message), tag_hash, self.store_ms))
+        cursor.next_offset = offset + 1
+        cursor.bytes += total
+        self.position = position + total
+
+    def _head_v6(self, send: Send, total: int, magic: int, body: bytes, flag: int, offset: int) -> bytes:
+        sys_flag = send.sys_flag
+        if len(send.born_host) == 20:
+            sys_flag |= SYS_FLAG_BORN_V6
+        if len(self.store_host) == 20:
+            sys_flag |= SYS_FLAG_STORE_V6
+        fixed = _HEAD.pack(
+            total,
+            magic,
+            crc32(body) & 0x7FFFFFFF,
+            send.queue_id,
+            flag & 0xFFFFFFFF,
+            offset,
+            self.position,
+            sys_flag,
+            send.born_ms,
+        )
+        tail = _TAIL.pack(send.reconsume_times, 0, len(body))
+        return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
+
+    def _add_batch(self, send: Send, cursor: QueueCursor) -> tuple[int, ...]:
+        positions: list[int] = []
+        strict, topic_id = send.slot.dedup == "strict", send.slot.topic_id
+        for message in send.batch:
+            offset, position = cursor.next_offset, self.position
+            self._add(send, cursor, message.flag, message.body, message.properties, message.tag_hash)
+            positions.append(position)
+            if self.index:
+                if message.unique_key:
+                    self.keys.append(crc32(message.unique_key, topic_id) << 32 | position & 0xFFFFFFFF)
+                if KEYS_MARK in message.properties:
+                    self._add_words(topic_id, message.properties, position)
+            if strict and message.key_hash:
+                self._add_unique(send, message.key_hash, message.body, offset, position)
+        return tuple(positions)
+
+    def _add_words(self, topic_id: int, properties: bytes, position: int) -> None:
+        """A record for each word of KEYS."""
+        low = position & 0xFFFFFFFF
+        self.keys += [key_hash(topic_id, word) << 32 | low for word in key_words(properties)]
+
+    def _add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
+        row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
+        self.unique.append(row)
+
+    def _add_session(self, send: Send, topic_id: int, offset: int, position: int) -> None:
+        row = SESSION_ROW.pack(send.sequence, topic_id, send.queue_id, offset, position)
+        session = self.sessions.get(send.producer_id)
+        if session is None:
+            self.sessions[send.producer_id] = [send.low_sequence, send.sequence, [row]]
+        else:
+            session[0] = max(session[0], send.low_sequence)
+            session[1] = max(session[1], send.sequence)
+            session[2].append(row)  # type: ignore[union-attr]
+
+    def _runs(self) -> list[Run]:
+        runs: list[Run] = []
+        for cursor, kind in self.touched:
+            runs.append(
+                Run(cursor.topic_id, cursor.queue_id, cursor.base, len(cursor.items), kind, b"".join(cursor.items))
+            )
+            cursor.items = []
+        return runs
+
+    def _sessions(self) -> list[SessionRows]:
+        packed: list[SessionRows] = []
+        for producer_id, (low, high, rows) in self.sessions.items():
+            rows.sort()  # type: ignore[union-attr]  # big-endian: by sequence
+            packed.append(SessionRows(producer_id, low, high, b"".join(rows)))  # type: ignore[arg-type]
+        return packed
+
+
+def key_hash_of(unique_key: str) -> int:
+    """64 bits of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats)."""
+    data = unique_key.encode()
+    return int(crc32c(data)) << 32 | crc32(data)
+
+
+def normal_kind(topic: str) -> int:
+    """The row kind of a client send to `topic`."""
+    if topic.startswith("%RETRY%"):
+        return RowKind.RETRY
+    if topic.startswith("%DLQ%"):
+        return RowKind.DEAD_LETTER
+    return RowKind.NORMAL

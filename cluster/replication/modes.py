@@ -1,0 +1,121 @@
+"""What a node has of modes, put together: early answers, who has written what, staleness, and the figures of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cluster.peer.wire import Kind
+from cluster.replication.ack_levels import default_level, name_of
+from cluster.replication.follower_reads import FollowerReads
+from cluster.replication.written import SendsFrames, TellsWritten, WrittenRelay
+from raftlog.errors import RaftLogError
+from raftlog.types import NodeId
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.replication.early_answers import EarlyAnswers
+    from cluster.replication.early_ledger import Ledger
+    from cluster.replication.mode_metrics import ModeMetrics
+    from raftlog.core.raw_node import RawNode
+    from statemachine.broker_state import BrokerState
+
+KINDS = frozenset((Kind.WANT_WRITTEN, Kind.WRITTEN))
+
+SURVIVES = {
+    "quorum+fsync": "what is acknowledged survives the loss of any minority of nodes, disks included",
+    "quorum": "what is acknowledged survives the end of every process; power lost by a majority at once may take it",
+    "leader": "what is acknowledged may be lost with the leader",
+}
+
+
+class ModesView(msgspec.Struct, frozen=True, kw_only=True):
+    """How sends are acknowledged on this node when it leads, and what that may cost."""
+
+    level: str
+    """Of messages whose topic and properties name none: leader, quorum or quorum+fsync."""
+    flush_disk_type: str
+    broker_role: str
+    transient_store_pool_enable: bool
+    slave_read_enable: bool
+    promise: str
+    loss_window_entries_max: int
+    """At most so many log entries are acknowledged and undecided at a time (limits.batches_inflight_max)."""
+    loss_window_bytes_max: int
+    loss_window_messages: int
+    """Acknowledged early and undecided now."""
+    loss_window_messages_seen: int
+    """The most at one time since the start."""
+    lost_messages: int
+    """Acknowledged early, and another leader's entry took their place; since the data directory was made."""
+    lost_entries: int
+
+
+class Modes:
+    """Started with the node; `tick` by its chores."""
+
+    def __init__(
+        self,
+        config: Config,
+        raw: RawNode,
+        early: EarlyAnswers,
+        log: TellsWritten,
+        transport: SendsFrames,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+        metrics: ModeMetrics,
+        state: BrokerState,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`wake` schedules a driver turn; `now_ms` is the monotonic clock."""
+        self._config = config
+        self._early = early
+        assert early.ledger is not None
+        self._ledger: Ledger = early.ledger
+        self._metrics = metrics
+        self.relay = WrittenRelay(config.node_id, raw, early, log, transport, loop, wake)
+        self.reads = FollowerReads(config, raw, state, now_ms)
+
+        def term_at(index: int) -> int | None:
+            try:
+                return raw.raft.log.term_at(index)
+            except RaftLogError:
+                return None
+
+        early.on_start(raw.applied_index, term_at)
+
+    def tick(self, now_ms: int) -> None:
+        """Called on a timer."""
+        self.relay.tick(now_ms)
+        self.reads.staleness.tick(now_ms)
+        self._metrics.window(self._early.window_messages)
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
+        """A frame of KINDS. Raises WireError."""
+        self.relay.on_frame(peer, kind, header)
+
+    def close(self) -> None:
+        """Lets go of DATA/EARLY."""
+        self._ledger.close()
+
+    def view(self) -> ModesView:
+        """For the status."""
+        modes, limits = self._config.modes, self._config.limits
+        level = name_of(default_level(modes))
+        return ModesView(
+            level=level,
+            flush_disk_type=modes.flush_disk_type,
+            broker_role=modes.broker_role,
+            transient_store_pool_enable=modes.transient_store_pool_enable,
+            slave_read_enable=modes.slave_read_enable,
+            promise=SURVIVES[level],
+            loss_window_entries_max=self._ledger.room,
+            loss_window_bytes_max=self._ledger.room * (limits.batch_bytes_max + limits.message_bytes_max),
+            loss_window_messages=self._early.window_messages,
+            loss_window_messages_seen=self._early.window_messages_max,
+            lost_messages=self._ledger.lost.messages,
+            lost_entries=self._ledger.lost.entries,
+        )

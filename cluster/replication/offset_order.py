@@ -1,0 +1,164 @@
+"""Consumer offsets take effect in the order in which they came (docs/guarantees.md): the leader's part.
+
+Oneway commits gather in `Effects`; everything else that moves offsets is a command that somebody waits for. Neither
+overtakes the other: a command takes what gathered before it along, and what gathers later rides on an entry behind it.
+Until all of it is applied, the state is older than what was asked for, and is not compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.replication.effects import Effects
+from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cluster.replication.outcome import Done
+    from cluster.replication.pending import PendingCommands
+    from raftlog.core.raw_node import RawNode
+    from statemachine.broker_state import BrokerState
+
+_MOVES_OFFSETS = frozenset({COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC})
+
+
+def moves_offsets(commands: list[Command]) -> bool:
+    """Whether one of them changes or removes consumer offsets."""
+    return any(command[0] in _MOVES_OFFSETS for command in commands)
+
+
+class LeavingGroups:
+    """Groups whose deletion is asked for and not applied: to later requests they are gone already.
+
+    Otherwise a commit that came after the deletion would leave an offset of a group that does not exist.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[bool]] = {}
+        """Group -> one item per change under way, oldest first: whether it deletes the group."""
+
+    def __contains__(self, group: str) -> bool:
+        changes = self._open.get(group)
+        return changes is not None and changes[-1]
+
+    def raise_for(self, commands: list[Command]) -> None:
+        """They will be proposed, in this order."""
+        for group, deletes in _changes(commands):
+            self._open.setdefault(group, []).append(deletes)
+
+    def lower_for(self, commands: list[Command]) -> None:
+        """They were applied, are lost, or were not proposed after all."""
+        if not self._open:
+            return
+        for group, deletes in _changes(commands):
+            changes = self._open.get(group)
+            if changes is not None and deletes in changes:
+                changes.remove(deletes)
+                if not changes:
+                    del self._open[group]
+
+    def clear(self) -> None:
+        """A new term of leadership: nothing is in flight."""
+        self._open.clear()
+
+
+def _changes(commands: list[Command]) -> list[tuple[str, bool]]:
+    return [
+        (str(command[1].get("name")) if command[0] == PUT_GROUP else command[1], command[0] == DELETE_GROUP)
+        for command in commands
+        if command[0] in (PUT_GROUP, DELETE_GROUP)
+    ]
+
+
+class OffsetOrder:
+    """What a node that leads knows of offsets on their way. Event loop only; `Proposals` tells it what happens."""
+
+    def __init__(
+        self,
+        flush_ms: int,
+        state: BrokerState,
+        submit: Callable[[list[Command], Done], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`submit` queues commands for an entry; `now_ms` is the clock that `flush_ms` is measured by."""
+        self.effects = Effects(flush_ms)
+        self._state = state
+        self._submit = submit
+        self._now_ms = now_ms
+        self._leaving = LeavingGroups()
+        self._queued = 0
+        """Calls that move offsets and are not proposed."""
+        self._index = -1
+        """Index of the last entry that moves offsets."""
+        self.raw: RawNode | None = None
+        """Set when the node's role is known."""
+
+    # --- what handlers ask -------------------------------------------------------------------------------------------
+
+    def knows_group(self, group: str) -> bool:
+        """Whether the group exists and no deletion of it is under way."""
+        return group in self._state.groups and group not in self._leaving
+
+    def commit_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
+        """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
+        if group in self._leaving:
+            return
+        on_its_way = self.effects.has_offset(group, topic_id, queue_id) or self._in_flight()
+        if not on_its_way and self._state.offset(group, topic_id, queue_id) == offset:
+            return  # pulls repeat the committed offset; nothing new to put into the log
+        self.effects.offset(group, topic_id, queue_id, offset, self._now_ms())
+
+    def settle(self, group: str, done: Callable[[], None]) -> None:
+        """Calls `done` when every commit of the group so far is applied, or lost with the leadership."""
+        rows = self.effects.take_group(group)
+        if rows:
+            self._submit([[COMMIT_OFFSETS, rows]], lambda _: done())
+        elif self._in_flight():
+            self._submit([], lambda _: done())
+        else:
+            done()
+
+    def _in_flight(self) -> bool:
+        return self._queued > 0 or (self.raw is not None and self._index > self.raw.applied_index)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def queued(self, commands: list[Command]) -> list[Command]:
+        """They will be proposed; returns what must stand before them in the log."""
+        self._leaving.raise_for(commands)
+        rows = [row for command in commands for row in self.effects.take_before(command)]
+        self._queued += moves_offsets(commands) + bool(rows)
+        return [[COMMIT_OFFSETS, rows]] if rows else []
+
+    def proposed(self, index: int, calls: Iterable[PendingCommands]) -> None:
+        """The calls stand in the entry at `index`."""
+        moving = sum(moves_offsets(call.commands) for call in calls)
+        if moving:
+            self._queued -= moving
+            self._index = index
+
+    def carried(self, index: int) -> None:
+        """The entry at `index` carries the effects."""
+        self._index = index
+
+    def decided(self, calls: Iterable[PendingCommands]) -> None:
+        """The calls were applied, or are lost."""
+        for call in calls:
+            self._leaving.lower_for(call.commands)
+
+    def refused(self, calls: Iterable[PendingCommands]) -> None:
+        """The calls were queued, and no entry can hold them."""
+        for call in calls:
+            self._queued -= moves_offsets(call.commands)
+            self._leaving.lower_for(call.commands)
+
+    def close(self) -> None:
+        """Leadership is over: what was not proposed is lost, as its senders were promised nothing."""
+        self._queued = 0
+        self.effects.clear()
+
+    def open(self) -> None:
+        """A new term of leadership: nothing is in flight."""
+        self._leaving.clear()

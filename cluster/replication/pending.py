@@ -1,0 +1,204 @@
+"""Who waits for a proposed entry, and how each is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+from zlib import crc32
+
+from cluster.replication.message_batch import Built, Send
+from cluster.replication.outcome import Done, ProposeResult
+from raftlog.types import EntryId, EntryType
+from statemachine import payload
+from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command, join, pack_bare
+from statemachine.payload import SessionRows
+
+logger = logging.getLogger(__name__)
+
+COMMANDS_BYTES_MAX = 4 << 20
+"""What one caller's commands may take when they are encoded: a fraction of the longest frame, and more than any honest
+request needs."""
+
+
+class UnacceptableError(ValueError):
+    """No entry can hold what was asked for."""
+
+
+def encode(commands: list[Command]) -> bytes:
+    """The commands as they will stand in an entry. Raises UnacceptableError if none can hold them."""
+    try:
+        packed = pack_bare(commands)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise UnacceptableError(f"the request cannot be made an entry of the log: {error}") from None
+    if len(packed) > COMMANDS_BYTES_MAX:
+        raise UnacceptableError(f"the request takes {len(packed)} bytes in the log, {COMMANDS_BYTES_MAX} are allowed")
+    return packed
+
+
+class SendReplies(Protocol):
+    """Who turns the fate of a send into bytes for the client (see `remoting.send_reply`)."""
+
+    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
+        """All of them are committed and applied; those at the `muted` positions have had their answer (UNKNOWN)."""
+
+    def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
+        """A re-send of what the log holds."""
+
+    def refused(self, send: Send, remark: str) -> None:
+        """Never proposed, or proved lost."""
+
+    def unbuildable(self, send: Send, remark: str) -> None:
+        """Never proposed: no entry could be made of it. A defect of this node, which the request ran into."""
+
+    def unknown(self, send: Send, remark: str) -> None:
+        """Proposed, undecided at the deadline."""
+
+
+class PendingCommands:
+    """One caller's commands; several callers may share a COMMAND entry."""
+
+    __slots__ = ("_done", "commands", "deadline_ms", "packed", "session")
+
+    def __init__(
+        self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int, session: SessionRows | None = None
+    ) -> None:
+        """`packed`: what `encode` made of the commands; that is what is proposed. `session`: goes into the log with
+        them, so that whoever leads recognises them when they come again."""
+        self.session = session
+        self.commands = commands
+        self.packed = packed
+        self.deadline_ms = deadline_ms
+        self._done = done
+
+    def tell(self, result: ProposeResult) -> None:
+        """A waiter that fails must not take the node with it: what it asked for is in the log or not, all the same."""
+        try:
+            self._done(result)
+        except Exception:
+            logger.exception("a waiter for %s failed", [command[0] for command in self.commands])
+
+
+def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
+    """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet. All of them
+    with a session, or none."""
+    bytes_left = bytes_max
+    for at, call in enumerate(calls):
+        bytes_left -= len(call.packed)
+        if bytes_left < 0 or (call.session is None) != (calls[0].session is None):
+            return calls[: max(1, at)]
+    return list(calls)
+
+
+def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
+    """The entry that holds the calls (see `cut_calls`): with sessions one of no messages, whose effects they are."""
+    packed = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
+    rows: dict[bytes, list[SessionRows]] = {}
+    for call in calls:
+        if call.session is not None:
+            rows.setdefault(call.session.producer_id, []).append(call.session)
+    if not rows:
+        return EntryType.COMMAND, packed
+    sessions = [
+        SessionRows(
+            producer_id,
+            max(each.low_sequence for each in parts),
+            max(each.max_sequence for each in parts),
+            b"".join(sorted({each.rows for each in parts})),
+        )
+        for producer_id, parts in rows.items()
+    ]
+    return EntryType.MESSAGES, payload.encode((), 0, (), sessions, effects=packed)
+
+
+class PendingEntry:
+    """A proposed entry and all who wait for it."""
+
+    __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
+
+    def __init__(self, entry_id: EntryId, deadline_ms: int) -> None:
+        self.id = entry_id
+        self.deadline_ms = deadline_ms
+        self.sends: list[Send] = []
+        self.built: Built | None = None
+        self.calls: list[PendingCommands] = []
+        self.bytes = 0
+        self.proposed_s = 0.0
+        self.answered = False
+        """True once its waiters were told UNKNOWN; the entry itself waits on for the log's decision."""
+        self.muted: set[int] = set()
+        """Positions in `sends` that were told UNKNOWN and must not be answered a second time."""
+
+
+def find_send(
+    entries: Iterable[PendingEntry], queued: Iterable[Send], producer_id: bytes, sequence: int
+) -> tuple[PendingEntry, int] | Send | None:
+    """The send with this identity: its entry and the position there, or itself if it is still queued."""
+    for entry in entries:
+        for at, send in enumerate(entry.sends):
+            if send.sequence == sequence and send.producer_id == producer_id:
+                return entry, at
+    return next((send for send in queued if send.sequence == sequence and send.producer_id == producer_id), None)
+
+
+class StrictNames:
+    """Sends to topics with dedup=strict whose outcome is open: topic, UNIQ_KEY, CRC of the body tell them apart."""
+
+    def __init__(self) -> None:
+        self.names: set[tuple[int, str, int]] = set()
+        """Empty where no topic asks for it: look before a call."""
+
+    def __contains__(self, send: Send) -> bool:
+        return _strict_name(send) in self.names
+
+    def add(self, send: Send) -> None:
+        """It is queued."""
+        self.names.add(_strict_name(send))
+
+    def decided(self, sends: list[Send]) -> None:
+        """They are stored, or will never be."""
+        if self.names:
+            self.names.difference_update([_strict_name(send) for send in sends if send.slot.dedup == "strict"])
+
+
+def _strict_name(send: Send) -> tuple[int, str, int]:
+    return send.slot.topic_id, send.unique_key, crc32(send.body)
+
+
+class TopicBarriers:
+    """Topics with a change that is proposed and not applied: their sends wait behind it."""
+
+    def __init__(self) -> None:
+        self._count: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._count)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._count
+
+    def raise_for(self, commands: list[Command]) -> list[str]:
+        """Raises the barrier of every topic that the commands change; returns them."""
+        names = [_topic_of(command) for command in commands if command[0] in (CREATE_TOPIC, DELETE_TOPIC)]
+        for name in names:
+            self._count[name] = self._count.get(name, 0) + 1
+        return names
+
+    def lower_for(self, calls: Iterable[PendingCommands]) -> None:
+        """They were applied, are lost, or were not proposed after all."""
+        for call in calls:
+            for command in call.commands:
+                if command[0] in (CREATE_TOPIC, DELETE_TOPIC):
+                    name = _topic_of(command)
+                    left = self._count.pop(name, 0) - 1
+                    if left > 0:
+                        self._count[name] = left
+
+    def clear(self) -> None:
+        """A new term of leadership: nothing is in flight."""
+        self._count.clear()
+
+
+def _topic_of(command: Command) -> str:
+    name: str = command[1]["name"] if command[0] == CREATE_TOPIC else command[1]
+    return name

@@ -1,0 +1,65 @@
+"""What metrics are told of proposals: how many, how large, how long until they were decided, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.replication.outcome import Outcome
+from cluster.replication.pending import PendingEntry
+from cluster.replication.slow_requests import SlowRequests
+from cluster.runtime.clock import Clock
+from statemachine.broker_state import BrokerState
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.replication.mode_metrics import ModeMetrics
+
+
+class ProposalFigures(Protocol):
+    """The figures themselves; `cluster.node.metrics` keeps them."""
+
+    @property
+    def modes(self) -> ModeMetrics:
+        """What early answers write."""
+
+    def proposed(self, messages: int, size_bytes: int) -> None:
+        """One entry was proposed; `messages` is 0 for a COMMAND entry."""
+
+    def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
+        """The fate of one entry is known, or the wait for it is over; `requests` waited for it."""
+
+    def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Messages of one topic were acknowledged; once per topic and entry."""
+
+
+class ProposalMetrics:
+    """Does nothing without metrics. Two clock calls per entry."""
+
+    def __init__(self, metrics: ProposalFigures | None, clock: Clock, state: BrokerState, config: Config) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._state = state
+        self._slow = SlowRequests(config)
+
+    def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
+        """The entry has its place in the leader's log."""
+        if self._metrics is not None:
+            pending.proposed_s = self._clock.monotonic_s()
+            self._metrics.proposed(messages, size_bytes)
+
+    def settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
+        """It is decided, or its waiters are told that it is not."""
+        metrics = self._metrics
+        if metrics is None:
+            return
+        waiting = len(waiter.sends) + len(waiter.calls)
+        now_s = self._clock.monotonic_s()
+        metrics.settled(outcome, waiting, now_s - waiter.proposed_s)
+        if 1000 * now_s - waiter.deadline_ms >= self._slow.late_ms:
+            self._slow.settled(waiter, outcome, 1000 * now_s)
+        if outcome is Outcome.OK and waiter.built is not None:
+            names = self._state.topics_by_id
+            for cursor, _, count, size in waiter.built.touched:
+                topic = names.get(cursor.topic_id)
+                if topic is not None:
+                    metrics.messages_in(topic.name, count, size)

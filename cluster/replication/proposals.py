@@ -1,0 +1,511 @@
+"""Proposals: from checked requests to log entries, and back to answers.
+
+Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all that has
+gathered and proposes it, at most `batches_inflight_max` at a time (natural group commit) -> the entry is applied ->
+every send of it is answered.
+
+Waiters are settled by (term, index), never by index alone: an entry of another term applied at the index proves that
+ours is lost (FAIL, code 14: safe to send again). Undecided at the deadline is UNKNOWN: the client is told so, the
+waiter stays until the log decides, and a re-sent request finds it here.
+
+What goes wrong while an entry is made costs those whose entry it is, and nothing else: nothing has happened before
+`RawNode.propose` returned, so cursors, barriers and queues go back to where they were, and the requests are answered.
+What the core itself raises is another matter: then its state is in doubt, and the driver stops the node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.replication.ack_levels import ATTRIBUTE, EARLY, NAMES
+from cluster.replication.apply_lane import Applied
+from cluster.replication.early_answers import EarlyAnswers
+from cluster.replication.early_ledger import Ledger
+from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
+from cluster.replication.names import NameLimits
+from cluster.replication.offset_order import OffsetOrder
+from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
+from cluster.replication.pending import (
+    PendingCommands,
+    PendingEntry,
+    SendReplies,
+    StrictNames,
+    TopicBarriers,
+    UnacceptableError,
+    cut_calls,
+    encode,
+    entry_of,
+    find_send,
+)
+from cluster.replication.proposal_metrics import ProposalFigures, ProposalMetrics
+from cluster.replication.send_queue import SendQueue
+from cluster.replication.twins import Twins
+from cluster.runtime.clock import Clock
+from cluster.runtime.contained import report_contained
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
+from raftlog.types import EntryType, Role
+from statemachine.broker_state import BrokerState
+from statemachine.commands import Command, CommandResult
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.replication.outcome import ReplyTo
+
+logger = logging.getLogger(__name__)
+
+SMALL_BATCHES_INFLIGHT = 2
+LARGE_BATCH_BYTES = 256 * 1024
+"""Queued bytes that are worth a batch of their own beside the two that are always allowed."""
+
+
+class Proposals:
+    """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: BrokerState,
+        clock: Clock,
+        *,
+        store_host: bytes,
+        wake: Callable[[], None],
+        replies: SendReplies,
+        on_unproposed: Callable[[list[Send]], None],
+        metrics: ProposalFigures | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
+
+        `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader. Without a
+        `ledger` nothing is answered early.
+        """
+        self._limits = config.limits
+        self._deadline_ms = config.send.deadline_ms
+        self._index = config.index.enabled
+        self._names = NameLimits(config.limits, state)
+        self._state = state
+        self._clock = clock
+        self._store_host = store_host
+        self._wake = wake
+        self._replies = replies
+        self._on_unproposed = on_unproposed
+        self._metrics = ProposalMetrics(metrics, clock, state, config)
+        self._sends = SendQueue(config.limits)
+        self._calls: list[PendingCommands] = []
+        self._pending: dict[int, PendingEntry] = {}
+        self.offsets = OffsetOrder(config.offsets.flush_ms, state, self.submit_commands, lambda: self.now_ms)
+        self._effects = self.offsets.effects
+        self.early = EarlyAnswers(config.modes, replies, ledger, None if metrics is None else metrics.modes)
+        self._twins = Twins(self.early, self._give_back)
+        self._acks = 0
+        """Not 0 once a send asked for another level than the default one."""
+        self._strict = StrictNames()
+        self._slots: dict[str, TopicSlot] = {}
+        self._cursors: dict[tuple[int, int], QueueCursor] = {}
+        self._barriers = TopicBarriers()
+        self._open_term = 0
+        self._raw: RawNode | None = None
+        self.bytes_inflight = 0
+        """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
+        self.before_open: Callable[[int, Callable[[], None]], None] = lambda _, open_writes: open_writes()
+        """Called with the index of the no-op when that is applied, and with what opens writes; may take its time."""
+        self.on_open: Callable[[], object] = lambda: None
+        """Called when writes open: requests that waited for a leader may go on."""
+        self.now_ms = clock.monotonic_ms()
+        """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
+        self.refusing = ""
+        """Why no send may enter now (the disk is full); "" if they may."""
+        self.on_contained: Callable[[str, Exception], object] = report_contained
+        """Called with what was attempted, and what one request made fail that should have been refused before."""
+        self.session_max: dict[bytes, int] = {}
+        """Highest sequence queued or proposed per producer, in this term of leadership."""
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """This node leads and has applied its term's no-op: its counters are exact, writes may enter."""
+        return self._open_term != 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits to be proposed, and nothing that was proposed is undecided."""
+        return not (self._pending or self._sends.waiting or self._calls)
+
+    def slot(self, topic: str) -> TopicSlot | None:
+        """The topic as the send path needs it; None if it does not exist or a change of it is under way."""
+        slot = self._slots.get(topic)
+        if slot is None:
+            config = self._state.topics.get(topic)
+            if config is None or topic in self._barriers:
+                return None
+            dedup = config.attributes.get("dedup", "retry")
+            if dedup == "strict" and topic[0] == "%":
+                dedup = "retry"  # what is sent back again has the key and body of the copy before: it is not that copy
+            queues = max(config.read_queues, config.write_queues)
+            ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), self.early.default)
+            slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor, ack)
+            self._slots[topic] = slot
+        return slot
+
+    def changing(self, topic: str) -> bool:
+        """True while a proposed change of the topic is not applied: its sends wait."""
+        return topic in self._barriers
+
+    def refuse(self, why: str) -> None:
+        """See `refusing`."""
+        self.refusing = why
+
+    def submit_send(self, send: Send) -> None:
+        """Queues a checked send; the caller has counted its bytes into `bytes_inflight`."""
+        queue = self._sends
+        queue.waiting.append(send)
+        queue.bytes += send.size
+        self._acks |= send.ack
+        if send.slot.dedup == "strict":
+            self._strict.add(send)
+        self._wake()
+
+    def submit_commands(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
+        """Queues commands for one COMMAND entry; encodes and measures them, so that who asks hears what is wrong."""
+        if not self._open_term:
+            done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
+            return
+        try:
+            done = self._names.admit(commands, done)
+            packed = encode(commands)
+        except UnacceptableError as error:
+            done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
+            return
+        for name in self._barriers.raise_for(commands):
+            self._slots.pop(name, None)
+        before = self.offsets.queued(commands)
+        deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
+        if before:
+            self._queue_before(before, deadline_ms)
+        self._calls.append(PendingCommands(commands, packed, done, deadline_ms, session))
+        self._wake()
+
+    def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
+        """Offsets that gathered here, and for which nobody waits."""
+        call = PendingCommands(commands, b"", lambda _: None, deadline_ms)
+        try:
+            call.packed = encode(commands)
+        except UnacceptableError as error:
+            self.on_contained("committing offsets", error)
+            self.offsets.refused([call])
+            return
+        self._calls.append(call)
+
+    def end_session(self, producer_id: bytes) -> None:
+        """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
+        if self._open_term:
+            self._effects.session_ended(producer_id, self.now_ms)
+
+    def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
+        """The queued or proposed send with this identity: (entry, position in it), or the queued send itself."""
+        return find_send(self._pending.values(), self._sends.waiting, producer_id, sequence)
+
+    def strict_inflight(self, send: Send) -> bool:
+        """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
+        return send in self._strict
+
+    def attach(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
+        """A re-sent request shares the fate of its first arrival. It takes its place if the first needs no answer any
+        more; `room`: else it may wait beside it."""
+        old = entry.sends[at]
+        if at in entry.muted:
+            entry.muted.remove(at)
+        elif room and not old.connection.closed:
+            self._twins.add(send)
+            return
+        else:
+            self._give_way(old)
+        entry.sends[at] = send
+        if entry.answered:  # this request has a deadline of its own
+            entry.answered = False
+            entry.deadline_ms = send.received_ms + self._deadline_ms
+        entry.bytes += send.size - old.size
+        self.bytes_inflight -= old.size
+
+    def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
+        """The same for a send that is still queued."""
+        if room and not old.connection.closed:
+            self._twins.add(send)
+            return
+        self._give_way(old)
+        self._sends.replace(old, send)
+        self.bytes_inflight -= old.size
+
+    def _give_back(self, size: int) -> None:
+        self.bytes_inflight -= size
+
+    def _give_way(self, old: Send) -> None:
+        """Another request waits in its place; its own client, if it is still there, is told as much as is known."""
+        if old.connection.closed:
+            old.connection.inflight_bytes -= old.size
+        else:
+            self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
+
+    def unanswered_of(self, path: ReplyTo) -> list[Send]:
+        """The sends that came through `path` and have had no answer of any kind."""
+        found = [
+            send
+            for entry in self._pending.values()
+            for at, send in enumerate(entry.sends)
+            if send.connection is path and at not in entry.muted
+        ]
+        found += [send for send in self._sends.waiting if send.connection is path] + self._twins.of(path)
+        return found + self.early.held_of(path)
+
+    # --- the driver's side -------------------------------------------------------------------------------------------
+
+    def flush(self, raw: RawNode) -> None:
+        """Proposes what has gathered, as the windows allow."""
+        if self._acks or self.early.waiting:
+            self.early.advance(raw)
+        if not self._open_term or raw.role is not Role.LEADER or raw.term != self._open_term:
+            return
+        waiting = self._sends.waiting
+        try:
+            if self._calls:
+                # Sends that were checked against a topic go before the change of it: apply never rejects a row.
+                while self._barriers and waiting:
+                    self._propose_sends(raw)
+                while self._calls:
+                    self._propose_commands(raw)
+            while waiting and self._window_open():
+                self._propose_sends(raw)
+            if self._effects.due(self.now_ms):
+                self._propose_effects(raw)
+        except (NotLeaderError, ProposalDroppedError) as error:
+            logger.info("proposing pauses: %s", error)
+
+    def on_applied(self, applied: Applied) -> None:
+        """Settles the waiters of a run; the no-op of this node's own term opens its writes."""
+        raw = self._raw
+        if not self._open_term and raw is not None and raw.role is Role.LEADER:
+            for entry in applied.entries:
+                if entry.type == EntryType.NOOP and entry.term == raw.term:
+                    self.before_open(entry.index, partial(self._open_writes, raw, entry.term))
+        self.early.on_applied(applied.entries)
+        pending = self._pending
+        if not pending:
+            return
+        for entry, results in zip(applied.entries, applied.run.results, strict=True):
+            waiter = pending.pop(entry.index, None)
+            if waiter is None:
+                continue
+            if waiter.id.term == entry.term:
+                self._settle(waiter, results)
+            else:
+                self._lost(waiter)
+        # Terms never fall along the log: an entry of an older term cannot follow the last one applied.
+        term = applied.entries[-1].term
+        for index in [index for index, waiter in pending.items() if waiter.id.term < term]:
+            self._lost(pending.pop(index))
+
+    def on_role(self, raw: RawNode) -> None:
+        """Opens writes for a new term of leadership, closes them when it is over."""
+        self._raw = self.early.raw = self.offsets.raw = raw
+        if raw.role is not Role.LEADER or raw.term != self._open_term:
+            self._close_writes()
+
+    def _open_writes(self, raw: RawNode, term: int) -> None:
+        """The no-op of `term` is applied: counters start from applied state (the overlay of an old term is gone)."""
+        if self._open_term or raw.role is not Role.LEADER or raw.term != term:
+            return
+        self._slots.clear()
+        self._cursors.clear()
+        self._barriers.clear()
+        self.offsets.open()
+        self.session_max.clear()
+        self._open_term = term
+        self.on_open()
+
+    def _close_writes(self) -> None:
+        """Leadership is over: what was not proposed was not proposed; what was, the log will decide."""
+        if not self._open_term:
+            return
+        self._open_term = 0
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
+        self.offsets.close()
+        sends = self._sends.take_all()
+        sends += [twin for _, twin in self._twins.take(sends)]
+        self.bytes_inflight -= sum([send.size for send in sends])
+        self._strict.decided(sends)
+        if sends:
+            self._on_unproposed(sends)
+
+    def expire(self) -> None:
+        """Called on a timer: what is past its deadline gets the answer UNKNOWN, or FAIL if it never was proposed."""
+        now = self.now_ms = self._clock.monotonic_ms()
+        self.early.expire(now)
+        for entry in self._pending.values():
+            if entry.deadline_ms <= now and not entry.answered:
+                self._give_up(entry)
+        for send in self._sends.take_older(now - self._deadline_ms):
+            self.bytes_inflight -= send.size
+            self._strict.decided([send])
+            self._twins.tell([send], self._replies.refused, "the log did not take it in time; nothing was stored")
+        if self._effects.due(now):
+            self._wake()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
+        """Cursors outlive topic slots within a term: offsets in flight must not be given out twice."""
+        cursor = self._cursors.get((topic_id, queue_id))
+        if cursor is None:
+            cursor = QueueCursor(topic_id, queue_id, self._state.max_offset(topic_id, queue_id))
+            self._cursors[topic_id, queue_id] = cursor
+        return cursor
+
+    def _propose_commands(self, raw: RawNode) -> None:
+        calls = cut_calls(self._calls, self._limits.batch_bytes_max)
+        kind, payload = entry_of(calls)
+        try:
+            entry = raw.propose(kind, payload, raw.log_time_ms())
+        except FrameError as error:
+            del self._calls[: len(calls)]
+            self._unbuildable_calls(calls, error)
+            return
+        del self._calls[: len(calls)]
+        pending = PendingEntry(entry.id, min(call.deadline_ms for call in calls))
+        pending.calls = calls
+        self._pending[entry.index] = pending
+        self.offsets.proposed(entry.index, calls)
+        self._metrics.proposed(pending, 0, len(entry.payload))
+
+    def _window_open(self) -> bool:
+        """Two batches overlap disk and network. More are worth their cost only when each is large: an entry costs as
+        much as a hundred messages, and what waits a moment here gathers company."""
+        inflight = len(self._pending)
+        if inflight >= self._limits.batches_inflight_max:
+            return False
+        if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
+            return True
+        return self._sends.waiting[0].ack in EARLY  # it is to be answered soon, not cheaply
+
+    def _propose_effects(self, raw: RawNode) -> None:
+        effects = self._effects.take()
+        if not effects:
+            return
+        try:
+            entry = raw.propose(EntryType.COMMAND, effects, raw.log_time_ms())
+        except (NotLeaderError, ProposalDroppedError):
+            self._effects.put_back()
+            raise
+        self.offsets.carried(entry.index)
+
+    def _propose_sends(self, raw: RawNode) -> None:
+        sends = self._sends.cut()
+        # Not ahead of commands that wait: one of them may be older than an offset that gathered since.
+        effects = self._effects.take() if self._effects and not self._calls else b""
+        store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
+        built: Built | None = None
+        try:
+            built = build(
+                sends,
+                entry_position=raw.tail.end_position,
+                store_ms=store_ms,
+                store_host=self._store_host,
+                effects=effects,
+                index=self._index,
+            )
+            entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
+        except Exception as error:
+            if built is not None:
+                built.rewind()
+                if not isinstance(error, (NotLeaderError, ProposalDroppedError, FrameError)):
+                    raise  # the core's: nobody knows what it has done
+            if effects:
+                self._effects.put_back()
+            if isinstance(error, (NotLeaderError, ProposalDroppedError)):
+                self._sends.put_back(sends)
+                raise
+            self._unbuildable_sends(sends, error)
+            return
+        if effects:
+            self.offsets.carried(entry.index)
+        pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
+        pending.sends = sends
+        pending.built = built
+        pending.bytes = sum([send.size for send in sends])
+        self._pending[entry.index] = pending
+        self._metrics.proposed(pending, built.message_count, len(built.payload))
+        if self._acks:
+            self.early.proposed(pending, raw)
+
+    def _unbuildable_sends(self, sends: list[Send], error: Exception) -> None:
+        """Nothing was proposed. One of several is to blame: each gets an entry of its own, and one pays."""
+        if len(sends) > 1:
+            self._sends.put_back(sends, alone=True)
+            return
+        self.on_contained("building an entry of a send", error)
+        send = sends[0]
+        self.bytes_inflight -= send.size
+        self._strict.decided(sends)
+        remark = f"no entry could be made of this message: {error}; nothing was stored"
+        self._twins.tell([send], self._replies.unbuildable, remark)
+
+    def _unbuildable_calls(self, calls: list[PendingCommands], error: Exception) -> None:
+        self.on_contained("building an entry of commands", error)
+        self._barriers.lower_for(calls)
+        self.offsets.refused(calls)
+        for call in calls:
+            call.tell(ProposeResult(Outcome.FAIL, [], None, f"nothing was written: {error}", unacceptable=True))
+
+    def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
+        if waiter.calls:
+            self._barriers.lower_for(waiter.calls)
+            self.offsets.decided(waiter.calls)
+        self._metrics.settled(waiter, Outcome.OK)
+        if waiter.sends and waiter.built is not None:
+            self.bytes_inflight -= waiter.bytes
+            if self._strict.names:
+                self._strict.decided(waiter.sends)
+            if self._acks:
+                self.early.settled(waiter, self.now_ms)
+            try:
+                self._replies.stored(waiter.sends, waiter.built, waiter.muted)
+            except Exception as error:  # noqa: BLE001 - it is stored; whoever hears nothing asks again
+                self.on_contained(f"answering the sends of entry {waiter.id}", error)
+            if self._twins.waiting:
+                self._twins.stored(waiter.sends, waiter.built)
+        at = 0
+        for call in waiter.calls:
+            count = len(call.commands)
+            if not waiter.answered:
+                call.tell(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
+            at += count
+
+    def _lost(self, waiter: PendingEntry) -> None:
+        """Another leader's entry stands at our index: ours will never be applied."""
+        self.early.lost(waiter)
+        self._barriers.lower_for(waiter.calls)
+        self.offsets.decided(waiter.calls)
+        self._metrics.settled(waiter, Outcome.FAIL)
+        self.bytes_inflight -= waiter.bytes
+        self._strict.decided(waiter.sends)
+        remark = "the entry was lost with its leader; nothing was stored"
+        self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)
+        for call in waiter.calls:
+            if not waiter.answered:
+                call.tell(ProposeResult(Outcome.FAIL, [], waiter.id, remark))
+
+    def _give_up(self, entry: PendingEntry) -> None:
+        entry.answered = True
+        self._metrics.settled(entry, Outcome.UNKNOWN)
+        term, index = entry.id
+        remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
+        self._twins.tell(entry.sends, self._replies.unknown, remark, entry.muted)
+        entry.muted.update(range(len(entry.sends)))
+        for call in entry.calls:
+            call.tell(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))

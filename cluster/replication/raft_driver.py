@@ -1,0 +1,326 @@
+"""The driver: sole owner of the RawNode. Inputs gather in an inbox, one turn runs them to completion, Ready goes out.
+
+Rules of this file:
+- Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs.
+- What a Ready wants on disk goes to the append lane; what depends on it leaves when the lane says so, in lane order.
+- Apply sees only entries that are committed *and* on this node's own disk (the core hands out no others).
+- A lane failure is final: the node stops taking part, its peers go on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from cluster.replication.append_lane import Persisted, PersistJob
+from cluster.replication.apply_lane import Applied
+from cluster.runtime.clock import Clock
+from cluster.runtime.lanes import LaneRunner
+from raftlog.core.raw_node import RawNode, Ready
+from raftlog.errors import ImplausibleMessageError, NotLeaderError
+from raftlog.messages import InstallSnapshot, Message
+from raftlog.types import Entry, EntryType, NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+APPLY_GATHER_MS = 10
+APPLY_GATHER_MAX = 256
+"""Entries that are applied without waiting for more, also on a follower."""
+
+
+class Transport(Protocol):
+    """Raft messages to peers. Sending never blocks; a message may be lost."""
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Queues messages, one write per peer and turn."""
+
+
+class Proposer(Protocol):
+    """Who has something to propose (see `proposals`)."""
+
+    def flush(self, raw: RawNode) -> None:
+        """Called once per turn: propose what has gathered, as the windows allow."""
+
+    def on_applied_run(self, applied: Applied) -> None:
+        """A run was applied: settle its waiters."""
+
+    def on_role(self, raw: RawNode) -> None:
+        """Role, term or known leader changed."""
+
+    def on_members(self, raw: RawNode) -> None:
+        """Other members are in force."""
+
+
+class RaftDriver:
+    """Runs the RawNode on an event loop."""
+
+    def __init__(
+        self,
+        raw: RawNode,
+        node_id: NodeId,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        tick_ms: int,
+        on_stop: Callable[[BaseException], None],
+    ) -> None:
+        """`on_stop` is called once, with the reason, when the node must stop taking part."""
+        self.raw = raw
+        self._node_id = node_id
+        self._loop = loop
+        self._clock = clock
+        self._tick_ms = tick_ms
+        self._on_stop = on_stop
+        self._inbox: list[Message] = []
+        self._persisted: list[Persisted] = []
+        self._applied: list[Applied] = []
+        self._ticks = 0
+        self._closed_peers: list[NodeId] = []
+        self._turn_queued = False
+        self._stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._jobs_out = 0
+        self._gathered: list[Entry] = []
+        """Committed entries on their way to the apply lane."""
+        self._gather_timer: asyncio.TimerHandle | None = None
+        self._reads_new: list[Callable[[bool], None]] = []
+        self._reads: dict[int, list[Callable[[bool], None]]] = {}
+        self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
+        self._read_context = 0
+        self.turns = 0
+        self.on_install: Callable[[InstallSnapshot], object] = lambda offer: None
+        """Called with each offer of a snapshot: the leader has trimmed what this log lacks (cluster/repair)."""
+        self.on_implausible: Callable[[NodeId, ImplausibleMessageError], object] = lambda peer, error: None
+        """Called when a peer says what cannot be true; nothing was done about it."""
+
+    def attach(
+        self,
+        transport: Transport,
+        proposer: Proposer,
+        append: LaneRunner[PersistJob],
+        apply: LaneRunner[list[Entry]],
+    ) -> None:
+        """Names the collaborators (they know the driver, so they come after it)."""
+        self._transport = transport
+        self._proposer = proposer
+        self._append = append
+        self._apply = apply
+
+    def start(self) -> None:
+        """Starts ticking."""
+        self._schedule_tick()
+        self.wake()
+
+    def stop(self) -> None:
+        """Stops taking part; what the lanes still hold is dropped when it completes."""
+        self._stopped = True
+        if self._timer:
+            self._timer.cancel()
+        self._fail_reads()
+
+    # --- inputs ----------------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        """A message from a peer."""
+        self._inbox.append(message)
+        if not self._turn_queued:
+            self.wake()
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """The peer closed its connection: if it leads, this starts a pre-vote at once."""
+        self._closed_peers.append(peer)
+        self.wake()
+
+    def on_persisted(self, persisted: Persisted) -> None:
+        """The append lane finished a drain."""
+        self._persisted.append(persisted)
+        if not self._turn_queued:
+            self.wake()
+
+    def on_applied(self, applied: Applied) -> None:
+        """The apply lane finished a drain."""
+        self._applied.append(applied)
+        if not self._turn_queued:
+            self.wake()
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        """Calls `done(True)` when applied state answers linearizably, `done(False)` if this node cannot say."""
+        self._reads_new.append(done)
+        if not self._turn_queued:
+            self.wake()
+
+    def wake(self) -> None:
+        """Schedules a turn; all who ask before it runs share it."""
+        if not self._turn_queued and not self._stopped:
+            self._turn_queued = True
+            self._loop.call_soon(self._turn)
+
+    # --- the turn --------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_queued = False
+        if self._stopped:
+            return
+        self.turns += 1
+        try:
+            self._step_inputs()
+            if self._reads_new:
+                self._start_reads()
+            self._proposer.flush(self.raw)
+            while self.raw.has_ready():
+                self._handle(self.raw.ready())
+        except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Stops for good: a storage error, or a state that must not exist."""
+        if self._stopped:
+            return
+        logger.critical("the node stops: %s", error, exc_info=error)
+        self.stop()
+        self._on_stop(error)
+
+    def _step_inputs(self) -> None:
+        raw = self.raw
+        raw.set_clock(self._clock.wall_ms(), self._clock.monotonic_ms())
+        if self._persisted:
+            for persisted in self._swap_persisted():
+                self._jobs_out -= persisted.jobs
+                if persisted.last is not None:
+                    raw.persisted(persisted.last)
+                self._release(persisted.messages)
+        if self._applied:
+            runs, self._applied = self._applied, []
+            for applied in runs:
+                raw.applied(applied.entries[-1].index)
+                self._proposer.on_applied_run(applied)
+            self._serve_reads()
+        while self._inbox:
+            messages, self._inbox = self._inbox, []
+            for message in messages:
+                try:
+                    raw.step(message)
+                except ImplausibleMessageError as error:
+                    self.on_implausible(message.from_id, error)
+        for peer in self._closed_peers:
+            raw.peer_closed(peer)
+        self._closed_peers.clear()
+        while self._ticks:
+            self._ticks -= 1
+            raw.tick()
+
+    def _swap_persisted(self) -> list[Persisted]:
+        persisted, self._persisted = self._persisted, []
+        return persisted
+
+    def _release(self, messages: list[Message]) -> None:
+        """Sends what waited for the disk; what a candidate says to itself comes back through the inbox."""
+        mine = self._node_id
+        away = [m for m in messages if m.to_id != mine]
+        if len(away) < len(messages):
+            self._inbox.extend(m for m in messages if m.to_id == mine)
+        if away:
+            self._transport.send(away)
+
+    def _handle(self, ready: Ready) -> None:
+        if ready.members_changed:
+            self._proposer.on_members(self.raw)
+        if ready.messages:
+            self._transport.send(ready.messages)
+        if ready.entries or ready.hard_state is not None:
+            self._jobs_out += 1
+            self._append.submit(PersistJob(ready.hard_state, ready.entries, ready.messages_after_persist))
+        elif ready.messages_after_persist:
+            # They may speak of entries of an earlier Ready that the lane still holds.
+            if self._jobs_out:
+                self._jobs_out += 1
+                self._append.submit(PersistJob(None, (), ready.messages_after_persist))
+            else:
+                self._release(list(ready.messages_after_persist))
+                if self._inbox:
+                    self.wake()
+        if ready.committed_entries:
+            self._apply_soon(ready.committed_entries)
+        if ready.read_states:
+            for state in ready.read_states:
+                callbacks = self._reads.pop(state.context, None)
+                if callbacks:
+                    self._reads_confirmed.append((state.index, callbacks))
+            self._serve_reads()
+        if ready.soft_state is not None:
+            if ready.soft_state.role is Role.LEADER:
+                self._submit_gathered()
+            else:
+                self._fail_reads()
+            self._proposer.on_role(self.raw)
+        if ready.install is not None:
+            self.on_install(ready.install)
+
+    def _apply_soon(self, entries: Sequence[Entry]) -> None:
+        """A leader applies at once: clients wait. Elsewhere entries gather for APPLY_GATHER_MS, because handing one
+        over costs more than applying it: a follower that keeps up does not burn a third of its time on wake-ups. A
+        no-op is waited for: its leader compares sums with this node's before it takes writes."""
+        self._gathered.extend(entries)
+        urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
+        if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
+            self._submit_gathered()
+        elif self._gather_timer is None:
+            self._gather_timer = self._loop.call_later(APPLY_GATHER_MS / 1000, self._submit_gathered)
+
+    def _submit_gathered(self) -> None:
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
+            self._gather_timer = None
+        if self._gathered and not self._stopped:
+            entries, self._gathered = self._gathered, []
+            self._apply.submit(entries)
+
+    # --- reads -----------------------------------------------------------------------------------------------------
+
+    def _start_reads(self) -> None:
+        callbacks, self._reads_new = self._reads_new, []
+        self._read_context += 1
+        try:
+            self.raw.read_index(self._read_context)
+        except NotLeaderError:
+            _tell(callbacks, False)
+            return
+        self._reads[self._read_context] = callbacks
+
+    def _serve_reads(self) -> None:
+        if not self._reads_confirmed:
+            return
+        applied = self.raw.applied_index
+        waiting = self._reads_confirmed
+        self._reads_confirmed = [item for item in waiting if item[0] > applied]
+        for index, callbacks in waiting:
+            if index <= applied:
+                _tell(callbacks, True)
+
+    def _fail_reads(self) -> None:
+        failed = [*self._reads.values(), *(callbacks for _, callbacks in self._reads_confirmed), self._reads_new]
+        self._reads, self._reads_confirmed, self._reads_new = {}, [], []
+        for callbacks in failed:
+            _tell(callbacks, False)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def _schedule_tick(self) -> None:
+        self._timer = self._loop.call_later(self._tick_ms / 1000, self._on_tick)
+
+    def _on_tick(self) -> None:
+        """One tick per firing, however late: a node that was paused must not believe that its peers were silent."""
+        self._ticks += 1
+        self._schedule_tick()
+        self.wake()
+
+
+def _tell(callbacks: list[Callable[[bool], None]], confirmed: bool) -> None:
+    """One reader that fails must not take the others, or the node, with it."""
+    for done in callbacks:
+        try:
+            done(confirmed)
+        except Exception:
+            logger.exception("a reader failed")

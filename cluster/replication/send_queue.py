@@ -1,0 +1,72 @@
+"""Sends that wait for their entry, oldest first, and how many of them the next entry takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from cluster.replication.message_batch import Send, message_size
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+
+
+class SendQueue:
+    """Sends that wait. Who adds one (`Proposals.submit_send`, for every message) does so in place."""
+
+    __slots__ = ("_alone", "_limits", "bytes", "waiting")
+
+    def __init__(self, limits: LimitsSection) -> None:
+        self._limits = limits
+        self.waiting: deque[Send] = deque()
+        """Oldest first; the same object for ever."""
+        self._alone = 0
+        """How many of the first get an entry each: one of them could not be made part of a batch."""
+        self.bytes = 0
+        """Of the requests that wait."""
+
+    def cut(self) -> list[Send]:
+        """Takes all that has gathered, up to the batch limits; a large send goes alone."""
+        queue = self.waiting
+        bytes_left = self._limits.batch_bytes_max
+        count_left = self._limits.batch_messages_max
+        if self._alone:
+            self._alone -= 1
+            count_left = 1
+        sends: list[Send] = []
+        while queue and count_left > 0:
+            send = queue[0]
+            bytes_left -= message_size(send) if not send.batch else send.size
+            if bytes_left < 0 and sends:
+                break
+            sends.append(queue.popleft())
+            self.bytes -= send.size
+            count_left -= len(send.batch) or 1
+        return sends
+
+    def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
+        """What was cut was not proposed after all; `alone`: next time each goes by itself."""
+        self.waiting.extendleft(reversed(sends))
+        self.bytes += sum([send.size for send in sends])
+        if alone:
+            self._alone = len(sends)
+
+    def replace(self, old: Send, new: Send) -> None:
+        """A re-sent request takes the place of its first arrival."""
+        self.waiting[self.waiting.index(old)] = new
+        self.bytes += new.size - old.size
+
+    def take_older(self, before_ms: int) -> list[Send]:
+        """Takes those that came at or before that time."""
+        late: list[Send] = []
+        while self.waiting and self.waiting[0].received_ms <= before_ms:
+            late.append(self.waiting.popleft())
+            self.bytes -= late[-1].size
+        return late
+
+    def take_all(self) -> list[Send]:
+        """Takes everything."""
+        sends = list(self.waiting)
+        self.waiting.clear()
+        self.bytes = self._alone = 0
+        return sends

@@ -1,0 +1,64 @@
+"""Sends that came again while the first arrival's client still waits: both are answered, with the same outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from cluster.runtime.contained import contain
+
+if TYPE_CHECKING:
+    from cluster.replication.early_answers import EarlyAnswers
+    from cluster.replication.message_batch import Built, Send
+    from cluster.replication.outcome import ReplyTo
+
+
+class Twins:
+    """By identity. They are never proposed; their bytes are counted like those of any send."""
+
+    def __init__(self, early: EarlyAnswers, give_back: Callable[[int], None]) -> None:
+        """`give_back`: so many bytes are not in flight any more."""
+        self._early = early
+        self._give_back = give_back
+        self.waiting: dict[tuple[bytes, int], list[Send]] = {}
+        """By identity. Usually nobody: look before a call."""
+
+    def add(self, send: Send) -> None:
+        """It waits for what becomes of the send with its identity."""
+        self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
+
+    def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:
+        """(position in `sends`, twin) of all that wait for one of them, which is decided."""
+        if not self.waiting:
+            return []
+        return [
+            (at, twin)
+            for at, send in enumerate(sends)
+            if send.producer_id
+            for twin in self.waiting.pop((send.producer_id, send.sequence), ())
+        ]
+
+    def stored(self, sends: list[Send], built: Built) -> None:
+        """The sends are committed and applied: so are their twins."""
+        for at, twin in self.take(sends):
+            twin.connection.inflight_bytes -= twin.size
+            self._give_back(twin.size)
+            first, place = sends[at], built.positions[at]
+            position = place if isinstance(place, int) else place[0]
+            self._early.answer_stored(twin, first.slot.topic_id, first.queue_id, built.offsets[at], position)
+
+    def tell(
+        self, sends: list[Send], tell: Callable[[Send, str], None], remark: str, muted: Collection[int] = ()
+    ) -> None:
+        """Tells `remark` to the sends, but for those at the `muted` positions, and to all their twins. One that cannot
+        be told does not keep it from the others."""
+        for at, send in enumerate(sends):
+            if at not in muted:
+                contain("answering a send", tell, send, remark)
+        for _, twin in self.take(sends):
+            self._give_back(twin.size)
+            contain("answering a send", tell, twin, remark)
+
+    def of(self, path: ReplyTo) -> list[Send]:
+        """Those that came through `path`."""
+        return [twin for twins in self.waiting.values() for twin in twins if twin.connection is path]

@@ -1,0 +1,151 @@
+"""What a disk announces before it refuses: that it fills up, and that it is slow.
+
+`disk_filling` is raised above `retention.disk_max_used_percent`, or when the disk would reach
+`retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour. It says so while there is still
+time; `disk_full` takes its place when sends are refused.
+
+`disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
+than `log.slow_append_ms` over the last minute: the 99th percentile is above it. Every node measures itself, so disks
+that are slow everywhere show everywhere.
+
+Both have hysteresis: a disk that hovers at a line does not flap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.config.config import RetentionSection
+    from cluster.runtime.alarms import Alarms
+
+FILLING = "disk_filling"
+SLOW = "disk_slow"
+"""Keys of the alarms."""
+
+SAMPLE_EVERY_MS = 60_000
+SAMPLES = 61
+"""An hour of them."""
+RATE_OVER_MS = 10 * 60_000
+"""A rate needs to be watched for so long: what is written in a burst says nothing about tomorrow."""
+HORIZON_MS = 4 * 3_600_000
+RELAX_POINTS = 2
+"""Percentage points below the line at which a disk no longer counts as filling."""
+
+SLICE_MS = 10_000
+SLICES = 6
+"""A minute, which moves on by slices."""
+SLOW_MIN = 3
+"""So many slow appends at least: a single hiccup is no slow disk."""
+
+
+class Filling:
+    """Follows how full the disk is. Event loop only; told about each look (`cluster.retention.disk_space`)."""
+
+    def __init__(self, directory: str, limits: RetentionSection, alarms: Alarms) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._alarms = alarms
+        self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES)
+        self._why = ""
+        self.full_in_ms: int | None = None
+        """Until sends are refused, at the present rate; None while the disk is not filling up or that is not known."""
+
+    def reload(self, limits: RetentionSection) -> None:
+        """Other limits from now on."""
+        self._limits = limits
+
+    def look(self, now_ms: int, used: float, *, refusing: bool) -> None:
+        """`used`: per cent of the disk; `refusing`: sends are refused already, which is another alarm."""
+        if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_EVERY_MS:
+            self._samples.append((now_ms, used))
+        self.full_in_ms = self._full_in(now_ms, used)
+        why = "" if refusing else self._reason(used)
+        if why and not self._why:
+            self._alarms.raise_alarm(FILLING, self._text(why))
+        elif self._why and not why:
+            self._alarms.clear(FILLING)
+        elif self._why != why:
+            self._alarms.raise_alarm(FILLING, self._text(why))
+        self._why = why
+
+    def _full_in(self, now_ms: int, used: float) -> int | None:
+        then_ms, then = self._samples[0]
+        grown, elapsed = used - then, now_ms - then_ms
+        left = self._limits.disk_refuse_writes_percent - used
+        if elapsed < RATE_OVER_MS or grown <= 0 or left <= 0:
+            return None
+        return int(left / grown * elapsed)
+
+    def _reason(self, used: float) -> str:
+        """The same words as long as the reason is the same: an alarm with another text is news."""
+        line = self._limits.disk_max_used_percent
+        if used > line - (RELAX_POINTS if self._why else 0):
+            return f"it is above retention.disk_max_used_percent = {line}"
+        horizon = HORIZON_MS * (2 if self._why else 1)
+        if self.full_in_ms is not None and self.full_in_ms < horizon:
+            return "at the rate of the last hour, sends will be refused within hours"
+        return ""
+
+    def _text(self, why: str) -> str:
+        return (
+            f"the disk of {self._directory} is filling up: {why}. Above retention.disk_refuse_writes_percent = "
+            f"{self._limits.disk_refuse_writes_percent}, this node refuses sends while it leads. Free space, shorten "
+            f"retention.hours, or use a larger disk. To see the usage: raftmq status --json"
+        )
+
+
+class SlowAppends:
+    """Counts slow appends over the last minute. Event loop only; one addition for each drain of the append lane."""
+
+    def __init__(self, bound_ms: int, alarms: Alarms) -> None:
+        """`bound_ms`: `log.slow_append_ms`; 0: nothing is slow."""
+        self._bound_s = bound_ms / 1000
+        self._alarms = alarms
+        self._slices: deque[list[int]] = deque(maxlen=SLICES)
+        self.suspect_s = self._bound_s / 2 if bound_ms else math.inf
+        """What takes longer is told by `note`."""
+        self.appends = 0
+        """Since the last slice ended; who appends counts in place, for every drain of the lane."""
+        self._slow = self._slowish = 0
+        """Of these: those above the bound, and above half of it."""
+        self._slice_ms = 0
+        self._raised = False
+        self.slow_total = 0
+        """Above the bound since the start."""
+
+    def note(self, seconds: float) -> bool:
+        """One of the appends took so long; whether that is slow. Needed only above `suspect_s`."""
+        if seconds <= self.suspect_s:
+            return False
+        self._slowish += 1
+        if seconds <= self._bound_s:
+            return False
+        self._slow += 1
+        self.slow_total += 1
+        return True
+
+    def tick(self, now_ms: int) -> None:
+        """Moves the window on when it is time, and draws the conclusion."""
+        if now_ms - self._slice_ms < SLICE_MS:
+            return
+        self._slice_ms = now_ms
+        self._slices.append([self.appends, self._slow, self._slowish])
+        self.appends = self._slow = self._slowish = 0
+        total, slow, slowish = (sum(column) for column in zip(*self._slices, strict=True))
+        if not self._raised and slow >= SLOW_MIN and slow * 100 > total:
+            self._raised = True
+            self._alarms.raise_alarm(SLOW, self._text(slow, total))
+        elif self._raised and slowish * 100 <= total:
+            self._raised = False
+            self._alarms.clear(SLOW)
+
+    def _text(self, slow: int, total: int) -> str:
+        bound_ms = round(self._bound_s * 1000)
+        return (
+            f"the disk of this node is slow: {slow} of {total} appends to the log in the last minute took longer than "
+            f"log.slow_append_ms = {bound_ms}, and acknowledgements wait for them. Check what else uses the disk "
+            f"(iostat -x 1), or move the data directory; the alarm ends when 99 of 100 take at most {bound_ms // 2} ms"
+        )

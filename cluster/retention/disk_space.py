@@ -1,0 +1,239 @@
+"""Room on the disk: when the leader refuses sends, when a log waits for space, and when both go on by themselves.
+
+Three lines, from the top of the file system downwards:
+
+* above `retention.disk_refuse_writes_percent` this node, while it leads, refuses sends (code 14) and says why; it takes
+  them again RESUME_POINTS below that, so that a disk that hovers at the line does not flap;
+* when less than the reserve is left, the append lane puts messages aside, unwritten and unacknowledged. The reserve is
+  for what must go on: term and vote, RocksDB, checkpoints, TRIM;
+* when a write finds no space all the same, what it was to write is put aside too, and tried again every RETRY_MS.
+
+Nothing is lost on the way: what is put aside was never acknowledged, and everything after it waits behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cluster.replication.append_lane import Persisted
+from cluster.retention.disk_outlook import Filling, SlowAppends
+from raftlog.errors import DiskFullError
+from statemachine.kv import KVFullError
+
+if TYPE_CHECKING:
+    from cluster.config.config import RetentionSection
+    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.runtime.alarms import Alarms
+    from raftlog.storage.fs import FileSystem
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_MS = 1000
+RETRY_MS = 250
+RESUME_POINTS = 2
+"""Percentage points below the line at which sends are taken again."""
+RESERVE_BYTES_MAX = 512 << 20
+"""The reserve is half of what lies above the line, and at most this."""
+OPENING_BYTES = 64 << 20
+"""What opening may write at once: RocksDB brings its buffers to disk."""
+FULL = "disk_full"
+PARKED = "log_waits_for_space"
+"""Keys of the alarms."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it is nothing but a lack of space."""
+    return isinstance(error, DiskFullError | KVFullError)
+
+
+def reserve_of(total_bytes: int, refuse_percent: int) -> int:
+    """Bytes that are not for messages."""
+    return min(RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
+
+
+async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]) -> bool:
+    """Returns True when a node that had to be closed may be opened again, False if `ended` says so first."""
+    while not ended():
+        free, total = fs.free_bytes(directory), fs.total_bytes(directory)
+        enough = reserve_of(total, limits.disk_refuse_writes_percent) + min(OPENING_BYTES, total // 10)
+        if free >= enough:
+            return True
+        await asyncio.sleep(LOOK_EVERY_MS / 1000)
+    return False
+
+
+class DiskView(msgspec.Struct, frozen=True, kw_only=True):
+    """The file system of the data directory, as of the last look (once a second)."""
+
+    used_percent: float
+    free_bytes: int
+    total_bytes: int
+    refuse_percent: int
+    """The line above which sends are refused."""
+    refusing: bool
+    parked: str
+    """Why the log is not written now; "" if it is."""
+    refusals: int
+    """Times that sends began to be refused since the start."""
+    parkings: int
+    """Times that the log began to wait since the start."""
+    full_in_s: int | None = None
+    """Until sends are refused at the rate of the last hour; None if the disk does not fill up, or is not known to."""
+    slow_appends: int = 0
+    """Appends that took longer than `log.slow_append_ms` since the start."""
+
+
+class DiskSpace:
+    """Looks, refuses, resumes. Event loop only, but for `reserved`."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        limits: RetentionSection,
+        alarms: Alarms,
+        *,
+        refuse: Callable[[str], None],
+        retry: Callable[[], None],
+        hold: Callable[[bool], None] = lambda held: None,
+        metrics: ModeMetrics | None = None,
+        slow_append_ms: int = 0,
+    ) -> None:
+        """`refuse` is told why no send may enter ("": they may), `retry` has the append lane try again, `hold` keeps
+        the node from becoming leader (True) while it cannot write; `slow_append_ms`: see SlowAppends."""
+        self._fs = fs
+        self._directory = directory
+        self._limit = limits.disk_refuse_writes_percent
+        self._alarms = alarms
+        self._refuse = refuse
+        self._retry = retry
+        self._hold = hold
+        self._metrics = metrics
+        self._filling = Filling(str(directory), limits, alarms)
+        self._appends = SlowAppends(slow_append_ms, alarms)
+        self._now_ms = 0
+        self._look_ms = self._retry_ms = 0
+        self._reserved = ""
+        self._parked = ""
+        self._refusing = False
+        self._refusals = self._parkings = 0
+        self._used = 0.0
+        self._free = self._total = 0
+
+    def reload(self, limits: RetentionSection) -> None:
+        """Another limit from now on."""
+        self._limit = limits.disk_refuse_writes_percent
+        self._filling.reload(limits)
+        self._look_ms = 0
+
+    def reserved(self) -> str:
+        """Why messages may not be written now, "" if they may. Any thread."""
+        return self._reserved
+
+    @property
+    def parked(self) -> str:
+        """Why the log is not written now; "" if it is."""
+        return self._parked
+
+    def tick(self, now_ms: int) -> None:
+        """Looks when it is time to, and has what is put aside tried again."""
+        self._now_ms = now_ms
+        self._appends.tick(now_ms)
+        if now_ms >= self._look_ms:
+            self._look_ms = now_ms + LOOK_EVERY_MS
+            self.look()
+        if self._parked and now_ms >= self._retry_ms:
+            self._retry_ms = now_ms + RETRY_MS
+            self._retry()
+
+    def look(self) -> None:
+        """Measures, and draws the conclusions."""
+        try:
+            self._free, self._total = self._fs.free_bytes(self._directory), self._fs.total_bytes(self._directory)
+        except OSError as error:
+            logger.warning("the free space for %s is unknown: %s", self._directory, error)
+            return
+        self._used = 100.0 * (1.0 - self._free / self._total) if self._total else 100.0
+        reserve = reserve_of(self._total, self._limit)
+        self._reserved = (
+            ""
+            if self._free >= reserve
+            else (f"{self._free} bytes are left for {self._directory}, less than the reserve of {reserve}")
+        )
+        line = self._limit - RESUME_POINTS if self._refusing else self._limit
+        self._set_refusing(self._used > line)
+        self._filling.look(self._now_ms, self._used, refusing=self._refusing)
+        if self._metrics is not None:
+            self._metrics.disk(self._used / 100, refusing=self._refusing, parked=bool(self._parked))
+            self._metrics.outlook(self._filling.full_in_ms)
+
+    def on_persisted(self, persisted: Persisted) -> None:
+        """A drain of the append lane is over: was it slow, did it have to put something aside?"""
+        if persisted.bytes_written:
+            appends = self._appends
+            appends.appends += 1
+            if persisted.seconds > appends.suspect_s and appends.note(persisted.seconds) and self._metrics is not None:
+                self._metrics.slow_append()
+        if persisted.parked:
+            if not self._parked:
+                self._parkings += 1
+                self._hold(True)
+            self._parked = persisted.parked
+            self._alarms.raise_alarm(
+                PARKED,
+                f"the log of this node is waiting for disk space and acknowledges nothing until then: "
+                f"{persisted.parked} Free space on the disk of {self._directory}. The node retries every {RETRY_MS} ms "
+                f"and resumes automatically.",
+            )
+        elif self._parked:
+            self._parked = ""
+            self._hold(False)
+            self._alarms.clear(PARKED)
+        else:
+            return
+        self.look()
+
+    def view(self) -> DiskView:
+        """For the status."""
+        return DiskView(
+            used_percent=round(self._used, 1),
+            free_bytes=self._free,
+            total_bytes=self._total,
+            refuse_percent=self._limit,
+            refusing=self._refusing,
+            parked=self._parked,
+            refusals=self._refusals,
+            parkings=self._parkings,
+            slow_appends=self._appends.slow_total,
+            full_in_s=None if self._filling.full_in_ms is None else self._filling.full_in_ms // 1000,
+        )
+
+    def _set_refusing(self, full: bool) -> None:
+        if full:
+            self._alarms.raise_alarm(
+                FULL,
+                f"the disk of {self._directory} is above retention.disk_refuse_writes_percent = {self._limit}. While "
+                f"this node leads, it refuses sends (code 14); it accepts them again below "
+                f"{self._limit - RESUME_POINTS} %. Free space, shorten retention.hours, or raise the limit.",
+            )
+        else:
+            self._alarms.clear(FULL)
+        if full and not self._refusing:
+            self._refusals += 1
+        self._refusing = full
+        text = ""
+        if full:
+            text = (
+                f"the disk is full: {self._used:.1f} per cent of {self._total} bytes used, "
+                f"retention.disk_refuse_writes_percent = {self._limit}; nothing was stored, sends are taken again "
+                f"below {self._limit - RESUME_POINTS}"
+            )
+        elif self._parked:
+            text = "the disk is full: the log waits for space; nothing was stored, sends enter again when there is some"
+        self._refuse(text)

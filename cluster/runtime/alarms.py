@@ -1,0 +1,63 @@
+"""Alarms: what a person must know now, one text per key, raised until it is cleared.
+
+A key is a short fixed word (`log_damage`, `digest_mismatch`): it labels a metric, so what varies belongs in the text.
+Alarms live in memory: whoever raised one knows from its own file whether it still holds after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """One raised alarm."""
+
+    key: str
+    text: str
+    """What is wrong, what follows, what to type."""
+    since_ms: int
+    """When it was first raised, milliseconds since the Unix epoch; a changed text keeps it."""
+    stops_service: bool = False
+    """Clients of this node are not served while it is raised: the node is not healthy."""
+
+
+class Alarms:
+    """The alarms of one node. Any thread may raise and clear."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        """`wall_ms`: the node's wall clock."""
+        self._wall_ms = wall_ms
+        self._lock = threading.Lock()
+        self._raised: dict[str, Alarm] = {}
+
+    def raise_alarm(self, key: str, text: str, *, stops_service: bool = False) -> None:
+        """Raises `key`, or gives the raised one another text. The same alarm again is no news and logs nothing."""
+        with self._lock:
+            known = self._raised.get(key)
+            since_ms = self._wall_ms() if known is None else known.since_ms
+            alarm = Alarm(key=key, text=text, since_ms=since_ms, stops_service=stops_service)
+            self._raised[key] = alarm
+        if alarm != known:
+            logger.error("alarm %s: %s", key, text)
+
+    def clear(self, key: str) -> None:
+        """Ends `key`; nothing if it is not raised."""
+        with self._lock:
+            known = self._raised.pop(key, None)
+        if known is not None:
+            logger.warning("alarm %s ended: %s", key, known.text)
+
+    def raised(self, key: str) -> bool:
+        """Whether `key` is raised."""
+        return key in self._raised
+
+    def all(self) -> list[Alarm]:
+        """Everything raised, oldest first."""
+        with self._lock:
+            return sorted(self._raised.values(), key=lambda alarm: (alarm.since_ms, alarm.key))

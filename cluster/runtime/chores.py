@@ -1,0 +1,86 @@
+"""What a node looks after by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from cluster.runtime.clock import Clock
+from raftlog.core.raw_node import RawNode
+from raftlog.types import NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+TIMER_MS = 50
+DISK_LAG_MS = 1000
+"""A leader hands over when its disk has been behind the commit index for so long."""
+
+Chore = Callable[[int], object]
+"""Called with the monotonic milliseconds of now."""
+
+
+class Chores:
+    """Calls its chores every TIMER_MS."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, *chores: Chore) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._chores = chores
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begins."""
+        self._timer = self._loop.call_later(TIMER_MS / 1000, self._run)
+
+    def stop(self) -> None:
+        """Ends; nothing is called any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run(self) -> None:
+        self.start()
+        now = self._clock.monotonic_ms()
+        for chore in self._chores:
+            chore(now)
+
+
+class Every:
+    """A chore that is due again so long after it did something."""
+
+    def __init__(self, interval_ms: int, do: Callable[[], bool], due_ms: int = 0) -> None:
+        """`do` returns whether it did something; until it does, it is asked at every turn of the timer."""
+        self._interval_ms = interval_ms
+        self._do = do
+        self._due_ms = due_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Does it, if due."""
+        if now_ms >= self._due_ms and self._do():
+            self._due_ms = now_ms + self._interval_ms
+
+
+class DiskLag:
+    """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
+
+    def __init__(self, raw: RawNode, transfer: Callable[[NodeId], None]) -> None:
+        self._raw = raw
+        self._transfer = transfer
+        self._ok_ms: int | None = None
+
+    def tick(self, now_ms: int) -> None:
+        """Hands over when it has been so for DISK_LAG_MS."""
+        raw = self._raw
+        if self._ok_ms is None or raw.role is not Role.LEADER or raw.persisted_index >= raw.commit_index:
+            self._ok_ms = now_ms
+            return
+        if now_ms - self._ok_ms < DISK_LAG_MS:
+            return
+        self._ok_ms = now_ms
+        status = raw.status()
+        able = [peer for peer in status.peers if peer.fit and peer.node_id in status.voters]
+        best = max(able, key=lambda peer: peer.match_index, default=None)
+        if best is not None and best.match_index >= raw.commit_index:
+            logger.warning("this node's disk lags behind its followers' disks; node %d should lead", best.node_id)
+            self._transfer(best.node_id)

@@ -1,0 +1,50 @@
+"""Where a defect that one request ran into ends: its request is told or times out, everybody else goes on.
+
+It is reported like any other defect: the event loop logs it, and a simulator stops at it. What the core and the disk
+raise is never contained: then nobody knows what the node has promised, and it stops
+(`cluster.replication.raft_driver`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from raftlog.errors import RaftLogError
+
+_Value = TypeVar("_Value")
+
+logger = logging.getLogger(__name__)
+
+
+def report_contained(what: str, error: Exception) -> None:
+    """`what` was attempted for one request or one client."""
+    message = f"{what} failed; the node goes on"
+    try:
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+    except RuntimeError:  # no loop runs: a test steps this by hand
+        logger.error(message, exc_info=error)
+
+
+def contain_each(what: str, calls: Iterable[Callable[[_Value], object]], value: _Value) -> None:
+    """Calls all of them with `value`: what one raises is reported, and keeps nothing from the others. Raises
+    RaftLogError."""
+    for call in calls:
+        try:
+            call(value)
+        except RaftLogError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see the module
+            report_contained(what, error)
+
+
+def contain(what: str, call: Callable[..., object], *arguments: Any) -> None:
+    """Calls it, and reports what it raises. Raises RaftLogError."""
+    try:
+        call(*arguments)
+    except RaftLogError:
+        raise
+    except Exception as error:  # noqa: BLE001 - see the module
+        report_contained(what, error)

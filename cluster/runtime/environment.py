@@ -1,0 +1,92 @@
+"""Everything a node takes from the machine, in one value: the simulator hands it another one and runs the same node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID
+
+from cluster.config.config import Config
+from cluster.runtime.clock import Clock, SystemClock
+from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
+from raftlog.storage.fs import FileSystem, OsFileSystem
+from statemachine.kv import KV
+from statemachine.rocks import RocksKV
+from statemachine.rocks_reader import CheckpointReader
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+CHECKPOINT_BYTES = 64 * 1024 * 1024
+"""Of log applied since the newest checkpoint: then there is another one."""
+CHECKPOINT_EVERY_MS = 60_000
+"""Likewise, if anything was applied."""
+
+
+def boot_id() -> bytes:
+    """16 bytes that change when the machine starts; zeroes where the kernel does not tell."""
+    try:
+        return UUID(BOOT_ID.read_text().strip()).bytes
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+class Rows(Protocol):
+    """What can be asked for a row: a store, or a reader of a stopped one."""
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """See `KV.get`."""
+
+
+def open_rows(path: Path) -> AbstractContextManager[Rows]:
+    """The rows of a checkpoint, of which no bit may be wrong."""
+    return CheckpointReader(path, strict=True)
+
+
+class RunnerFactory(Protocol):
+    """Puts a lane where it runs."""
+
+    def __call__(
+        self,
+        name: str,
+        lane: Lane[Any, Any],
+        loop: asyncio.AbstractEventLoop,
+        on_done: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> LaneRunner[Any]:
+        """See `lanes.ThreadLaneRunner`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The real machine by default. Sockets come from the running event loop."""
+
+    fs: FileSystem = field(default_factory=OsFileSystem)
+    open_kv: Callable[[str], KV] = RocksKV
+    """Opens the database at a path."""
+    open_rows: Callable[[Path], AbstractContextManager[Rows]] = open_rows
+    """Opens a checkpoint for reading and changes nothing of it."""
+    clock: Clock = field(default_factory=SystemClock)
+    runner: RunnerFactory = ThreadLaneRunner
+    apply_runner: RunnerFactory | None = None
+    """Where apply runs; None: `cluster.replication.apply_runner`."""
+    entropy: Callable[[int], bytes] = os.urandom
+    """So many random bytes."""
+    boot_id: Callable[[], bytes] = boot_id
+    pid: Callable[[], int] = os.getpid
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
+    """See `state.keeper`."""
+    read_config: Callable[[], Config] | None = None
+    """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
+    ConfigError."""
+    serves_admin: bool = True
+    """Whether the HTTP API is started."""
+
+    def random(self) -> random.Random:
+        """A generator for timeouts, seeded from `entropy`."""
+        return random.Random(self.entropy(16))

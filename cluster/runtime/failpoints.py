@@ -1,0 +1,234 @@
+"""Named places where a test may hold, delay, slow down or fail the node. Off unless `[failpoints] enabled = true`.
+
+Actions: `off` · `hold` (block until the point is set to something else) · `delay:20ms` (wait first) · `slow:20x` (make
+the operation take that many times as long) · `error:EIO` or `error:ENOSPC` (fail instead).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from cluster.config.source import did_you_mean
+
+T = TypeVar("T")
+
+POINTS: Final[Mapping[str, str]] = {
+    "append.fdatasync": "log frames reach the disk",
+    "append.write": "log frames are handed to the operating system",
+    "hardstate.fdatasync": "term and vote reach the disk",
+    "apply.batch": "a run of committed entries is applied",
+    "peer.send": "Raft messages leave for the peers",
+}
+"""Every point and what happens there."""
+
+LOOP_POINTS: Final = frozenset({"peer.send"})
+"""Points on the event loop: nothing may block there, so the operation is put off (`when_clear`)."""
+
+ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "error:EIO", "error:ENOSPC")
+"""One example of each action."""
+
+ERRORS: Final[Mapping[str, int]] = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
+DELAY_MS_MAX: Final = 60_000
+SLOW_FACTOR_MAX: Final = 10_000
+
+
+class FailpointError(ValueError):
+    """A point or an action that does not exist, or failpoints are off; `hint` says what to type."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(f"{message}\n{hint}")
+        self.message = message
+        self.hint = hint
+
+
+class Action(NamedTuple):
+    """A parsed action; `amount` is milliseconds, a factor or an errno."""
+
+    kind: str
+    amount: int
+    text: str
+
+
+OFF: Final = Action("off", 0, "off")
+_DELAY = re.compile(r"delay:(\d{1,6})(ms|s)")
+_SLOW = re.compile(r"slow:(\d{1,6})x")
+
+
+class PointState(msgspec.Struct, frozen=True):
+    """One point as shown over HTTP."""
+
+    name: str
+    does: str
+    """What happens at this point when it is off."""
+    action: str
+    hits: int
+    """Times an action other than `off` took hold here."""
+    waiting: int
+    """Operations held right now."""
+
+
+class CallsLater(Protocol):
+    """The part of an event loop that `when_clear` needs."""
+
+    def call_soon_threadsafe(self, callback: Callable[[], None], /) -> object:
+        """See asyncio."""
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> object:
+        """See asyncio; `delay` in seconds."""
+
+
+class _Point:
+    __slots__ = ("action", "deferred", "generation", "hits", "waiting")
+
+    def __init__(self) -> None:
+        self.action = OFF
+        self.hits = 0
+        self.waiting = 0
+        self.generation = 0
+        """Grows with every `set`: whoever is held waits for the next generation."""
+        self.deferred: list[tuple[CallsLater, Callable[[], None]]] = []
+
+
+def parse_action(text: str) -> Action:
+    """Raises FailpointError naming the nearest right action."""
+    if text in ("off", "hold"):
+        return Action(text, 0, text)
+    if delay := _DELAY.fullmatch(text):
+        milliseconds = int(delay[1]) * (1000 if delay[2] == "s" else 1)
+        return Action("delay", _in_range(milliseconds, DELAY_MS_MAX, text, f"delay:{DELAY_MS_MAX}ms"), text)
+    if slow := _SLOW.fullmatch(text):
+        return Action("slow", _in_range(int(slow[1]), SLOW_FACTOR_MAX, text, f"slow:{SLOW_FACTOR_MAX}x"), text)
+    kind, _, name = text.partition(":")
+    if kind == "error" and name in ERRORS:
+        return Action("error", ERRORS[name], text)
+    raise FailpointError(f"unknown action {text}", did_you_mean(text, ACTIONS))
+
+
+class FailpointSet:
+    """All points of one node. Thread-safe: lanes pass through points while HTTP sets them."""
+
+    def __init__(
+        self,
+        enabled: bool,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`sleep` and `clock` (seconds) are the simulator's way in."""
+        self.enabled = enabled
+        self._sleep = sleep
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._points = {name: _Point() for name in POINTS}
+
+    def set(self, name: str, action: str) -> None:
+        """Changes a point and releases whoever it held. Raises FailpointError; then nothing has changed."""
+        if not self.enabled:
+            raise FailpointError("failpoints are off on this node", "restart it with [failpoints] enabled = true")
+        if name not in POINTS:
+            raise FailpointError(f"unknown failpoint {name}", did_you_mean(name, POINTS))
+        parsed = parse_action(action)
+        if parsed.kind == "slow" and name in LOOP_POINTS:
+            raise FailpointError(f"{name} cannot be slowed: it takes no time of its own", "use delay:20ms")
+        self._change(self._points[name], parsed)
+
+    def clear(self) -> None:
+        """Every point off, everybody released. A node calls this before it joins its threads."""
+        for point in self._points.values():
+            self._change(point, OFF)
+
+    def states(self) -> list[PointState]:
+        """All points, in the order of POINTS."""
+        with self._changed:
+            return [
+                PointState(name, POINTS[name], point.action.text, point.hits, point.waiting + len(point.deferred))
+                for name, point in self._points.items()
+            ]
+
+    def run(self, name: str, operation: Callable[[], T]) -> T:
+        """Runs a blocking operation as the point says; any thread but the event loop's. Raises OSError for `error`."""
+        point = self._points[name]
+        action = point.action
+        if action.kind == "off":
+            return operation()
+        if action.kind != "slow":
+            self._before(point)
+            return operation()
+        with self._changed:
+            point.hits += 1
+        start = self._clock()
+        result = operation()
+        self._sleep((self._clock() - start) * (action.amount - 1))
+        return result
+
+    def when_clear(self, name: str, loop: CallsLater, operation: Callable[[], None]) -> None:
+        """Runs an operation of the event loop now, after the delay, or when released. Raises OSError for `error`.
+
+        What is held leaves in order; what comes right after the release may overtake it, as on any network.
+        """
+        point = self._points[name]
+        if point.action.kind == "off":
+            operation()
+            return
+        with self._changed:
+            action = point.action
+            if action.kind != "off":
+                point.hits += 1
+            if action.kind == "hold":
+                point.deferred.append((loop, operation))
+                return
+        _fail(action)
+        if action.kind == "delay":
+            loop.call_later(action.amount / 1000, operation)
+        else:
+            operation()
+
+    def _before(self, point: _Point) -> None:
+        """Holds, delays or fails, by what the point says when its turn comes."""
+        with self._changed:
+            if point.action.kind != "off":
+                point.hits += 1
+            while point.action.kind == "hold":
+                self._wait_for_change(point)
+            action = point.action
+        _fail(action)
+        if action.kind == "delay":
+            self._sleep(action.amount / 1000)
+
+    def _wait_for_change(self, point: _Point) -> None:
+        generation = point.generation
+        point.waiting += 1
+        try:
+            self._changed.wait_for(lambda: point.generation != generation)
+        finally:
+            point.waiting -= 1
+
+    def _change(self, point: _Point, action: Action) -> None:
+        with self._changed:
+            point.action = action
+            point.generation += 1
+            released = [] if action.kind == "hold" else point.deferred
+            if released:
+                point.deferred = []
+            self._changed.notify_all()
+        for loop, operation in released:
+            loop.call_soon_threadsafe(operation)
+
+
+def _fail(action: Action) -> None:
+    if action.kind == "error":
+        raise OSError(action.amount, f"{os.strerror(action.amount)} (failpoint {action.text})")
+
+
+def _in_range(amount: int, largest: int, text: str, example: str) -> int:
+    if not 1 <= amount <= largest:
+        raise FailpointError(f"{text} is out of range", f"use a number from 1 up to that of {example}")
+    return amount

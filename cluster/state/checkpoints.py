@@ -1,0 +1,187 @@
+"""DATA/checkpoints: the newest two copies of the state, what a state that cannot be used is replaced by.
+
+A copy is made under `next.tmp`, its manifest is written last, and then it gets its name: a directory with a name is
+whole. Its tables are hard links to those of the state, so a rotten block is rotten in both, and a checkpoint counts
+only after the CRC of every file of it was compared; the older one may be sound where the newer is not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from cluster.runtime.environment import Rows
+from cluster.state import manifest as manifests
+from cluster.state.file_crc import file_crc
+from cluster.state.live_copy import CheckpointBusyError, copy_database
+from cluster.state.manifest import CheckpointFile, Manifest
+from cluster.state.tables import Crcs
+from raftlog.storage import layout
+from raftlog.storage.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
+from statemachine import keys, sums
+from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
+from statemachine.kv import KV, META, TABLE_SUFFIX
+
+logger = logging.getLogger(__name__)
+
+NEXT, FETCHED, REMOVED = "next.tmp", "fetched.tmp", "removed.tmp"
+"""Being made, being fetched, being removed: not whole, whatever is in them."""
+INSTALLING = "install.tmp"
+"""Being fetched while the node runs (cluster/repair), perhaps through several starts; nothing here removes it."""
+KEPT = 2
+_TRIES = 3
+
+
+def stored_sums(rows: Rows) -> dict[str, int]:
+    """The digest sums that the state keeps, as of its applied index; {} if it keeps none."""
+    index = mark_of(rows).index
+    return dict(sums.load(cast("KV", rows), index) or {}) if index >= 0 else {}  # `get` is all that it asks for
+
+
+def mark_of(kv: Rows) -> AppliedMark:
+    """The last entry that the store has applied."""
+    row = kv.get(META, keys.APPLIED_KEY)
+    return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+
+
+class Checkpoint(NamedTuple):
+    """A directory with a sound manifest; its files are as the manifest says once `problems` found none."""
+
+    path: Path
+    manifest: Manifest
+
+
+class Checkpoints:
+    """The checkpoints of one directory. One thread makes them; anybody may list, verify and read."""
+
+    def __init__(self, fs: FileSystem, directory: Path, group_id: int) -> None:
+        """`directory` is DATA."""
+        self._fs = fs
+        self._group_id = group_id
+        self._state = directory / layout.STATE
+        self.path = directory / layout.CHECKPOINTS
+
+    def names(self) -> list[str]:
+        """Every checkpoint, newest first, whether it is sound or not."""
+        names = self._fs.listdir(self.path) if self._fs.exists(self.path) else []
+        return sorted(filter(manifests.is_name, names), reverse=True)
+
+    def load(self, name: str) -> Checkpoint | None:
+        """The checkpoint of this name; None if its manifest is missing, damaged or not its own. Raises OSError."""
+        path = self.path / name
+        if not self._fs.exists(path / manifests.FILE):
+            return None
+        found = manifests.decode(read_file(self._fs, path / manifests.FILE), self._group_id, path / manifests.FILE)
+        return Checkpoint(path, found) if found is not None and found.name == name else None
+
+    def all(self) -> list[Checkpoint]:
+        """Those with a sound manifest, newest first."""
+        return [one for one in map(self.load, self.names()) if one is not None]
+
+    def problems(self, checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
+        """(file, what is wrong) by reading all of it. Raises OSError if the disk fails."""
+        wanted = {file.name for file in checkpoint.manifest.files} | {manifests.FILE}
+        names = set(self._fs.listdir(checkpoint.path))
+        for name in sorted(wanted - names):
+            yield checkpoint.path / name, "is missing"
+        for name in sorted(names - wanted):
+            yield checkpoint.path / name, "is not in the manifest"
+        for file in checkpoint.manifest.files:
+            if file.name in names and file_crc(self._fs, checkpoint.path / file.name) != (file.size, file.crc32c):
+                yield checkpoint.path / file.name, "does not have the size and CRC that the manifest tells"
+
+    # --- making ------------------------------------------------------------------------------------------------------
+
+    def make(self, kv: KV, tables: Crcs, now_ms: int) -> Checkpoint:
+        """Copies the open store. Raises CheckpointBusyError, KVError, StorageError; then there is nothing new."""
+        try:
+            return self._make(kv, tables, now_ms)
+        except OSError as error:
+            self._remove(self.path / NEXT)
+            raise storage_error(self._fs, "making a checkpoint in", self.path, error) from error
+
+    def _make(self, kv: KV, tables: Crcs, now_ms: int) -> Checkpoint:
+        self._fs.mkdir(self.path)
+        copy = self.path / NEXT
+        mark, summed = self._copy(kv, copy)
+        files = []
+        for name in self._fs.listdir(copy):
+            size, crc = tables[name] if name in tables else file_crc(self._fs, copy / name)
+            files.append(CheckpointFile(name, size, crc))
+        return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files)))
+
+    def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
+        """What the copy holds is known if nothing was written meanwhile. Nobody is stopped: it may take some tries."""
+        kv.flush_tables()
+        if kv.sequence() >= 0:
+            return copy_database(self._fs, kv, self._state, copy, lambda: (mark_of(kv), stored_sums(kv)))
+        for _ in range(_TRIES):
+            self._remove(copy)
+            before = mark_of(kv), stored_sums(kv)
+            kv.checkpoint(str(copy))
+            if mark_of(kv) == before[0]:
+                return before
+        raise CheckpointBusyError(f"rows were written during each of {_TRIES} attempts to make a checkpoint")
+
+    def adopt(self, source: Path, manifest: Manifest) -> Checkpoint:
+        """Gives a complete directory its manifest and its name, durably."""
+        target = self.path / manifest.name
+        write_file(self._fs, source / manifests.FILE, manifests.encode(manifest, self._group_id))
+        self._drop(target)
+        self._fs.rename(source, target)
+        self._fs.fsync_dir(self.path)
+        return Checkpoint(target, manifest)
+
+    def prune(self, held: Collection[str] = ()) -> None:
+        """Removes all but the newest KEPT, those in `held`, and leftovers; what it removes are names, the state keeps
+        its own."""
+        old = [name for name in self.names()[KEPT:] if name not in held]
+        for name in (*old, NEXT, FETCHED, REMOVED):
+            self._drop(self.path / name)
+
+    def _drop(self, path: Path) -> None:
+        """Takes its name away first: a directory with a name is whole."""
+        if self._fs.exists(path):
+            removed = self.path / REMOVED
+            if path != removed:
+                self._remove(removed)
+                self._fs.rename(path, removed)
+            self._remove(removed)
+
+    def _remove(self, path: Path) -> None:
+        if self._fs.exists(path):
+            self._fs.remove_tree(path)
+
+    # --- using -------------------------------------------------------------------------------------------------------
+
+    def install(self, checkpoint: Checkpoint, state: Path) -> None:
+        """Makes `state` (which must not exist) out of the checkpoint, which stays as it is. Raises StorageError.
+
+        Tables are linked, everything else is copied: RocksDB goes on writing to it.
+        """
+        fresh = state.with_name(state.name + ".tmp")
+        try:
+            self._remove(fresh)
+            self._fs.mkdir(fresh)
+            for file in checkpoint.manifest.files:
+                if file.name.endswith(TABLE_SUFFIX):
+                    self._fs.link(checkpoint.path / file.name, fresh / file.name)
+                else:
+                    self._copy_file(checkpoint.path / file.name, fresh / file.name)
+            self._fs.fsync_dir(fresh)
+            self._fs.rename(fresh, state)
+            self._fs.fsync_dir(state.parent)
+        except OSError as error:
+            raise storage_error(self._fs, "restoring", state, error) from error
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        reader, writer = self._fs.open(source), self._fs.open(target, create=True)
+        at = 0
+        while data := reader.pread(len(ZERO_CHUNK), at):
+            writer.pwritev([data], at)
+            at += len(data)
+        writer.fdatasync()
+        reader.close()
+        writer.close()

@@ -1,0 +1,177 @@
+"""Opening what a node stands on: directory, log, RocksDB, core; each stage timed, each refusal with what to type."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from cluster.config.config import Config
+from cluster.peer.transport import Membership
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
+from cluster.runtime.failpoint_fs import FailpointFileSystem
+from cluster.runtime.failpoints import FailpointSet
+from cluster.state.aside import mark_suspect
+from cluster.state.keeper import StateKeeper
+from cluster.state.opening import StateLostError, StateOpening
+from cluster.state.recovery_status import RecoveryAccount, Stages
+from raftlog.core.config import RaftConfig
+from raftlog.core.plausible import TERM_MAX
+from raftlog.core.raw_node import RawNode
+from raftlog.errors import StorageError
+from raftlog.storage import vote_withheld
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.identity import Expected
+from raftlog.storage.members import members_at_opening
+from raftlog.storage.node_dir import NodeDir, open_node_dir
+from raftlog.storage.run_file import Run, RunFile, RunState
+from statemachine.kv import KVCorruptError
+
+logger = logging.getLogger(__name__)
+
+
+class Parts:
+    """What was opened. `close` undoes it in reverse."""
+
+    def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment) -> None:
+        """Raises IdentityError, StorageError or KVError, each saying what to type."""
+        clock = environment.clock
+        self.stages = stages = Stages(clock.monotonic_s)
+        self._fs = fs = environment.fs
+        hard_state_fs: FileSystem | None = None
+        if failpoints.enabled:
+            hard_state_fs = FailpointFileSystem(fs, failpoints, sync_point="hardstate.fdatasync")
+            fs = FailpointFileSystem(fs, failpoints, sync_point="append.fdatasync", write_point="append.write")
+        expected = Expected(
+            cluster_uuid=UUID(config.cluster.id) if config.cluster.id else None, group_id=None, node_id=config.node_id
+        )
+        path = Path(config.node.data_dir)
+        with stages.stage("log"):
+            self.directory: NodeDir = open_node_dir(
+                fs, path, expected, hard_state_fs=hard_state_fs, now_ms=environment.clock.wall_ms()
+            )
+        try:
+            self._open_state(environment, path)
+            log, identity = self.directory.log, self.directory.identity
+            self.memberships = members_at_opening(
+                path, identity, log.genesis, log, self.state.membership, self.state.applied.index
+            )
+            self.members = self.memberships[-1]
+        except BaseException as error:
+            # Nothing was appended: the next opening, after a checkpoint was fetched, need not scan the log again.
+            self.directory.close(clean=isinstance(error, StateLostError))
+            raise
+
+    def _open_state(self, environment: Environment, path: Path) -> None:
+        fs, clock, log = environment.fs, environment.clock, self.directory.log
+        group_id = self.directory.identity.group_id
+        with self.stages.stage("run"):
+            self._run_file = RunFile(fs, path, group_id=group_id)
+        previous = self._run_file.previous
+        installed = self.directory.installed is not None and self.directory.installed.done
+        with self.stages.stage("state"):
+            opened = StateOpening(
+                fs,
+                path,
+                group_id,
+                log,
+                previous,
+                open_kv=environment.open_kv,
+                now_ms=clock.wall_ms(),
+                installed=installed,
+            ).run()
+        self.kv, self.state, self.alarms = opened.kv, opened.state, opened.alarms
+        boot_id, mark = environment.boot_id(), opened.state.applied_mark
+        run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
+        try:
+            self.keeper = StateKeeper(
+                fs,
+                path,
+                group_id,
+                self.kv,
+                self._run_file,
+                run,
+                wall_ms=clock.wall_ms,
+                monotonic_ms=clock.monotonic_ms,
+                checkpoint_bytes=environment.checkpoint_bytes,
+                checkpoint_every_ms=environment.checkpoint_every_ms,
+            )
+        except BaseException:
+            self.kv.close()
+            raise
+        self.recovery = RecoveryAccount(log, opened, self.stages, previous, boot_id)
+
+    def watch(
+        self, alarms: Alarms, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]
+    ) -> None:
+        """Raises what the start found, and calls `on_corruption`, on any thread, when the state turns out damaged: the
+        node must stop, and its next start replaces the state."""
+        for key, text in self.alarms:
+            alarms.raise_alarm(key, text)
+        self.keeper.alarms = alarms
+
+        def found(error: KVCorruptError) -> None:
+            mark_suspect(self._fs, self.directory.path, str(error), now_ms())
+            on_corruption(error)
+
+        self.kv.on_corruption = found
+
+    def membership(self) -> Membership:
+        """Who this node is and who the others are; nobody, as long as it knows only those of an earlier cluster."""
+        identity, members = self.directory.identity, self.members
+        known = members.node_uuids if members.cluster_uuid == identity.cluster_uuid else {}
+        return Membership(
+            str(identity.cluster_uuid),
+            identity.group_id,
+            identity.node_id,
+            str(identity.node_uuid),
+            {node_id: str(node_uuid) for node_id, node_uuid in known.items()},
+        )
+
+    def raw_node(self, config: Config, rng: random.Random) -> RawNode:
+        """The core over this directory."""
+        genesis = self.directory.log.genesis
+        raft, hard_state = config.raft, self.directory.hard_state_store.load()
+        if hard_state.term > TERM_MAX:
+            raise StorageError(
+                f"the terms of this cluster ran away: node {config.node_id} has saved term {hard_state.term}.\n"
+                "Terms end at 2^62, and nobody could be elected: a peer that breaks the rules must have used them up.\n"
+                f"With all nodes stopped: raftmq unsafe-recover {self.directory.path} --plan    (docs/operations.md, "
+                '"When the terms ran away")'
+            )
+        withheld = vote_withheld.load(self._fs, self.directory.path, genesis.group_id)
+        return RawNode(
+            RaftConfig(
+                node_id=config.node_id,
+                group_id=genesis.group_id,
+                election_ticks=raft.election_ticks,
+                heartbeat_ticks=raft.heartbeat_ticks,
+                inflight_bytes_max=raft.inflight_bytes_max,
+                append_bytes_max=raft.append_bytes_max,
+                segment_size=genesis.segment_size,
+            ),
+            hard_state=hard_state,
+            log=self.directory.log,
+            members=self.memberships,
+            applied_index=self.state.applied.index,
+            rng=rng,
+            vote_withheld_since=hard_state.term if withheld else None,
+        )
+
+    def close(self, clean: bool) -> None:
+        """Closes RocksDB, then the directory. `clean` only when every lane finished without a failure."""
+        if clean:
+            try:
+                self.keeper.stop()
+            except StorageError as error:
+                logger.critical("the state could not be closed in order: %s", error)
+                clean = False
+        self.kv.close()
+        if clean:
+            self.directory.log.close(clean)
+            self.keeper.write_stopped()
+        self._run_file.close()
+        self.directory.close(clean)

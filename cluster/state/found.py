@@ -1,0 +1,161 @@
+"""What opening finds of the state (RocksDB) beside its log, and what is done about each: the table, as data.
+
+docs/disk-format.md shows it; every row has a test in tests/cluster/state/test_state_table.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
+
+
+class Done(Enum):
+    """What is done."""
+
+    USE = "used as it is"
+    REPLAY = "the log above it is applied again"
+    REPLAY_OR_RESTORE = "the log above it is applied again, from a newer checkpoint if there is a sound one"
+    RESTORE = "set aside to trash/, replaced by the newest sound checkpoint, the log above that is applied again"
+    RESTORE_FROM_PEER = (
+        "set aside to trash/ with the checkpoints that may share its fault, replaced by a peer's checkpoint, or, if no "
+        "peer provides one, by an own one that other nodes agreed with; the log above that is applied again"
+    )
+    REFUSE = "refused, nothing is changed: raftmq rebuild DIR --plan"
+
+
+class Found(Enum):
+    """The rows of the table, in the order in which they are asked: (what is found, what is done, why it is safe)."""
+
+    NEWER = (
+        "the state has applied entries above the end of the log",
+        Done.REFUSE,
+        "the log lost durable entries, or log or state was put back from another point in time: an operator decides",
+    )
+    LOG_EMPTY = (
+        "the state has rows, but the log contains only GENESIS",
+        Done.REFUSE,
+        "the log of this node is gone; the rows are the only trace of its content, so they stay where they are",
+    )
+    WRONG_ROWS = (
+        "STATE_SUSPECT: the state contains wrong rows",
+        Done.RESTORE_FROM_PEER,
+        "a CRC proves bytes, not rows: a peer's rows must add up to its sums, and the node's own rows count only up to "
+        "the last entry at which other nodes had the same sums",
+    )
+    SUSPECT = (
+        "STATE_SUSPECT: the last run found damage in the state",
+        Done.RESTORE,
+        "every file of the checkpoint has the CRC recorded when it was made, and its last entry is in this log",
+    )
+    CORRUPT = (
+        "the state does not open, or cannot be read",
+        Done.RESTORE,
+        "every file of the checkpoint has the CRC recorded when it was made, and its last entry is in this log",
+    )
+    MISSING = (
+        "there is a log but no state",
+        Done.RESTORE,
+        "every file of the checkpoint has the CRC recorded when it was made, and its last entry is in this log",
+    )
+    INSTALLED = (
+        "a snapshot has replaced the log, which now begins above what the state has applied",
+        Done.RESTORE,
+        "the checkpoint was fetched with the log: every file has the CRC of the manifest, the rows add up to the sums, "
+        "and its last entry is in this log",
+    )
+    OLDER_THAN_LOG = (
+        "the state ends before the oldest entry that is still in the log",
+        Done.RESTORE,
+        "this node no longer has the entries in between, so only a newer checkpoint joins the log without a gap",
+    )
+    OTHER_LOG = (
+        "the last applied entry is not the one that the log has at that index",
+        Done.REFUSE,
+        "the rows come from another log, or this log was put back from elsewhere: an operator decides which counts",
+    )
+    LOST_ROWS = (
+        "the state has applied less than RUN recorded as synced",
+        Done.REPLAY_OR_RESTORE,
+        "rows and applied index are written in the same batches and RocksDB drops only a suffix of them, so this is a "
+        "complete earlier state; what it lost is in the log",
+    )
+    NEW = (
+        "no state, and the log contains only GENESIS",
+        Done.USE,
+        "nothing was ever applied",
+    )
+    BEHIND = (
+        "the last applied entry is in the log, and entries follow it",
+        Done.REPLAY,
+        "rows and applied index are written in the same batches, so exactly the entries above it are missing",
+    )
+    FITS = (
+        "the last applied entry is the last of the log",
+        Done.USE,
+        "nothing is missing",
+    )
+
+    @property
+    def what(self) -> str:
+        """What is found."""
+        return self.value[0]
+
+    @property
+    def done(self) -> Done:
+        """What is done about it."""
+        return self.value[1]
+
+    @property
+    def why(self) -> str:
+        """Why that is safe."""
+        return self.value[2]
+
+
+ALARMING = frozenset(
+    {Found.WRONG_ROWS, Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS}
+)
+"""What a person should hear of although the node goes on."""
+
+
+class Facts(NamedTuple):
+    """What was found, before anything is done."""
+
+    log_first: int
+    """Index of the oldest entry in the log."""
+    log_last: int
+    synced: int = -1
+    """Applied index that RUN knows to be synced. Above `log_last` the log lost entries, and withholds the vote."""
+    suspect: bool = False
+    wrong_rows: bool = False
+    """It is suspect, and not because its bytes are damaged."""
+    exists: bool = True
+    damaged: bool = False
+    """It does not open, or cannot be read. The next two are unknown then, and if it does not exist."""
+    mark: AppliedMark = NOTHING_APPLIED
+    installed: bool = False
+    """This opening put a snapshot's log in the place of the one that was here."""
+    of_this_log: bool | None = None
+    """The log has the state's last entry at its index; None if the log cannot tell (trimmed, damaged, none applied)."""
+
+
+def classify(facts: Facts) -> Found:
+    """The row of the table."""
+    known = facts.exists and not facts.damaged
+    applied = facts.mark.index if known else -1
+    if applied > facts.log_last:
+        return Found.NEWER if facts.log_last > 0 else Found.LOG_EMPTY
+    if facts.suspect:
+        return Found.WRONG_ROWS if facts.wrong_rows else Found.SUSPECT
+    if facts.damaged:
+        return Found.CORRUPT
+    if not facts.exists:
+        return Found.NEW if facts.log_last <= 0 and facts.synced <= 0 else Found.MISSING
+    if applied + 1 < facts.log_first:
+        return Found.INSTALLED if facts.installed else Found.OLDER_THAN_LOG
+    if facts.of_this_log is False:
+        return Found.OTHER_LOG
+    if applied < min(facts.synced, facts.log_last):
+        return Found.LOST_ROWS
+    return Found.FITS if applied == facts.log_last else Found.BEHIND

@@ -1,0 +1,168 @@
+"""Everything a stopped node's directory says, checked against itself: offline, read-only, by the code that starts it.
+
+Three parts: what each file says (raftlog.storage.verify, state_check), the checkpoints, and the start itself, rehearsed
+over a file system that keeps what it would write in memory (overlay_fs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.state import aside
+from cluster.state.checkpoints import Checkpoints
+from cluster.state.found import Done, Facts, Found, classify
+from cluster.state.opening import doubtful, is_of_log, unusable
+from cluster.state.overlay_fs import OverlayFileSystem
+from cluster.state.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
+from raftlog.errors import IdentityError, RaftLogError
+from raftlog.storage import identity as identities
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.node_dir import NodeDir, open_node_dir
+from raftlog.storage.run_file import Run, load_run
+from raftlog.storage.verify import Finding, IrrelevantRange, Severity, irrelevant_ranges, verify_log
+from statemachine.broker_state import NOTHING_APPLIED
+
+_REPLACES = (Done.RESTORE, Done.RESTORE_FROM_PEER)
+
+
+class Judged(NamedTuple):
+    """A finding and what to type about it."""
+
+    finding: Finding
+    cure: str
+
+
+class FsckReport(NamedTuple):
+    """What is wrong in one directory, and what its next start would do."""
+
+    directory: Path
+    judged: list[Judged]
+    start: str
+    """What the next start would do."""
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is wrong that matters."""
+        return all(one.finding.severity is Severity.NOTE for one in self.judged)
+
+
+class Fsck:
+    """One run over a data directory that no node runs on. Raises IdentityError if one does, or if it holds none."""
+
+    def __init__(self, directory: Path, *, deep: bool = False) -> None:
+        """`deep`: also compare every message with the row that points to it."""
+        self._fs = OsFileSystem()
+        self._directory = directory
+        self._deep = deep
+        self._overlay = OverlayFileSystem()
+        self._group_id = _group_id(self._fs, directory)
+        self._facts = StateFacts(False, "", NOTHING_APPLIED)
+        self._found: Found | None = None
+        self._usable = ""
+
+    def run(self) -> FsckReport:
+        """Reads everything once, what the start reads twice."""
+        opened, refusal = self._rehearse_log()
+        try:
+            findings = list(self._findings(opened.log if opened else None))
+            if opened is not None:
+                start = self._rehearse_state(opened)
+            else:
+                findings.append(Finding(self._directory, 0, 0, "start", Severity.FATAL, refusal))
+                start = f"refuse: {refusal}"
+        finally:
+            if opened is not None:
+                opened.close(clean=False)
+        return FsckReport(self._directory, [Judged(one, self._cure(one)) for one in findings], start)
+
+    def irrelevant(self) -> Iterator[IrrelevantRange]:
+        """Bytes whose change `run` cannot see, and why none needs to."""
+        yield from irrelevant_ranges(self._fs, self._directory, group_id=self._group_id)
+        yield from irrelevant_state_ranges(self._fs, self._directory, self._group_id)
+
+    def _rehearse_log(self) -> tuple[NodeDir | None, str]:
+        if not self._directory.is_dir() or not any(self._directory.iterdir()):
+            raise IdentityError(f"{self._directory} holds no node.\nThere is nothing to check.\nraftmq status")
+        try:
+            return open_node_dir(self._overlay, self._directory), ""
+        except IdentityError as error:
+            if "is in use by process" in str(error):
+                raise
+            return None, " ".join(str(error).split("\n"))
+        except RaftLogError as error:
+            return None, " ".join(str(error).split("\n"))
+
+    def _findings(self, log: LogReader | None) -> Iterator[Finding]:
+        yield from verify_log(self._fs, self._directory, group_id=self._group_id)
+        yield from self.state_findings(log)
+
+    def state_findings(self, log: LogReader | None = None) -> Iterator[Finding]:
+        """What is wrong with everything that is derived from the log."""
+        run = self._run()
+        check = StateCheck(self._fs, self._directory, self._group_id, run.synced_index if run else -1)
+        yield from check.findings(log if self._deep else None)
+        self._facts = check.facts
+        yield from checkpoint_findings(self._fs, self._directory, self._group_id)
+
+    def _run(self) -> Run | None:
+        try:
+            return load_run(self._fs, self._directory, self._group_id)
+        except RaftLogError:
+            return None
+
+    def _rehearse_state(self, opened: NodeDir) -> str:
+        """What found.py's table says of what was found."""
+        log, facts, run = opened.log, self._facts, self._run()
+        suspicion = aside.suspicion_of(self._fs, self._directory)
+        found = self._found = classify(
+            Facts(
+                log_first=log.first_index,
+                log_last=log.tail.index,
+                synced=run.synced_index if run else -1,
+                suspect=suspicion is not None,
+                wrong_rows=suspicion is not None and suspicion.sound_index is not None,
+                exists=facts.exists,
+                damaged=bool(facts.damaged),
+                mark=facts.mark,
+                of_this_log=is_of_log(log, facts.mark),
+            )
+        )
+        checkpoints = Checkpoints(self._fs, self._directory, self._group_id)
+        names = checkpoints.names() if found.done not in (Done.USE, Done.REPLAY, Done.REFUSE) else []
+        if suspicion is not None:  # what may serve if no peer gives a checkpoint
+            suspicion = suspicion._replace(peer_checkpoint=suspicion.peer_checkpoint or "")
+        wrong = (doubtful(suspicion, name) or unusable(checkpoints, name, log) for name in names)
+        self._usable = next((name for name, why in zip(names, wrong, strict=False) if not why), "")
+        replay = max(0, log.tail.index - (int(self._usable[:20]) if self._usable else facts.mark.index))
+        text = f"{found.what}: {found.done.value}; {replay:,} entries to apply"
+        if found.done in _REPLACES:
+            own = f"from checkpoint {self._usable}" if self._usable else "there is no sound checkpoint"
+            text += f"; without a peer: {own}" if found.done is Done.RESTORE_FROM_PEER else f"; {own}"
+        return text
+
+    def _cure(self, finding: Finding) -> str:
+        if finding.severity is Severity.NOTE:
+            return "nothing: the next start sees to it"
+        if finding.severity is Severity.FATAL:
+            return f"raftmq rebuild {self._directory} --plan    (or put it back from a backup: raftmq restore)"
+        if not finding.kind.startswith(("state", "table")):
+            return "start the node while its peers run: it fetches these bytes from them"
+        if self._found is Found.WRONG_ROWS:
+            return "start the node while its peers run: it takes a checkpoint of one of them"
+        if self._found is not None and self._found.done in (Done.RESTORE, Done.REFUSE) and not self._usable:
+            return f"raftmq rebuild {self._directory} --plan    (or start it: a peer may have a checkpoint)"
+        if self._found is not None and self._found.done is Done.RESTORE:
+            return f"start the node: it replaces the state from checkpoint {self._usable}"
+        if finding.kind == "state WAL" or (self._found is Found.LOST_ROWS):
+            return "start the node: it replays these rows from its log"
+        return f"raftmq rebuild {self._directory} --yes    (the start would not notice before it reads these bytes)"
+
+
+def _group_id(fs: OsFileSystem, directory: Path) -> int:
+    try:
+        return identities.load(fs, directory).group_id
+    except (RaftLogError, OSError):
+        return 1

@@ -1,0 +1,169 @@
+"""Beside apply, in no batch's way: syncs the state, tells RUN how far, and makes checkpoints.
+
+All of it only shortens the next start. The order matters: rows are on disk before RUN names their index, a checkpoint
+is whole before RUN names it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import CHECKPOINT_BYTES, CHECKPOINT_EVERY_MS
+from cluster.state.checkpoints import Checkpoints, mark_of
+from cluster.state.live_copy import CheckpointBusyError
+from cluster.state.tables import Tables
+from raftlog.errors import OutOfSpaceError, StorageError
+from raftlog.storage import layout
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.run_file import Run, RunFile, RunState
+from statemachine.broker_state import AppliedMark
+from statemachine.kv import KV, KVCorruptError, KVError
+
+logger = logging.getLogger(__name__)
+
+HELD_MS = 60_000
+"""So long a checkpoint is kept after a peer last read from it."""
+ALARM = "checkpoint_failed"
+
+
+class StateKeeper:
+    """A lane: a job is "see to it now", and however many gather, one is done. Raising stops the node."""
+
+    idle_after_s: float | None = None
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        group_id: int,
+        kv: KV,
+        run_file: RunFile,
+        run: Run,
+        *,
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+        checkpoint_every_ms: int = CHECKPOINT_EVERY_MS,
+    ) -> None:
+        """`run`: this run, as RUN should tell it; the newest checkpoint is looked up."""
+        self._kv = kv
+        self._run_file = run_file
+        self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
+        self._bytes, self._every_ms = checkpoint_bytes, checkpoint_every_ms
+        self._tables = Tables(fs, directory / layout.STATE, group_id)
+        self.checkpoints = Checkpoints(fs, directory, group_id)
+        newest = next(iter(self.checkpoints.all()), None)
+        self._newest = newest.manifest.mark if newest else AppliedMark(0, -1, 0, 0, 0)
+        self._tried_ms = monotonic_ms()
+        self._held_until_ms: dict[str, int] = {}
+        self.run = run._replace(checkpoint_index=self._newest.index)
+        """What RUN says now; replaced as a whole, so any thread may look."""
+        self.alarms: Alarms | None = None
+        self.frozen = False
+        """The rows are known to be wrong: no checkpoint is made of them."""
+        self.wanted = False
+        """A checkpoint is to be made although none is due; False again once it was tried. Any thread sets it."""
+        kv.flush_wal()
+        self._run_file.write(self.run)
+
+    def drain(self, batch: Sequence[object]) -> None:
+        """Syncs, then makes a checkpoint if one is due."""
+        self.sync()
+        if mark_of(self._kv).end_position - self._newest.end_position >= self._bytes or self.due:
+            self._tried_ms = self._monotonic_ms()
+            try:
+                self.checkpoint()
+            finally:
+                self.wanted = False
+
+    @property
+    def due(self) -> bool:
+        """Something was applied since the newest checkpoint, and that is long ago; or one is wanted. Any thread."""
+        if self.wanted:
+            return True
+        waited = self._monotonic_ms() - self._tried_ms
+        return waited >= self._every_ms and self.run.synced_index > self._newest.index
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def sync(self) -> None:
+        """Brings rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
+        mark = mark_of(self._kv)
+        try:
+            self._kv.flush_wal()
+        except KVCorruptError:
+            raise
+        except KVError as error:
+            logger.warning("the state could not be synced, so a restart would replay more: %s", error)
+            return
+        if mark.index > self.run.synced_index:
+            now = self._wall_ms()
+            self._write(
+                self.run._replace(
+                    synced_index=mark.index,
+                    synced_term=mark.term,
+                    synced_header_crc=mark.header_crc,
+                    log_flushed_ms=now,
+                    queues_flushed_ms=now,
+                    index_flushed_ms=now,
+                )
+            )
+        try:
+            self._tables.refresh(self._kv)
+        except OSError as error:
+            logger.warning("the list of table files could not be written: %s", error)
+
+    def checkpoint(self) -> None:
+        """Makes a checkpoint and removes the oldest. Failing loses nothing; the alarm says why there is none."""
+        if self.frozen:
+            return
+        try:
+            made = self.checkpoints.make(self._kv, self._tables.crcs, self._wall_ms())
+            self.checkpoints.prune(self._held())
+        except KVCorruptError:
+            raise
+        except (CheckpointBusyError, StorageError, OSError) as error:
+            self._alarm(f"no checkpoint of the state could be made: {error}")
+            return
+        self._newest = made.manifest.mark
+        self._write(self.run._replace(checkpoint_index=self._newest.index))
+        if self.alarms is not None:
+            self.alarms.clear(ALARM)
+        logger.info("checkpoint %s made, %d bytes", made.path.name, made.manifest.size)
+
+    def hold(self, name: str) -> None:
+        """A peer reads from this checkpoint: it is kept for HELD_MS. Any thread."""
+        self._held_until_ms[name] = self._monotonic_ms() + HELD_MS
+
+    def _held(self) -> list[str]:
+        now = self._monotonic_ms()
+        for name in [name for name, until_ms in self._held_until_ms.copy().items() if until_ms <= now]:
+            del self._held_until_ms[name]
+        return list(self._held_until_ms)
+
+    def stop(self) -> None:
+        """The last act of an orderly stop, after which nothing is applied."""
+        self.sync()
+        if mark_of(self._kv).index > self._newest.index:
+            self.checkpoint()
+
+    def write_stopped(self) -> None:
+        """Tells RUN that the stop was orderly, when everything else is closed."""
+        self._write(self.run._replace(state=RunState.STOPPED))
+
+    def _write(self, run: Run) -> None:
+        self.run = run
+        try:
+            self._run_file.write(run)
+        except OutOfSpaceError as error:
+            logger.warning("RUN is not up to date, so a restart would check more: %s", error)
+
+    def _alarm(self, text: str) -> None:
+        if self.alarms is None:
+            logger.warning("%s", text)
+        else:
+            self.alarms.raise_alarm(ALARM, text + "; a restart replays from an older one. Check the disk: raftmq fsck")

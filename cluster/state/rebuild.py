@@ -1,0 +1,215 @@
+"""Replacing the state of a stopped node because a person says so: from where, how much is replayed, what goes to trash.
+
+A start never does this by itself where it would have to read more of the log than lies above a sound checkpoint, or
+where log and state contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.state import aside
+from cluster.state.checkpoints import Checkpoint, Checkpoints
+from cluster.state.opening import doubtful, set_aside_doubtful, unusable
+from raftlog.errors import RaftLogError
+from raftlog.storage import layout, vote_withheld
+from raftlog.storage.fs import FileSystem, storage_error
+from raftlog.storage.log_reader import LogReader
+from raftlog.storage.node_dir import NodeDir, open_node_dir
+from raftlog.storage.run_file import RunFile, stopped_in_order
+from raftlog.storage.vote_withheld import VoteWithheld
+from statemachine.kv import KV
+from statemachine.rocks import RocksKV
+
+CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
+"""How far to go back: the newest sound checkpoint; one below the segment that report 003's rule names; GENESIS. Where
+the log is trimmed, to the oldest sound checkpoint at most: what lies below is in no log any more."""
+SEGMENTS_BACK = 3
+
+
+class RebuildPlan(NamedTuple):
+    """What would be done; positions in bytes of the log."""
+
+    directory: Path
+    checkpoint: str
+    """What the state would be made from, "" if from nothing: then the whole log is replayed."""
+    replay_from: int
+    """First index that is applied again."""
+    replay_to: int
+    position: int
+    entries: int
+    bytes: int
+    set_aside: tuple[str, ...]
+    """What would move to trash/."""
+    withholds_vote: bool
+    """The log ends below what was applied: this node may have acknowledged entries that it no longer has."""
+    applied: int
+    """Applied index that RUN knew; -1 if none."""
+    because: tuple[str, ...]
+    """How the choice was made."""
+
+
+class RebuildError(RaftLogError):
+    """There is nothing to rebuild from; the message says why and what to type."""
+
+
+class Rebuild:
+    """A stopped node's directory, held from `open` to `close`."""
+
+    def __init__(self, fs: FileSystem, directory: Path, now_ms: int, open_kv: Callable[[str], KV] = RocksKV) -> None:
+        """Opens directory and log as a start does. Raises IdentityError (in use, no node), CorruptLogError.
+
+        For a plan alone `fs` is an OverlayFileSystem: then nothing is changed.
+        """
+        self._open_kv = open_kv
+        self._fs = fs
+        self._directory = directory
+        self._now_ms = now_ms
+        self._opened: NodeDir = open_node_dir(fs, directory)
+        self._group_id = self._opened.identity.group_id
+        self._run_file = RunFile(fs, directory, group_id=self._group_id)
+        self._checkpoints = Checkpoints(fs, directory, self._group_id)
+
+    def plan(self, back: str = CHECKPOINT) -> RebuildPlan:
+        """`back` is CHECKPOINT, SEGMENT or START. Reads the checkpoints it chooses among."""
+        log = self._opened.log
+        because: list[str] = []
+        limit = self._limit(back, because)
+        chosen = self._choose(limit, because) if back != START else None
+        if chosen is None and log.first_index > 0:
+            chosen = self._oldest(because)
+        first = chosen.manifest.mark.index + 1 if chosen else 0
+        if first == 0 and log.first_index > 0:
+            raise RebuildError(
+                f"{self._directory}: the log begins at {log.first_index}, and no checkpoint reaches it.\n"
+                f"{'; '.join(because)}\n"
+                "Restore a backup into an empty directory (raftmq restore), or replace this node."
+            )
+        position = chosen.manifest.mark.end_position if chosen else log.first_position
+        run = self._run_file.previous
+        applied = run.synced_index if run else -1
+        state = self._directory / layout.STATE
+        return RebuildPlan(
+            directory=self._directory,
+            checkpoint=chosen.path.name if chosen else "",
+            replay_from=first,
+            replay_to=log.tail.index,
+            position=position,
+            entries=log.tail.index + 1 - first,
+            bytes=log.tail.end_position - position,
+            set_aside=(str(state),) if self._fs.exists(state) else (),
+            withholds_vote=max(applied, self._newest_checkpoint()) > log.tail.index,
+            applied=applied,
+            because=tuple(because),
+        )
+
+    def carry_out(self, plan: RebuildPlan) -> str:
+        """Does it; returns where the old state lies, "" if there was none. Raises StorageError."""
+        log = self._opened.log
+        if plan.withholds_vote:
+            reason = f"the log ended at {log.tail.index} when the state was rebuilt, {plan.applied} had been applied"
+            withheld = VoteWithheld(reason, max(plan.applied, self._newest_checkpoint()), log.tail.term, self._now_ms)
+            vote_withheld.withhold(self._fs, self._directory, withheld, self._group_id)
+        where = ""
+        state = self._directory / layout.STATE
+        if self._fs.exists(state):
+            why = f"raftmq rebuild: {'; '.join(plan.because)}"
+            where = str(aside.set_aside(self._fs, self._directory, state, why, self._now_ms, plan.applied))
+        try:
+            if plan.checkpoint:
+                chosen = self._checkpoints.load(plan.checkpoint)
+                assert chosen is not None, plan.checkpoint
+                self._checkpoints.install(chosen, state)
+            else:
+                self._open_kv(str(state)).close()
+            self._set_aside_newer(plan.replay_to)
+            why = "raftmq rebuild: its rows may be wrong"
+            set_aside_doubtful(self._fs, self._directory, self._checkpoints, self._suspicion(), why, self._now_ms)
+            run = self._run_file.previous
+            if run is not None:
+                self._run_file.write(run._replace(synced_index=plan.replay_from - 1, checkpoint_index=-1))
+            aside.clear_suspicion(self._fs, self._directory)
+        except OSError as error:
+            raise storage_error(self._fs, "rebuilding", state, error) from error
+        return where
+
+    def close(self) -> None:
+        """Lets the directory go; the log, which nobody wrote to, is closed in order."""
+        self._run_file.close()
+        self._opened.close(clean=True)
+
+    # --- choosing ----------------------------------------------------------------------------------------------------
+
+    def _limit(self, back: str, because: list[str]) -> int:
+        """The position at or below which the checkpoint must lie."""
+        log = self._opened.log
+        if back != SEGMENT:
+            return log.tail.end_position
+        bases = layout.segment_bases(self._fs.listdir(self._directory / layout.LOG))
+        if stopped_in_order(self._run_file.previous):
+            number = max(0, len(bases) - SEGMENTS_BACK)
+            because.append(f"the last stop was orderly: back to the third-last segment, at position {bases[number]}")
+        else:
+            number = self._newest_sound(log, bases)
+            because.append(
+                f"the last stop was not orderly: back to the newest segment that reads soundly, at {bases[number]}"
+            )
+        return bases[number]
+
+    def _newest_sound(self, log: LogReader, bases: list[int]) -> int:
+        """Walks back from the newest segment to one of which every frame can be read."""
+        ends = [*bases[1:], log.tail.end_position]
+        for number in range(len(bases) - 1, 0, -1):
+            try:
+                at = bases[number]
+                while at < ends[number]:
+                    at += len(log.read_raw(at, 1 << 20))
+            except RaftLogError:
+                continue
+            return number
+        return 0
+
+    def _choose(self, limit: int, because: list[str]) -> Checkpoint | None:
+        suspicion = self._suspicion()
+        for name in self._checkpoints.names():
+            wrong = doubtful(suspicion, name) or unusable(self._checkpoints, name, self._opened.log)
+            checkpoint = None if wrong else self._checkpoints.load(name)
+            if checkpoint is None:
+                because.append(f"checkpoint {name} {wrong}")
+            elif checkpoint.manifest.mark.end_position > limit:
+                because.append(f"checkpoint {name} lies above position {limit}")
+            else:
+                because.append(f"checkpoint {name}: every file has the CRC of its manifest, its entry is in the log")
+                return checkpoint
+        if self._opened.log.first_index == 0:
+            because.append("no checkpoint is left: everything is applied again, from GENESIS")
+        return None
+
+    def _oldest(self, because: list[str]) -> Checkpoint | None:
+        """The sound checkpoint that leaves most to be applied again."""
+        suspicion, log = self._suspicion(), self._opened.log
+        for name in reversed(self._checkpoints.names()):
+            if not (doubtful(suspicion, name) or unusable(self._checkpoints, name, log)):
+                because.append(
+                    f"the log is trimmed and begins at index {log.first_index}, position {log.first_position}: back to "
+                    f"the oldest checkpoint, {name}"
+                )
+                return self._checkpoints.load(name)
+        return None
+
+    def _suspicion(self) -> aside.Suspicion | None:
+        """Whoever types this does not wait for peers."""
+        known = aside.suspicion_of(self._fs, self._directory)
+        return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
+
+    def _newest_checkpoint(self) -> int:
+        return max((one.manifest.mark.index for one in self._checkpoints.all()), default=-1)
+
+    def _set_aside_newer(self, last: int) -> None:
+        """A checkpoint above the end of the log is of a history that this log does not have."""
+        for one in self._checkpoints.all():
+            if one.manifest.mark.index > last:
+                why = f"raftmq rebuild: newer than the log, which ends at {last}"
+                aside.set_aside(self._fs, self._directory, one.path, why, self._now_ms, one.manifest.mark.index)

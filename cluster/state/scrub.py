@@ -1,0 +1,150 @@
+"""Scrubbing: everything that lies on this node's disk is read again, in a helper process, at a low rate.
+
+A digest proves that the replicas applied alike; it cannot see a block that rots afterwards and is not read for weeks. A
+scrub does: frames of the log against their CRCs, rows of the newest checkpoints (they share the state's files) against
+the sums that apply kept. Damaged frames are repaired from the other nodes; a checkpoint whose rows do not add up is set
+aside, and the state that it was made of is not served any more (see service.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cluster.config.config import ConsistencySection
+from raftlog.storage.segment import LOCAL_HEADER_SIZE
+
+logger = logging.getLogger(__name__)
+
+FINDINGS_MAX = 100
+FIRST_AFTER_MS = 60_000
+"""After an unclean start the first scrub begins so soon."""
+DAY_MS = 86_400_000
+
+
+class ScrubView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/scrub`: the scrub under way, or the last one."""
+
+    node: int
+    running: bool
+    started_ms: int
+    """Since the Unix epoch; 0 if there was none since the start."""
+    finished_ms: int
+    log_bytes: int
+    row_bytes: int
+    """Read by the last complete one."""
+    findings: list[str]
+    """What it found; damaged frames are repaired from the other nodes as they are found."""
+    failure: str
+    """Why it did not end, "" if it did."""
+
+
+class Scrubber:
+    """Runs scrubs, one at a time. Event loop only."""
+
+    def __init__(
+        self,
+        node: int,
+        data: Path,
+        *,
+        config: ConsistencySection,
+        wall_ms: Callable[[], int],
+        report: Callable[[int, int], None],
+        on_bad_rows: Callable[[str, str], None],
+        done: Callable[[int, float, float], None] = lambda findings, seconds, percent_per_day: None,
+        command: tuple[str, ...] = (sys.executable, "-m", "cluster.state.scrub_worker"),
+    ) -> None:
+        """`report` (position, size): has the log look at a place again; `on_bad_rows` (checkpoint's name, what)."""
+        self.view = ScrubView(
+            node=node, running=False, started_ms=0, finished_ms=0, log_bytes=0, row_bytes=0, findings=[], failure=""
+        )
+        self._command = (*command, str(data), str(config.scrub_bytes_per_second))
+        self._every_ms = config.scrub_every_hours * 3_600_000
+        self._wall_ms = wall_ms
+        self._report = report
+        self._on_bad_rows = on_bad_rows
+        self._done = done
+        self._task: asyncio.Task[None] | None = None
+        self._due_ms: int | None = None
+
+    def plan(self, now_ms: int, *, clean: bool) -> None:
+        """`clean`: the stop before was orderly; else the first scrub comes soon."""
+        if self._every_ms:
+            self._due_ms = now_ms + (self._every_ms if clean else FIRST_AFTER_MS)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap."""
+        if self._due_ms is not None and now_ms >= self._due_ms:
+            self._due_ms = now_ms + self._every_ms
+            self.start()
+
+    def start(self) -> bool:
+        """Begins one; False if one is under way."""
+        if self._task is not None and not self._task.done():
+            return False
+        self.view = msgspec.structs.replace(
+            self.view, running=True, started_ms=self._wall_ms(), findings=[], failure=""
+        )
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="scrub")
+        return True
+
+    async def close(self) -> None:
+        """Ends the helper process."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        began = asyncio.get_running_loop().time()
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors = asyncio.ensure_future(process.stderr.read())
+            async for line in process.stdout:
+                self._take(json.loads(line))
+            code = await process.wait()
+            why = "" if code == 0 else (await errors).decode(errors="replace").strip().rpartition("\n")[2]
+            if code:
+                logger.error("the scrub ended with %d: %s", code, why)
+            self.view = msgspec.structs.replace(
+                self.view, running=False, finished_ms=self._wall_ms(), failure=why or ("" if code == 0 else str(code))
+            )
+            seconds = asyncio.get_running_loop().time() - began
+            self._done(len(self.view.findings), seconds, 100 * DAY_MS / self._every_ms if self._every_ms else 0)
+            if not code:
+                logger.info(
+                    "scrub: %d bytes of log and %d of rows read in %.1f s, %d findings",
+                    self.view.log_bytes,
+                    self.view.row_bytes,
+                    seconds,
+                    len(self.view.findings),
+                )
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if line["kind"] == "done":
+            self.view = msgspec.structs.replace(self.view, log_bytes=line["log_bytes"], row_bytes=line["row_bytes"])
+            return
+        logger.error("scrub: %s", line["text"])
+        if len(self.view.findings) < FINDINGS_MAX:
+            self.view = msgspec.structs.replace(self.view, findings=[*self.view.findings, line["text"]])
+        if line["kind"] == "log":
+            self._report(line["base"] + max(0, line["offset"] - LOCAL_HEADER_SIZE), line["size"])
+        elif line["kind"] == "rows":
+            self._on_bad_rows(line["checkpoint"], line["text"])

@@ -1,0 +1,132 @@
+"""The helper process of a scrub: reads a running node's log and its checkpoints, slowly, and prints what is wrong.
+
+    python -m cluster.state.scrub_worker DATA BYTES_PER_SECOND
+
+One JSON object per line: {"kind": "log", base, offset, size, text} for a segment file, {"kind": "other", text} for what
+is beside them, {"kind": "rows", checkpoint, text} for a checkpoint whose rows do not add up to the sums in it,
+{"kind": "done", log_bytes, row_bytes} at the end. Changes nothing. What it says of bytes that the node writes meanwhile
+may be wrong: the node looks again before it believes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from cluster.state.checkpoints import Checkpoint, Checkpoints
+from raftlog.storage.findings import Severity
+from raftlog.storage.fs import FileSystem, OsFile, OsFileSystem
+from raftlog.storage.verify import group_of
+from raftlog.storage.verify_segments import check_log
+from statemachine import sums
+from statemachine.kv import KV, KVError
+from statemachine.rocks_reader import CheckpointReader
+
+NICE = 19
+Line = dict[str, Any]
+
+
+class SlowFile(OsFile):
+    """Reads no faster than the budget."""
+
+    __slots__ = ("_spend",)
+
+    def __init__(self, path: Path, fd: int, spend: Callable[[int], None]) -> None:
+        super().__init__(path, fd)
+        self._spend = spend
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See File."""
+        self._spend(size)
+        return super().pread(size, offset)
+
+
+class SlowFileSystem(OsFileSystem):
+    """Opens files for reading only, and counts what is read."""
+
+    __slots__ = ("_at", "_rate", "bytes_read")
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._rate = bytes_per_second
+        self._at = time.monotonic()
+        self.bytes_read = 0
+
+    def open(self, path: Path, *, create: bool = False) -> OsFile:
+        """See FileSystem."""
+        return SlowFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._spend)
+
+    def _spend(self, size: int) -> None:
+        self.bytes_read += size
+        now = time.monotonic()
+        self._at = max(self._at, now - 0.1) + size / self._rate
+        if self._at > now:
+            time.sleep(self._at - now)
+
+
+def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
+    """What is wrong with the log's files."""
+    group = group_of(fs, directory)
+    if group is None:
+        yield {"kind": "other", "text": f"{directory}: nothing tells which group's log this is"}
+        return
+    for finding in check_log(fs, directory, group):
+        name = finding.path.name
+        if finding.severity is Severity.NOTE:
+            continue
+        if finding.path.suffix == ".seg" and finding.path.stem.isdigit():
+            yield {
+                "kind": "log",
+                "base": int(finding.path.stem),
+                "offset": finding.offset,
+                "size": finding.size,
+                "text": f"{name}: {finding.text}",
+            }
+        else:
+            yield {"kind": "other", "text": f"{name}: {finding.text}"}
+
+
+def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
+    """Counts the rows of a checkpoint again: what is wrong, None if they are all there."""
+    name = checkpoint.path.name
+    try:
+        with CheckpointReader(checkpoint.path) as reader:
+            rows = cast("KV", reader)  # `get` and `scan` are all that is asked of it
+            told, counted = sums.load(rows, reader.mark.index), sums.count(rows)
+    except KVError as error:
+        return {"kind": "rows", "checkpoint": name, "text": str(error)}
+    wrong = [] if told is None else [family for family in counted if told.get(family, 0) != counted[family]]
+    text = f"the rows of {', '.join(wrong)} in checkpoint {name} do not add up to what apply counted"
+    return {"kind": "rows", "checkpoint": name, "text": text} if wrong else None
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the findings."""
+    directory, rate = Path(arguments[0]), int(arguments[1])
+    os.nice(NICE)
+    fs = SlowFileSystem(rate)
+    for line in scrub_log(fs, directory):
+        _print(line)
+    row_bytes = 0
+    group = group_of(fs, directory)
+    if group is not None:
+        for checkpoint in Checkpoints(fs, directory, group).all():
+            row_bytes += sum(file.size for file in checkpoint.manifest.files)
+            found = scrub_rows(directory, checkpoint)
+            if found is not None:
+                _print(found)
+    _print({"kind": "done", "log_bytes": fs.bytes_read, "row_bytes": row_bytes})
+    return 0
+
+
+def _print(line: Line) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

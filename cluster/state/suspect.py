@@ -1,0 +1,26 @@
+"""Giving up a state whose rows are wrong: the next start must not take a checkpoint of the same rows as sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.state.aside import mark_suspect
+from cluster.state.keeper import StateKeeper
+from raftlog.storage import layout, trash
+from raftlog.storage.fs import FileSystem
+from raftlog.storage.trash import Aside
+
+
+def give_up(fs: FileSystem, directory: Path, keeper: StateKeeper, why: str, sound_index: int, now_ms: int) -> list[str]:
+    """Marks the state as suspect and sets aside every checkpoint newer than `sound_index`, the newest entry up to which
+    other nodes had the same rows; none is made any more. Returns their names. Blocks; raises OSError, StorageError.
+
+    What is left for the next start is a checkpoint of a peer, or an older one and the log. STATE_SUSPECT says up to
+    which entry one may be believed: a crash may come before all newer ones are gone, or one may be in the making.
+    """
+    keeper.frozen = True
+    mark_suspect(fs, directory, why, now_ms, sound_index)
+    moved = [name for name in keeper.checkpoints.names() if int(name.partition("-")[0]) > sound_index]
+    for name in moved:
+        trash.set_aside(fs, keeper.checkpoints.path / name, directory / layout.TRASH, Aside(why, now_ms))
+    return moved

@@ -1,0 +1,63 @@
+"""CRCs of the state's table files, taken once when a file is new: DATA/state/TABLES, a sealed file, magic "RMQT".
+
+    {name: [size, crc32c]}
+
+A table never changes, so what differs from its CRC later is rot. RocksDB checks a block when it reads it; the list
+finds rot in what is not read, and spares a checkpoint from reading every table again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.state.file_crc import file_crc
+from raftlog.storage.fs import FileSystem, read_file, write_file
+from raftlog.storage.sealed_map import seal, unseal
+from statemachine.kv import KV, TABLE_SUFFIX
+
+FILE = "TABLES"
+MAGIC = 0x524D5154
+FORMAT = 1
+
+Crcs = dict[str, tuple[int, int]]
+"""Table file -> (size, crc32c)."""
+
+
+def load(fs: FileSystem, state: Path, group_id: int) -> Crcs | None:
+    """The list; None if it is damaged, {} if there is none yet. Raises CorruptLogError for a newer format."""
+    path = state / FILE
+    if not fs.exists(path):
+        return {}
+    content = unseal(read_file(fs, path), MAGIC, FORMAT, group_id, path)
+    try:
+        return None if content is None else {name: (size, crc) for name, (size, crc) in content.items()}
+    except (TypeError, ValueError):
+        return None
+
+
+class Tables:
+    """The list of an open state. Used by one thread at a time."""
+
+    def __init__(self, fs: FileSystem, state: Path, group_id: int) -> None:
+        """A damaged list is made anew: it proves nothing any more, and whoever wants to know asks fsck first."""
+        self._fs = fs
+        self._state = state
+        self._group_id = group_id
+        self.crcs: Crcs = load(fs, state, group_id) or {}
+
+    def refresh(self, kv: KV) -> Crcs:
+        """Adds the tables that are new, drops those that are gone. Cheap if none is. Raises OSError."""
+        names = {name for name in self._fs.listdir(self._state) if name.endswith(TABLE_SUFFIX)}
+        if names == self.crcs.keys():
+            return self.crcs
+        complete = names.intersection(kv.tables())  # a file that is being written has no CRC yet
+        crcs = {name: crc for name, crc in self.crcs.items() if name in names}
+        for name in sorted(complete - crcs.keys()):
+            try:
+                crcs[name] = file_crc(self._fs, self._state / name)
+            except FileNotFoundError:
+                continue  # compacted away meanwhile
+        if crcs != self.crcs:
+            self.crcs = crcs
+            write_file(self._fs, self._state / FILE, seal(MAGIC, FORMAT, self._group_id, dict(crcs)))
+        return crcs

@@ -1,0 +1,79 @@
+"""A producer that says again what is stored: answers get lost, and a send under its identity may come at any time.
+
+Several sends are on their way at once, so that one entry holds them. Whatever is not settled is repeated now and then,
+answered or not, through any node: each arrival gets the same place, and one copy is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from cluster.remoting.codes import ResponseCode
+from jepsen_like.history import Op
+from jepsen_like.sim.asking import ask, dial
+from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.raw_client import RawConnection, Report
+from jepsen_like.sim.recorder import Recorder
+
+UNSETTLED_MAX = 8
+
+
+class Repeater:
+    """`stopped` ends it after what is under way."""
+
+    def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
+        self.host, self._recorder, self._report = host, recorder, report
+        self.stopped = False
+        self.done = 0
+        self._pid = ""
+        self._low = self._next = 1
+        self._ops: dict[int, Op] = {}
+        """Of what is not settled, by sequence."""
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def start(self) -> None:
+        """Begins."""
+        self.host.spawn(self._work)
+
+    async def _work(self) -> None:
+        rng = random.Random(self.host.rng.random())
+        self._pid = rng.randbytes(16).hex()
+        connection: RawConnection | None = None
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(0.01, 0.08))
+            if connection is None or connection.closed or rng.random() < 0.2:
+                connection = await dial(self.host, rng, "a producer that repeats", self._report)
+            if connection is not None:
+                await self._round(rng, connection)
+        self.done = 1
+
+    async def _round(self, rng: random.Random, connection: RawConnection) -> None:
+        """New sends, or some of before again; then some are settled. Where too many are not, nothing is new."""
+        again = [sequence for sequence in self._ops if rng.random() < 0.6]
+        if len(self._ops) < UNSETTLED_MAX and (not again or rng.random() < 0.5):
+            again = []
+            for _ in range(rng.randint(1, 4)):
+                value = {"id": f"repeat-{self._next}", "topic": TOPIC}
+                self._ops[self._next] = self._recorder.invoke("send", value)
+                again.append(self._next)
+                self._next += 1
+        await asyncio.gather(*(self._send(connection, sequence) for sequence in again))
+        while self._low in self._places and rng.random() < 0.5:
+            del self._ops[self._low], self._places[self._low]
+            self._low += 1
+
+    async def _send(self, connection: RawConnection, sequence: int) -> None:
+        op = self._ops[sequence]
+        ext = foreign_send(TOPIC, op.value["id"], 0)
+        ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(self._low)}
+        answer = await ask(self.host, connection, SEND_CODE, ext, body_of(op.value["id"], 10))
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return  # another arrival may be stored: it is asked again
+        place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
+        if sequence not in self._places:
+            self._places[sequence] = place
+            self._recorder.end(op, "ok", {**op.value, "queue_id": place[0], "queue_offset": place[1]})
+        elif self._places[sequence] != place:
+            what = f"{op.value['id']} was stored at {self._places[sequence]}"
+            self._report("log", f"{what}, and is said to be at {place}")

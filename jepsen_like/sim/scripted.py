@@ -1,0 +1,500 @@
+"""A schedule written by hand for full nodes: commands, one per line, judged as a random run is.
+
+    nodes COUNT [option=value ...]      options of `options.Options`; no fault and no load but what the script says
+    lead N                              leadership goes to N; goes on when N takes writes
+    send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
+    ask N [COUNT] [body=BYTES] [level=LEVEL] [later]  a foreign client sends at node N, all at once, each once
+    offer N ID [later]                  a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
+    commit N [later]                    the register's next value is committed through node N
+    query N [anew] [later]              the register is read through node N (anew: on a connection of its own)
+    tide N KIND ... [later]             on one connection to N, without waiting: oneway, commit, pull (offset commits of
+                                        each kind), delete, make (the group), query
+    request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
+    attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
+                                        stranger (on the peer port, without the secret)
+    named N SEQUENCE ... [low=S]        a client with an identity sends these at node N, all at once, perhaps again
+    remake SECONDS                      topics are made, changed and deleted (`nodes` says remakes=1)
+    demand SECONDS                      clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1)
+    garbage N                           somebody sends malformed bytes to N, one connection for each kind
+    load SECONDS                        the clients of a random run work for so long
+    reader                              a consumer group reads from now on
+    wait SECONDS                        time passes         answered    until everything asked for has ended
+    kill N ... | start N ...            kill -9             pause N | resume N      SIGSTOP, SIGCONT
+    stop N ...                          SIGTERM; the machine starts it again
+    power N [left=LEFT] [rows=K]        the plug is pulled; LEFT of what was not synced: nothing, everything, heads (the
+                                        first sector of each write); the database loses its last K batches (default all)
+    power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
+    crash N before-ack|after-ack        the plug is pulled when N has entries on disk and has not told, or has told
+    crash N after-roll                  the same after it has told of the first entry of a new segment
+    fail N CALL ERRNO                   N's next CALL fails
+    fill N BYTES                        N's disk takes so many more bytes
+    slow N FACTOR | slow-apply N FACTOR N's lanes, or its apply lane, take longer
+    rot N INDEX                         a bit of entry INDEX flips on the disk of N, which runs
+    spoil N                             the state of N, which is down, cannot be opened by its next start
+    join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched
+                                        off; a machine is gone for good, with its disk
+    oldest N                            somebody pulls the oldest message that there is from node N, and must get it
+    copying N STAGE                     until node N copies the STAGE of a snapshot: state, log, backfill
+    cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
+    half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead nowhere from now on, heal or not,
+                                        and nobody is told: all, or those that A dialled (control, bulk); new ones work
+    reset A B                           the connections between A and B end; what was on the way is lost
+    settle                              heals, starts all, waits until everything was answered and read; then judges
+
+Without `later` a command ends when its operation does, or after 6 s.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from jepsen_like.sim.calm import Calm
+from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
+from jepsen_like.sim.disk import Loss, loss_of
+from jepsen_like.sim.hand import Hand
+from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
+from jepsen_like.sim.network import Edge, Endpoint
+from jepsen_like.sim.operator import Task
+from jepsen_like.sim.options import Options, draw
+from jepsen_like.sim.raw_client import Answer, RawConnection
+from jepsen_like.sim.tides import Tide
+from jepsen_like.sim.vandal import MALFORMED
+from jepsen_like.sim.world import MEMBERS_S, Verdict, World
+from raftlog.errors import RaftLogError
+from raftlog.types import FLAG_ROLL, NodeId, Role
+from raftmq.client.pull import PullResult
+
+OPERATION_S = 6.0
+LEAD_S = 10.0
+_CALM: dict[str, Any] = {
+    "nodes": 3, "tick_ms": 25, "election_ticks": 8, "segment_size": 128 << 10, "idle_mark_ms": 50,
+    "append_bytes_max": 1 << 20, "batch_bytes_max": 8192, "batch_messages_max": 4096, "batches_inflight_max": 4,
+    "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
+    "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
+    "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
+    "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
+    "retained_ms": 0,
+    "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
+    "catch_up_bytes_per_second": 32 << 20, "hostile": 0, "tides": 0, "remakes": 0, "stepped": 0.0,
+    "later": (0, 0, 0, 0), "waits": 0, "seekers": 0, "repeats": 0, "tales": 0.0,
+    "unsent_bytes": 16 << 20, "socket_bytes": 256 << 10,
+}  # fmt: skip
+
+
+_FLAGS = ("later", "anew")
+
+
+class ScriptError(ValueError):
+    """A line that cannot be read; the message names it."""
+
+
+class Stage(World):
+    """A world in which nothing happens unless the script says so."""
+
+    def __init__(self, script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> None:
+        """Raises ScriptError if the first line does not say `nodes`."""
+        lines = [(number, line.split("#")[0].split()) for number, line in enumerate(script.splitlines(), 1)]
+        self._lines = [(number, words) for number, words in lines if words]
+        super().__init__(_options(self._lines.pop(0) if self._lines else (0, [])), (), trace, black_box=black_box)
+        host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
+        self.hosts.append(host)
+        self.hand = Hand(host, self.recorder, self.register)
+        self._reads = False
+        self._tide_at = ""
+        self._asked: list[list[RawConnection]] = []
+        """Connections of requests whose answers nobody waited for."""
+        self._started: list[Any] = []
+        self._crashes: dict[tuple[NodeId, str], None] = {}
+        self.monitor.on_drained = self._drained
+        self.monitor.on_reported = self._reported
+
+    def _phases(self) -> None:
+        for machine in self.machines.values():
+            machine.start()
+        self._begin()
+        for number, words in self._lines:
+            if self.monitor.violations:
+                return
+            self.monitor.log("> " + " ".join(words))
+            self._command(number, words)
+
+    def _command(self, number: int, words: list[str]) -> None:
+        command = getattr(self, "do_" + words[0].replace("-", "_"), None)
+        if command is None:
+            raise ScriptError(f"line {number}: no command {words[0]!r}")
+        named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        plain = [word for word in words[1:] if "=" not in word and word not in _FLAGS]
+        named |= {word: "yes" for word in words[1:] if word in _FLAGS}
+        try:
+            inspect.signature(command).bind(*plain, **named)
+            command(*plain, **named)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ScriptError(f"line {number}: {' '.join(words)}: {error!r}") from error
+
+    def _tasks(self) -> tuple[Task, ...]:
+        return ()
+
+    def _clients(self) -> list[Any]:
+        return [*self._started, self.reader]
+
+    def retried(self) -> list[Foreign]:
+        """See World."""
+        return super().retried() + self.hand.retried
+
+    def _machine(self, name: str) -> Machine:
+        return self.machines[NodeId(int(name))]
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def _operation(self, later: str) -> None:
+        if not later:
+            self._until(lambda: not self.hand.open, OPERATION_S)
+
+    def _until(self, reached: Callable[[], object], limit_s: float) -> bool:
+        end = self.loop.now + limit_s
+        while not reached() and self.loop.now < end and not self.monitor.violations:
+            self._pass_time(0.005)
+        return bool(reached())
+
+    def do_send(self, count: str = "1", *, body: str = "20", later: str = "") -> None:
+        self.hand.send(int(count), int(body))
+        self._operation(later)
+
+    def do_ask(self, node: str, count: str = "1", *, body: str = "20", level: str = "", later: str = "") -> None:
+        self.hand.ask(self._machine(node).host, int(count), int(body), level)
+        self._operation(later)
+
+    def do_offer(self, node: str, message_id: str, *, later: str = "") -> None:
+        self.hand.offer(self._machine(node), message_id)
+        self._operation(later)
+
+    def do_commit(self, node: str, *, later: str = "") -> None:
+        self.hand.commit(self._machine(node).host)
+        self._operation(later)
+
+    def do_query(self, node: str, *, anew: str = "", later: str = "") -> None:
+        self.hand.query(self._machine(node).host, anew=bool(anew))
+        self._operation(later)
+
+    # --- clients of tides.py, hostile.py and remakes.py --------------------------------------------------------------
+
+    def do_tide(self, name: str, *kinds: str, later: str = "") -> None:
+        tide = self._tide()
+        host = self._machine(name).host
+        if tide.connection is None or tide.connection.closed or self._tide_at != host:
+            self._tide_at, opened = host, []
+
+            async def connect() -> None:
+                await tide.connect(host)
+                opened.append(True)
+
+            tide.host.spawn(connect)
+            self._until(lambda: opened, OPERATION_S)
+        for kind in kinds:
+            tide.step(kind)
+        connection = tide.connection
+        if not later and connection is not None:
+            self._until(lambda: not connection.unanswered, OPERATION_S)
+
+    def _tide(self) -> Tide:
+        if not self.tides:
+            host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
+            self.hosts.append(host)
+            self.tides.append(Tide("tide", host, self.recorder, self.monitor.report, self._reign_of))
+        return self.tides[0]
+
+    def do_request(
+        self, name: str, code: str, *, expect: str = "", body: str = "", later: str = "", **ext: str
+    ) -> None:
+        answers: list[Answer] = []
+        made: list[RawConnection] = []
+        host = self._machine(name).host
+
+        async def ask() -> None:
+            connection = RawConnection(f"request {code}", self.loop, self.monitor.report)
+            await self.loop.create_connection(lambda: connection, host, BROKER_PORT)
+            made.append(connection)
+            connection.write(connection.frame(int(code), ext, body.encode(), heard=answers.append))
+
+        self.auditor.spawn(ask)
+        if later:
+            self._asked.append(made)
+            return
+        self._until(lambda: answers or (made and made[0].closed), OPERATION_S)
+        if self.monitor.violations:
+            return
+        if not answers:
+            self.monitor.report("answers", f"a request of code {code} has no answer")
+        elif expect and answers[0].code != int(expect):
+            what = f"{answers[0].code} {answers[0].remark[:100]}"
+            self.monitor.report("answers", f"a request of code {code} is answered {what}, {expect} is right")
+
+    def do_named(self, name: str, *sequences: str, low: str = "1") -> None:
+        self.hand.named(self._machine(name).host, [int(sequence) for sequence in sequences], int(low))
+        self._operation("")
+
+    def do_attack(self, *episodes: str, seconds: str = "3") -> None:
+        if self.hostile is None:
+            raise ValueError("`nodes` says hostile=1")
+        if episodes:
+            self.hostile.episodes = tuple(getattr(self.hostile, episode) for episode in episodes)
+        self.hostile.start()
+        calm = Calm(self)
+        calm.attack(float(seconds))
+        calm.settle()
+
+    def do_remake(self, seconds: str) -> None:
+        if self.remakes is None:
+            raise ValueError("`nodes` says remakes=1")
+        self.remakes.start()
+        self._started.append(self.remakes)
+        self._pass_time(float(seconds))
+
+    def do_demand(self, seconds: str) -> None:
+        chosen: list[Any] = [one for one in (self.waits, self.seeker, self.repeater) if one is not None]
+        if not chosen:
+            raise ValueError("`nodes` says waits=1, seekers=1 or repeats=1")
+        for client in chosen:
+            client.start()
+        self._started += chosen
+        self._pass_time(float(seconds))
+        if self.waits is not None:
+            self._pulls_answered(self.waits)
+
+    def do_answered(self) -> None:
+        self._until(lambda: not self.hand.open and not self._unanswered(), OPERATION_S)
+        for what in self._unanswered()[:1]:
+            self.monitor.report("answers", f"{what} has no answer")
+
+    def _unanswered(self) -> list[str]:
+        made = [connection for connections in self._asked for connection in connections if not connection.closed]
+        return [connection.name for connection in made if connection.unanswered]
+
+    def do_garbage(self, name: str) -> None:
+        for kind in MALFORMED:
+            self.vandal.strike(self._machine(name).host, BROKER_PORT, kind)
+
+    def do_load(self, seconds: str) -> None:
+        load: list[Any] = [*self.producers, *self.foreign, self.register, self.catalogue, self.vandal]
+        for client in load:
+            client.start()
+        self._started += load
+        self.do_reader()
+        self._pass_time(float(seconds))
+
+    def do_reader(self) -> None:
+        if not self._reads:
+            self._reads = True
+            self.reader.start()
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def do_lead(self, name: str) -> None:
+        machine = self._machine(name)
+        end = self.loop.now + LEAD_S
+        while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
+            leader = self.nemesis.leader()
+            if leader is not None and leader is not machine and leader.node is not None and leader.process is not None:
+                with suppress(ValueError, RaftLogError):  # it is not fit to lead yet
+                    leader.process.run(leader.node.transfer, machine.node_id)
+            self._until(lambda: self._leads(machine), 0.5)
+        if not self._leads(machine):
+            self.monitor.report("liveness", f"node {name} does not lead {LEAD_S:.0f} s after it was told to")
+
+    @staticmethod
+    def _leads(machine: Machine) -> bool:
+        node = machine.node
+        return node is not None and node.raw.role is Role.LEADER and node.proposals.open
+
+    def do_join(self, name: str, *, later: str = "") -> None:
+        self._change("join", name, later)
+
+    def do_leave(self, name: str, *, later: str = "") -> None:
+        self._change("leave", name, later)
+
+    def do_lose(self, name: str, *, later: str = "") -> None:
+        self._change("lose", name, later)
+
+    def _change(self, kind: str, name: str, later: str) -> None:
+        self.operator.add(Task(kind, NodeId(int(name))))
+        if not later and not self._until(lambda: self.operator.done, MEMBERS_S):
+            self.monitor.report("liveness", f"{kind} {name} is not done after {MEMBERS_S:.0f} s")
+
+    def do_copying(self, name: str, stage: str) -> None:
+        machine = self._machine(name)
+
+        def reached() -> bool:
+            node = machine.node
+            return node is not None and hasattr(node, "installs") and node.installs.view().stage == stage
+
+        if not self._until(reached, MEMBERS_S):
+            self.monitor.report("liveness", f"node {name} does not copy its {stage} within {MEMBERS_S:.0f} s")
+
+    def do_oldest(self, name: str) -> None:
+        machine, lowest = self._machine(name), self.floors().get((TOPIC, 0), 0)
+        found: list[PullResult] = []
+
+        async def pull() -> None:
+            client = self.auditor.client()
+            found.append(await client.pull(TOPIC, 0, lowest, 4, node=f"{machine.host}:{BROKER_PORT}"))
+            await client.close()
+
+        self.auditor.spawn(pull)
+        if self.wait_for(lambda: found, "a pull is not answered"):
+            offsets = [message.queue_offset for message in found[0].messages]
+            if offsets[:1] != [lowest]:
+                self.monitor.report(
+                    "consumer", f"offset {lowest} is there, node {name} gave {offsets or found[0].status}"
+                )
+
+    def do_wait(self, seconds: str) -> None:
+        self._pass_time(float(seconds))
+
+    def do_kill(self, *names: str) -> None:
+        for name in names:
+            self._down(self._machine(name), None, power=False)
+
+    def do_stop(self, *names: str) -> None:
+        for name in names:
+            self._machine(name).stop()
+
+    def do_power(self, *names: str, left: str = "nothing", rows: str = "1000000") -> None:
+        for name in names:
+            self._down(self._machine(name), loss_of(left, rows), power=True)
+
+    def _down(self, machine: Machine, loss: Loss | None, *, power: bool) -> None:
+        machine.held = 1
+        machine.kill(power=power, loss=loss)
+
+    def do_power_in(self, name: str, call: str, *, left: str = "nothing", rows: str = "1000000") -> None:
+        machine = self._machine(name)
+        machine.loss = loss_of(left, rows)
+        machine.held = 1
+        machine.fs.cut_power_in = call
+
+    def do_crash(self, name: str, moment: str) -> None:
+        if moment not in ("before-ack", "after-ack", "after-roll"):
+            raise ValueError(moment)
+        self._crashes[NodeId(int(name)), moment] = None
+
+    def _drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        if lane == "append" and done.last is not None and self._due(machine, "before-ack"):
+            self._down(machine, loss_of("nothing", "1000000"), power=True)
+
+    def _reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        if lane != "append" or done.last is None:
+            return
+        rolls = any(entry.flags & FLAG_ROLL for job in batch for entry in job.entries)
+        if self._due(machine, "after-ack") or (rolls and self._due(machine, "after-roll")):
+            # the answer leaves in the turn that this report has woken
+            self._soon(partial(self._soon, partial(self._down, machine, loss_of("nothing", "1000000"), power=True)))
+
+    def _due(self, machine: Machine, moment: str) -> bool:
+        key = (machine.node_id, moment)
+        due = key in self._crashes
+        self._crashes.pop(key, None)
+        return due
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        self.loop.call_outside(0.0, act)
+
+    def do_start(self, *names: str) -> None:
+        for name in names:
+            machine = self._machine(name)
+            machine.held = 0
+            machine.start()
+
+    def do_pause(self, name: str) -> None:
+        self._machine(name).pause()
+
+    def do_resume(self, name: str) -> None:
+        self._machine(name).resume()
+
+    # --- disks and network -------------------------------------------------------------------------------------------
+
+    def do_fail(self, name: str, call: str, code: str) -> None:
+        self._machine(name).fs.fail_next[call] = getattr(errno, code)
+
+    def do_fill(self, name: str, size: str) -> None:
+        self._machine(name).fs.fill(int(size))
+
+    def do_rot(self, name: str, index: str) -> None:
+        machine = self._machine(name)
+        log = machine.nodes[-1].parts.directory.log
+        machine.rot(log.read_entries(int(index), int(index) + 1, 1)[0], log)
+
+    def do_spoil(self, name: str) -> None:
+        self._machine(name).spoil()
+
+    def do_slow(self, name: str, factor: str) -> None:
+        self._machine(name).disk_factor = float(factor)
+
+    def do_slow_apply(self, name: str, factor: str) -> None:
+        self._machine(name).apply_factor = float(factor)
+
+    def _host(self, name: str) -> str:
+        return self.hand.address if name == "client" else host_of(int(name))
+
+    def do_cut(self, what: str) -> None:
+        if "->" in what:
+            a, b = what.split("->")
+            edges: list[Edge] = [(self._host(a), self._host(b))]
+        else:
+            own = self._host(what)
+            others = [m.host for m in self.machines.values() if m.host != own]
+            edges = [edge for other in others for edge in ((own, other), (other, own))]
+        self.network.cut(edges)
+
+    def do_half_open(self, a: str, b: str = "") -> None:
+        if "->" not in a:
+            self.network.forget(self.network.dialled(self._host(a), self._host(b)))
+            return
+        dialler, _, peer = a.partition("->")
+        node = self._machine(dialler).node
+        assert node is not None
+        links = [link for (to, channel), link in node.transport.links.items() if to == int(peer) and b in ("", channel)]
+        ends = [link.transport for link in links]
+        self.network.forget([end for end in ends if isinstance(end, Endpoint)])
+
+    def do_reset(self, a: str, b: str) -> None:
+        self.network.reset({self._host(a), self._host(b)})
+
+    def do_heal(self) -> None:
+        self.network.heal()
+
+    def do_settle(self) -> None:
+        self.do_reader()
+        for phase in (self._heal, self._end_of_hand, self._finish):
+            if not self.monitor.violations:
+                phase()
+
+    def _end_of_hand(self) -> None:
+        self.wait_for(lambda: not self.hand.open, "an operation never ends")
+
+
+def _options(line: tuple[int, list[str]]) -> Options:
+    number, words = line
+    if not words or words[0] != "nodes":
+        raise ScriptError(f"line {number}: a script begins with `nodes COUNT`")
+    try:
+        given = dict(word.split("=", 1) for word in words[2:])
+        chosen = {**_CALM, "nodes": int(words[1]), **{name: _number(value) for name, value in given.items()}}
+        return draw(0)._replace(**chosen)
+    except (ValueError, IndexError) as error:
+        raise ScriptError(f"line {number}: {' '.join(words)}: {error}") from error
+
+
+def _number(text: str) -> Any:
+    if ".." in text:
+        return tuple(float(part) for part in text.split(".."))
+    return float(text) if "." in text else int(text)
+
+
+def play(script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> Verdict:
+    """Plays a script to its end, or to the first violation. Raises ScriptError."""
+    return Stage(script, black_box=black_box, trace=trace).run()

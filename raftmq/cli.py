@@ -1,0 +1,250 @@
+"""The `raftmq` command: finds sub-commands without importing them, and turns every error into three lines.
+
+Errors go to stderr as what happened, why, and what to type; with --json also as one object on stdout. Exit codes are
+those of `cluster.errors.ExitCode`. Modules that take long to import are imported inside the commands that need
+them: `raftmq --help` must not wait for a client.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from cluster.config.source import ConfigError, nearest
+from cluster.errors import ExitCode, LocalError
+
+ENTRY_POINT_GROUP = "raftmq.commands"
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Of an error without a file's name: standard output."""
+
+
+class _Listed(NamedTuple):
+    module: str
+    attribute: str
+    help: str
+
+
+def _here(name: str, help_text: str, attribute: str | None = None) -> _Listed:
+    return _Listed(f"raftmq.commands.{name}", attribute or name, help_text)
+
+
+COMMANDS = {
+    "up": _here("up", "Start a cluster on this machine."),
+    "down": _here("nodes", "Stop the cluster; nothing is deleted.", "down"),
+    "status": _here("status", "Show the leader and the state of each node."),
+    "links": _here("links", "Show the state of the links between the nodes."),
+    "reload": _here("links", "Make running nodes read their configuration again.", "reload"),
+    "recovery": _here("recovery", "Show what the last start of each node found and did."),
+    "fsck": _here("fsck", "Check data directories of stopped nodes."),
+    "rebuild": _here("rebuild", "Rebuild the state of a stopped node; shows a plan first."),
+    "inspect-consistency": _here("inspect", "Compare the nodes with each other while they run.", "inspect"),
+    "repair": _here("repair", "Repair damaged nodes with data from the others."),
+    "scrub": _here("scrub", "Make nodes read and check everything on their disks."),
+    "retention": _here("retention", "Show where the log begins; remove expired messages."),
+    "kill": _here("nodes", "Kill one node (kill -9) to see what happens.", "kill"),
+    "restart": _here("nodes", "Stop and start one node.", "restart"),
+    "node": _here("node", "Add, promote, replace and remove nodes; move leadership."),
+    "secret": _here("secret", "Create, change and show the secret shared by the nodes."),
+    "logs": _here("logs", "Show the output of the nodes."),
+    "topic": _here("topic", "Create, list, describe and delete topics."),
+    "group": _here("group", "List and describe consumer groups."),
+    "produce": _here("produce", "Send each line of stdin or a file as a message."),
+    "consume": _here("consume", "Print the messages of a topic."),
+    "message": _here("message", "Find messages by key, id or position."),
+    "backup": _here("backup", "Create, list and verify backups."),
+    "restore": _here("restore", "Create a new cluster from a backup."),
+    "metadata": _here("metadata", "Export and import topics, groups and offsets as JSON."),
+    "alarm": _here("alarm", "List alarms; acknowledge an alarm."),
+    "bench": _here("bench", "Measure the cost of each mode on this machine."),
+    "unsafe-recover": _here("unsafe_recover", "Continue with one survivor when the majority is lost for good."),
+    "version": _here("about", "Show the version.", "version"),
+    "help": _here("about", "Show the help of a command.", "show_help"),
+    "init": _here("serve", "Create the data directories of a new cluster.", "init"),
+    "serve": _here("serve", "Run one node in the foreground.", "serve"),
+}
+"""Every command of this package, in the order of --help. Others come from the entry points `raftmq.commands`."""
+
+
+class RootGroup(click.Group):
+    """Imports a command when it is called for; lists all without importing any."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As a program (`standalone_mode`): prints errors in three lines and exits with the code."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        sys.exit(run(list(sys.argv[1:] if args is None else args)))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *(name for name in sorted(_plugins()) if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            listed = COMMANDS[cmd_name]
+            command = getattr(importlib.import_module(listed.module), listed.attribute)
+        elif cmd_name in (plugins := _plugins()):
+            command = plugins[cmd_name].load()
+        else:
+            return None
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, listed.help) for name, listed in COMMANDS.items()]
+        for name in self.list_commands(ctx)[len(rows) :]:
+            command = self.get_command(ctx, name)
+            rows.append((name, command.get_short_help_str(80) if command else ""))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _plugins() -> dict[str, Any]:
+    """Commands of the packages above this one, by name: imports go down only, so they are looked up, not imported."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+@click.group(
+    "raftmq", cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="raftmq", message="raftmq %(version)s")
+def cli() -> None:
+    """A replicated message log that RocketMQ clients can use.
+
+    To try it: raftmq up --detach, then raftmq status.
+    """
+
+
+def main() -> NoReturn:
+    """The console script: runs a command and exits with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command line; prints its errors; returns the exit code. Only defects come out as exceptions."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()  # `raftmq consume t | head`: whoever read has seen enough
+        return ExitCode.OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in _CANNOT_WRITE:
+            raise
+        _forget_output()
+        why = f"standard output: {error.strerror}; the command itself may have succeeded"
+        full = LocalError("the output could not be written", why, "free space, or redirect the output elsewhere")
+        return _show(full, arguments)
+    return code
+
+
+def _forget_output() -> None:
+    """Nothing may be flushed at exit into what takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        result = cli.main(args=arguments, prog_name="raftmq", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "raftmq --help")
+        return ExitCode.OK
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        return 130
+    except Exception as error:
+        explained = _explain(error)
+        if explained is None:
+            raise
+        return _show(explained, arguments)
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _explain(error: Exception) -> LocalError | None:
+    """What a person needs to know of an expected error; None for a defect."""
+    if isinstance(error, LocalError):
+        return error
+    if isinstance(error, click.UsageError):
+        return _usage_error(error)
+    if isinstance(error, click.ClickException):
+        return LocalError(_sentence(error.format_message()), "the command could not be carried out", "raftmq --help")
+    if isinstance(error, ConfigError):
+        return LocalError(error.what, error.why, error.fix, ExitCode.USAGE)
+    if "raftmq.client" in sys.modules:  # imported by the commands that use it, and only then can it be the client's
+        from raftmq.client.errors import RaftMQError
+
+        if isinstance(error, RaftMQError):
+            return _client_error(error)
+    return None
+
+
+def _show(error: LocalError, arguments: list[str]) -> int:
+    lines = (("", error.what, "red"), ("because: ", error.why, None), ("type:    ", error.fix, "green"))
+    for label, text, colour in lines:
+        click.secho(label + " ".join(text.split("\n")), fg=colour, err=True)
+    if "--json" in arguments:
+        told = {"what": error.what, "why": error.why, "type": error.fix, "exit_code": int(error.exit_code)}
+        click.echo(json.dumps({"schema": 1, "error": told}))
+    return error.exit_code
+
+
+def _client_error(error: Any) -> LocalError:
+    """What the client knows of the outcome decides the exit code."""
+    from cluster.remoting.codes import ResponseCode
+    from raftmq.client import errors
+
+    by_input = {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+    if isinstance(error, errors.Unknown):
+        code, why = ExitCode.UNKNOWN, "the outcome is unknown: it may have been carried out"
+    elif isinstance(error, errors.Unreachable):
+        code, why = ExitCode.UNREACHABLE, "no server could be reached; nothing was carried out"
+    elif isinstance(error, errors.Refused) and error.code not in by_input:
+        code, why = ExitCode.REFUSED, "the cluster refused it; nothing was carried out"
+    else:
+        code, why = ExitCode.FAILED, "it was not carried out"
+    return LocalError(str(error), why, error.hint or "raftmq status", code)
+
+
+def _usage_error(error: click.UsageError) -> LocalError:
+    """Names what there is and the nearest right word."""
+    context = error.ctx
+    path = context.command_path if context else "raftmq"
+    known: list[str] = []
+    word = ""
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        word = error.option_name
+        known = [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
+    elif context is not None and isinstance(context.command, click.Group) and "No such command" in error.message:
+        known = context.command.list_commands(context)
+        word = error.message.partition("'")[2].rpartition("'")[0]
+    if not known:
+        usage = context.get_usage().removeprefix("Usage: ") if context else "raftmq --help"
+        return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
+    match = nearest(word, known)
+    what = f"{path} has no {'option' if word.startswith('-') else 'command'} {word}"
+    return LocalError(
+        what, f"it has {', '.join(known)}", f"{path} {match}" if match else f"{path} --help", ExitCode.USAGE
+    )
+
+
+def _sentence(text: str) -> str:
+    text = text.rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+if __name__ == "__main__":
+    main()

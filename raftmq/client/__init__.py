@@ -1,0 +1,42 @@
+"""The Python client, speaking RocketMQ remoting. Users import these names from `raftmq`.
+
+May import only the protocol's frames, codes and message format from `cluster`. Runs on the user's event loop;
+for the blocking API, on a thread of its own (`raftmq.client.loop_thread`). Called by users, the commands,
+Spark and the demo.
+"""
+
+from raftmq.client.admin import AsyncAdmin, GroupOffset, QueueInfo, TopicInfo
+from raftmq.client.client import AsyncClient, aconnect
+from raftmq.client.consumer import AsyncConsumer
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
+from raftmq.client.message import Message, SendResult
+from raftmq.client.producer import AsyncProducer
+from raftmq.client.pull import PullResult, PullStatus
+from raftmq.client.sync import Client, Consumer, Producer, connect
+from raftmq.client.sync_admin import Admin
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Client",
+    "Consumer",
+    "Failed",
+    "GroupOffset",
+    "Message",
+    "NotFound",
+    "Producer",
+    "PullResult",
+    "PullStatus",
+    "QueueInfo",
+    "RaftMQError",
+    "Refused",
+    "SendResult",
+    "TopicInfo",
+    "Unknown",
+    "Unreachable",
+    "aconnect",
+    "connect",
+]

@@ -1,0 +1,237 @@
+"""AsyncAdmin: topics, groups, offsets and members, over the same protocol as everything else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cluster.remoting.codes import RequestCode, ResponseCode
+from raftmq.client.connection import Reply
+from raftmq.client.errors import Failed, NotFound
+from raftmq.client.message import Message, decode_messages
+from raftmq.client.offsets import Offsets
+from raftmq.client.view import AUTO_CREATE_TOPIC, ClusterView
+
+_T = TypeVar("_T")
+_PERM_READ_WRITE = 6
+_TIME_MAX = (1 << 63) - 1
+
+
+class _TopicList(msgspec.Struct):
+    topicList: list[str] = []  # the protocol's names, here and below
+
+
+class _GroupTable(msgspec.Struct):
+    subscriptionGroupTable: dict[str, msgspec.Raw] = {}
+
+
+class _TopicConfig(msgspec.Struct):
+    topicName: str
+    readQueueNums: int
+    writeQueueNums: int
+    perm: int
+    attributes: dict[str, str] = {}
+
+
+class QueueInfo(NamedTuple):
+    """A queue's kept range: messages are at min_offset up to, not including, max_offset."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicInfo(NamedTuple):
+    """A topic. `perm`: 4 readable, 2 writable."""
+
+    name: str
+    queues: list[QueueInfo]
+    write_queues: int
+    perm: int
+    attributes: dict[str, str]
+
+    @property
+    def messages(self) -> int:
+        """How many are kept."""
+        return sum(q.max_offset - q.min_offset for q in self.queues)
+
+
+class GroupOffset(NamedTuple):
+    """A group in one queue. `committed` is None before its first commit; `lag` counts from it, or from the start."""
+
+    queue_id: int
+    committed: int | None
+    min_offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages kept and not committed."""
+        return self.max_offset - max(self.min_offset, self.committed or 0)
+
+
+class AsyncAdmin(Offsets):
+    """Asked again until answered or out of time; every call here may be carried out twice without harm.
+
+    Nobody listening is told sooner than nobody answering: after 3 s in which every server refuses connections.
+    """
+
+    def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float = 3.0) -> None:
+        super().__init__(view, timeout_s, refused_s)
+        self._route = functools.partial(view.route, timeout_s=timeout_s, refused_s=refused_s, fresh=True)
+        self._members = functools.partial(view.members, timeout_s, refused_s)
+
+    async def create_topic(
+        self, name: str, queues: int = 8, attributes: Mapping[str, str] | None = None, *, perm: int = _PERM_READ_WRITE
+    ) -> None:
+        """Creates the topic, or changes it to these values. Raises Refused for a name or number that is not allowed."""
+        ext = {
+            "topic": name,
+            "defaultTopic": AUTO_CREATE_TOPIC,
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+            "attributes": ",".join(f"+{k}={v}" for k, v in (attributes or {}).items()),
+        }
+        await self._write(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create topic {name}")
+        self._view.forget_route(name)
+
+    async def delete_topic(self, name: str) -> None:
+        """Deletes the topic with its queues. Raises NotFound."""
+        await self._route(name)
+        await self._write(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, f"delete topic {name}")
+        self._view.forget_route(name)
+
+    async def topics(self) -> list[str]:
+        """All names, sorted; those that the system makes for itself included."""
+        return sorted(await self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "list topics"))
+
+    async def system_topics(self) -> list[str]:
+        """The names that the system makes for itself."""
+        return sorted(await self._topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, "list system topics"))
+
+    async def _topic_list(self, code: int, what: str) -> list[str]:
+        return _decode(await self._read(code, {}, what), _TopicList, what).topicList
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """Configuration and the range of every queue. Raises NotFound."""
+        what = f"describe topic {name}"
+        config = _decode(await self._read(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what), _TopicConfig, what)
+        queues = [await self._queue(name, q) for q in range(max(config.readQueueNums, config.writeQueueNums))]
+        return TopicInfo(config.topicName, queues, config.writeQueueNums, config.perm, config.attributes)
+
+    async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
+        return QueueInfo(queue_id, await self.min_offset(topic, queue_id), await self.max_offset(topic, queue_id))
+
+    async def groups(self) -> list[str]:
+        """All consumer groups, sorted."""
+        what = "list groups"
+        reply = await self._read(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, what)
+        return sorted(_decode(reply, _GroupTable, what).subscriptionGroupTable)
+
+    async def group_members(self, group: str) -> list[str]:
+        """Client ids of the connected members; empty if there are none."""
+        what = f"members of group {group}"
+        ext = {"consumerGroup": group}
+        reply = await self._call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, what=what, accept=(0, 1))
+        return sorted(_decode(reply, _Members, what).consumerIdList) if reply.code == 0 else []
+
+    async def create_group(self, group: str) -> None:
+        """Creates the group with RocketMQ's defaults; consumers do so by joining."""
+        body = msgspec.json.encode(
+            {
+                "groupName": group,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "consumeBroadcastEnable": True,
+                "retryQueueNums": 1,
+                "retryMaxTimes": 16,
+                "brokerId": 0,
+                "whichBrokerWhenConsumeSlowly": 1,
+                "notifyConsumerIdsChangedEnable": True,
+            }
+        )
+        await self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"create group {group}", body)
+
+    async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Deletes the group, with its offsets unless told otherwise. Raises NotFound."""
+        if group not in await self.groups():
+            raise NotFound(f"delete group {group}: there is no such group")
+        ext = {"groupName": group, "cleanOffset": "true" if clean_offsets else "false"}
+        await self._write(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete group {group}")
+
+    async def offsets(self, group: str, topic: str) -> list[GroupOffset]:
+        """Where the group is in each queue. Raises NotFound for no such topic."""
+        route = await self._route(topic)
+        found = []
+        for queue_id in range(route.read_queues):
+            queue = await self._queue(topic, queue_id)
+            committed = await self.committed(group, topic, queue_id)
+            found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
+        return found
+
+    async def members(self) -> dict[str, str]:
+        """broker id -> "host:port"; "0" is the leader."""
+        return await self._members()
+
+    async def view_message(self, topic: str, position: int) -> Message:
+        """The message whose first byte is at `position` in the commit log. Raises NotFound."""
+        what = f"message at position {position}"
+        ext = {"topic": topic, "offset": str(position)}
+        reply = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
+        found = decode_messages(reply.body) if reply.code == 0 else []
+        if not found:
+            raise NotFound(f"{what}: {reply.remark or 'there is none'}", code=reply.code)
+        return found[0]
+
+    async def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = _TIME_MAX,
+        count_max: int = 32,
+    ) -> list[Message]:
+        """The newest messages with this message id or word of their key, newest first; [] if there are none.
+
+        `unique`: it is a message id, nothing else. Times (log time, inclusive) are those of storing. The server gives
+        at most 64. Raises NotFound for no such topic.
+        """
+        what = f"messages of {topic} with key {key}"
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(count_max),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+        }
+        if unique:
+            ext["_UNIQUE_KEY_QUERY"] = "true"
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        reply = await self._call(RequestCode.QUERY_MESSAGE, ext, what=what, accept=accept)
+        return decode_messages(reply.body) if reply.code == ResponseCode.SUCCESS else []
+
+    async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
+        return await self._call(code, ext, what=what)
+
+    async def _write(self, code: int, ext: dict[str, str], what: str, body: bytes = b"") -> None:
+        await self._call(code, ext, body, what=what, writes=True)
+
+
+class _Members(msgspec.Struct):
+    consumerIdList: list[str] = []
+
+
+def _decode(reply: Reply, kind: type[_T], what: str) -> _T:
+    try:
+        return msgspec.json.decode(reply.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise Failed(f"{what}: the answer is not understood: {error}") from error

@@ -1,0 +1,163 @@
+"""AsyncClient: one view of a cluster, and what is made from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from raftmq.client.admin import AsyncAdmin
+from raftmq.client.consumer import AsyncConsumer
+from raftmq.client.discovery import find_servers
+from raftmq.client.environment import REAL, Environment
+from raftmq.client.errors import RaftMQError, Unreachable
+from raftmq.client.message import SendResult
+from raftmq.client.offsets import Start
+from raftmq.client.producer import AsyncProducer
+from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
+from raftmq.client.view import Backoff, ClusterView
+
+
+def aconnect(
+    servers: str | Iterable[str] | None = None, *, timeout_s: float = 30.0, environment: Environment = REAL
+) -> AsyncClient:
+    """A client for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's
+    file, or 127.0.0.1:9876-9878. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    """
+    return AsyncClient(find_servers(servers), timeout_s=timeout_s, environment=environment)
+
+
+class AsyncClient:
+    """Everything on the event loop it was first used on. `timeout_s` bounds each send of the default producer."""
+
+    def __init__(self, servers: Sequence[str], *, timeout_s: float = 30.0, environment: Environment = REAL) -> None:
+        self.servers = tuple(servers)
+        self._timeout_s = timeout_s
+        self._view = ClusterView(environment, self.servers)
+        self._producer: AsyncProducer | None = None
+        self._producers: list[AsyncProducer] = []
+        self._consumers: list[AsyncConsumer] = []
+        self.admin = AsyncAdmin(self._view)
+
+    @property
+    def view(self) -> ClusterView:
+        """What this client knows of the cluster."""
+        return self._view
+
+    def producer(self, **options: Any) -> AsyncProducer:
+        """A producer session of its own; options as of AsyncProducer."""
+        options.setdefault("timeout_s", self._timeout_s)
+        producer = AsyncProducer(self._view, **options)
+        self._producers.append(producer)
+        return producer
+
+    def _default_producer(self) -> AsyncProducer:
+        if self._producer is None:
+            self._producer = self.producer()
+        return self._producer
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Sends through the client's own producer; see AsyncProducer.send."""
+        return await self._default_producer().send(
+            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
+        )
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[SendResult]:
+        """Sends through the client's own producer; see AsyncProducer.send_batch."""
+        return await self._default_producer().send_batch(
+            topic, bodies, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
+        )
+
+    def consumer(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        tags: str | None = None,
+        follow: bool = True,
+        max_wait_s: float | None = None,
+    ) -> AsyncConsumer:
+        """A member of `group` for `async with` and `async for`.
+
+        `start` is for queues without a committed offset. `tags` is "a || b". `follow=False` ends the iteration at what
+        is stored when it begins; `max_wait_s` ends it when nothing came for so long.
+        """
+        consumer = AsyncConsumer(self._view, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s)
+        self._consumers.append(consumer)
+        return consumer
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = MAX_PULL_MESSAGES,
+        *,
+        node: str | None = None,
+        tags: str = "*",
+        wait_s: float = 0.0,
+        timeout_s: float = 10.0,
+    ) -> PullResult:
+        """One pull. `node` ("host:port") asks that node for what it has applied itself, and no other.
+
+        Without `node` the leader is asked, again if it changes. Raises RaftMQError.
+        """
+        request = PullRequest(topic, queue_id, offset, max_messages=max_messages, tags=tags, wait_s=wait_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s + wait_s
+        backoff = Backoff(self._view.jitter)
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    link = await self._view.links.get(node or await self._view.find_leader())
+                    return await pull_once(link, request)
+            except OSError as error:
+                self._view.suspect(self._view.leader)
+                failure: RaftMQError = Unreachable(
+                    f"pull of {topic} queue {queue_id} from {node or 'the leader'}: {error or 'no answer'}",
+                    retryable=True,
+                )
+            except RaftMQError as error:
+                if not error.retryable:
+                    raise
+                failure = error
+            pause = backoff.next_s()
+            if asyncio.get_running_loop().time() + pause >= deadline:
+                raise failure
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        """Closes consumers, flushes and closes producers, ends the connections."""
+        for consumer in self._consumers:
+            await consumer.close()
+        await asyncio.gather(*(producer.close() for producer in self._producers))
+        self._view.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,232 @@
+"""One TCP connection to a server: frames in, frames out, replies matched by `opaque`. And a small pool of them.
+
+All frames of a read are parsed in one loop; all writes of a loop iteration leave in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
+
+from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
+from raftmq.client.discovery import split_address
+from raftmq.client.environment import Environment
+
+MAX_FRAME_BYTES = 64 << 20
+"""More than any server sends (16 MiB plus what a reader asks for): beyond it the stream is not the protocol."""
+DIAL_TIMEOUT_S = 1.0
+_PREFIX = struct.Struct(">ii")
+
+
+class Reply(NamedTuple):
+    """A response, its ext fields decoded."""
+
+    code: int
+    remark: str | None
+    ext: dict[str, str]
+    body: bytes
+
+
+class Connection(asyncio.Protocol):
+    """Both directions of one connection. Lifecycle: made by a dial, usable until `closed`, never reopened.
+
+    `on_response(header, body)` gets responses that no `call` waits for, `on_read()` runs after each read,
+    `on_request(header)` gets what the server asks of its own accord, `on_lost(self)` runs once at the end.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        on_response: Callable[[Header, bytes], None] | None = None,
+        on_read: Callable[[], None] | None = None,
+        on_request: Callable[[Header], None] | None = None,
+        on_lost: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.closed = False
+        self._on_response = on_response
+        self._on_read = on_read
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._calls: dict[int, asyncio.Future[Reply]] = {}
+        self._opaque = itertools.count(1)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._rest = bytearray()
+        self._need = _PREFIX.size
+
+    async def call(self, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_s: float) -> Reply:
+        """One request and its reply. Raises TimeoutError, or ConnectionError when the connection ends first."""
+        if self.closed:
+            raise ConnectionResetError(f"connection to {self.address} is closed")
+        opaque = next(self._opaque) & 0x7FFFFFFF
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._calls[opaque] = future
+        self.write((encode_frame(code, opaque, 0, ext=ext, body=body),))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        finally:
+            self._calls.pop(opaque, None)
+
+    def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        """A request that wants no reply."""
+        self.write((encode_frame(code, next(self._opaque) & 0x7FFFFFFF, FLAG_ONEWAY, ext=ext, body=body),))
+
+    def write(self, frames: Iterable[bytes]) -> None:
+        """Queues frames for the end of this loop iteration; dropped when closed (on_lost tells)."""
+        if self.closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.extend(frames)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is not None and not self.closed:
+            self._transport.writelines(out)
+
+    def close(self) -> None:
+        """Closes after what is queued has left."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends it now, whatever is queued."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(ConnectionAbortedError(f"connection to {self.address} was given up"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc or ConnectionResetError(f"{self.address} closed the connection"))
+
+    def _end(self, exc: Exception) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        calls, self._calls = self._calls, {}
+        for future in calls.values():
+            if not future.done():
+                future.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError(str(exc)))
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return
+            data, self._rest = bytes(self._rest), bytearray()
+        try:
+            at = self._parse(data)
+        except CodecError as error:
+            if self._transport is not None:
+                self._transport.abort()
+            self._end(ConnectionAbortedError(f"{self.address} does not speak the protocol: {error}"))
+            return
+        if at < len(data):
+            self._rest += data[at:] if at else data
+        if self._on_read is not None:
+            self._on_read()
+
+    def _parse(self, data: bytes) -> int:
+        at, size = 0, len(data)
+        while size - at >= 8:
+            length, word = _PREFIX.unpack_from(data, at)
+            header_len = word & 0xFFFFFF
+            if length < 4 + header_len or length > MAX_FRAME_BYTES:
+                raise CodecError(f"frame of {length} bytes with a header of {header_len}")
+            end = at + 4 + length
+            if end > size:
+                self._need = end - at
+                return at
+            body_at = at + 8 + header_len
+            self._on_frame(decode_header(word >> 24 & 0xFF, data[at + 8 : body_at]), data[body_at:end])
+            at = end
+        self._need = _PREFIX.size
+        return at
+
+    def _on_frame(self, header: Header, body: bytes) -> None:
+        if not header.flag & FLAG_RESPONSE:
+            if self._on_request is not None:
+                self._on_request(header)
+            return
+        future = self._calls.get(header.opaque)
+        if future is not None:
+            if not future.done():
+                future.set_result(Reply(header.code, header.remark, ext_of(header), body))
+        elif self._on_response is not None:
+            self._on_response(header, body)
+
+
+async def dial(environment: Environment, connection: Connection) -> Connection:
+    """Opens `connection` to its address. Raises OSError (a TimeoutError after a second without an answer)."""
+    host, port = split_address(connection.address)
+    async with asyncio.timeout(DIAL_TIMEOUT_S):
+        await environment.dial(host, port, lambda: connection)
+    return connection
+
+
+class Links:
+    """Connections by address, one each, dialled when first asked for. `on_lost(address)` runs when one has ended."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        on_request: Callable[[Header], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        self._environment = environment
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._open: dict[str, Connection] = {}
+        self._dialling: dict[str, asyncio.Task[Connection]] = {}
+
+    async def get(self, address: str) -> Connection:
+        """The open connection to `address`. Raises OSError."""
+        connection = self._open.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        task = self._dialling.get(address)
+        if task is None:
+            task = asyncio.create_task(self._dial(address))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._dialling[address] = task
+        return await asyncio.shield(task)
+
+    async def _dial(self, address: str) -> Connection:
+        try:
+            new = Connection(address, on_request=self._on_request, on_lost=self._lost)
+            connection = await dial(self._environment, new)
+            self._open[address] = connection
+            return connection
+        finally:
+            self._dialling.pop(address, None)
+
+    def _lost(self, connection: Connection) -> None:
+        if self._on_lost is not None:
+            self._on_lost(connection.address)
+
+    def drop(self, address: str) -> None:
+        """Ends the connection to `address`: its calls fail now, the next `get` dials anew."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.abort()
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for task in list(self._dialling.values()):
+            task.cancel()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()

@@ -1,0 +1,115 @@
+"""Offsets of queues and groups: reads that need the leader, and the commit."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+
+from cluster.remoting.codes import RequestCode, ResponseCode
+from raftmq.client.errors import Failed
+from raftmq.client.view import ClusterView
+
+Start = str | int | datetime.datetime
+"""Where a group without a committed offset begins: "earliest", "latest", a queue offset, or a time (aware datetime)."""
+
+
+class Offsets:
+    """Each call is linearizable: the server confirms its leadership before it answers.
+
+    A call is repeated for `timeout_s`, or until every server has refused connections for `refused_s`.
+    """
+
+    def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None) -> None:
+        self._view = view
+        self._session = b""
+        self._sequence = 0
+        self._unsettled: set[int] = set()
+        self._call = functools.partial(view.call, timeout_s=timeout_s, refused_s=refused_s)
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset the next message will get. Raises NotFound for no such topic or queue."""
+        return await self._number(RequestCode.GET_MAX_OFFSET, topic, queue_id, "offset")
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first offset still kept."""
+        return await self._number(RequestCode.GET_MIN_OFFSET, topic, queue_id, "offset")
+
+    async def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after `timestamp_ms` (log time); the maximum if all are older."""
+        return await self._number(
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, queue_id, "offset", timestamp=str(timestamp_ms)
+        )
+
+    async def earliest_store_ms(self, topic: str, queue_id: int) -> int:
+        """When the first kept message was stored; -1 for an empty queue."""
+        return await self._number(RequestCode.GET_EARLIEST_MSG_STORETIME, topic, queue_id, "timestamp")
+
+    async def _number(self, code: int, topic: str, queue_id: int, field: str, **more: str) -> int:
+        what = f"{RequestCode(code).name.lower()} of {topic} queue {queue_id}"
+        ext = {"topic": topic, "queueId": str(queue_id), **more}
+        reply = await self._call(code, ext, what=what)
+        return _int(reply.ext, field, what)
+
+    async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The group's committed offset; None if it has none."""
+        what = f"committed offset of {group} on {topic} queue {queue_id}"
+        reply = await self._call(
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"},
+            what=what,
+            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        return _int(reply.ext, "offset", what) if reply.code == ResponseCode.SUCCESS else None
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Stores it on a majority before returning. Backwards is allowed. Raises Unknown if nobody answered.
+
+        Every attempt carries the same identity: one that arrives late, after a newer commit, moves nothing back.
+        """
+        self._session = self._session or self._view.new_session()
+        self._sequence = sequence = self._sequence + 1
+        self._unsettled.add(sequence)
+        ext = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "commitOffset": str(offset),
+            "raftmqPid": self._session.hex(),
+            "raftmqSeq": str(sequence),
+            "raftmqLow": str(min(self._unsettled)),
+        }
+        try:
+            await self._call(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                ext,
+                what=f"commit of {group} on {topic} queue {queue_id}",
+                writes=True,
+            )
+        finally:
+            self._unsettled.discard(sequence)
+
+    async def begin(self, topic: str, queue_id: int, start: Start) -> int:
+        """Where `start` lies in this queue."""
+        if isinstance(start, datetime.datetime):
+            return await self.offset_at(topic, queue_id, int(start.timestamp() * 1000))
+        if isinstance(start, int):
+            return start
+        if start == "earliest":
+            return await self.min_offset(topic, queue_id)
+        return await self.max_offset(topic, queue_id)
+
+
+def check_start(start: Start) -> None:
+    """Raises ValueError for what is no start."""
+    if isinstance(start, datetime.datetime):
+        if start.tzinfo is None:
+            raise ValueError(f"start={start} has no time zone; use datetime.now(timezone.utc) or .astimezone()")
+    elif isinstance(start, bool) or not ((isinstance(start, int) and start >= 0) or start in ("earliest", "latest")):
+        raise ValueError(f'start={start!r} is not "earliest", "latest", an offset >= 0 or a datetime')
+
+
+def _int(ext: dict[str, str], field: str, what: str) -> int:
+    try:
+        return int(ext[field])
+    except (KeyError, ValueError) as error:
+        raise Failed(f"{what}: the reply has no number {field!r}") from error

@@ -1,0 +1,347 @@
+"""The event loop's half of a producer: one session, one connection to the leader, many requests in flight.
+
+Life of a send: `submit` (any order of topics, one order per producer) -> route known, sequence given, frame built ->
+in flight -> reply -> settled. On trouble the window says what to send again; it goes out before anything new.
+
+One connection at a time. It is given up when it breaks, when nothing is answered for an attempt's time, or when another
+node leads; then everything unanswered is sent again, same bytes, to whoever leads now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+
+from cluster.remoting.codec import Header
+from cluster.remoting.codes import ResponseCode
+from raftmq.client.connection import Connection, dial
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
+from raftmq.client.message import SendResult
+from raftmq.client.room import Room
+from raftmq.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
+from raftmq.client.send_result import read_result, settle
+from raftmq.client.send_window import AnyFuture, Pending, SendWindow, Verdict
+from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
+
+_SWEEP_S = 0.1
+_OLDEST_ATTEMPTS = 3
+"""A request unanswered for this many attempt times on a connection that answers others is lost, too."""
+
+
+class SendPipeline:
+    """Owns a SendWindow and its connection. Everything but `submit` and `wake` runs on the loop."""
+
+    def __init__(self, view: ClusterView, room: Room, *, group: str, timeout_s: float, attempt_s: float) -> None:
+        self.view = view
+        self.timeout_s = timeout_s
+        self.loop = asyncio.get_running_loop()
+        self.producer_id = view.environment.entropy(16)
+        self._room = room
+        self._attempt_s = attempt_s
+        self._frames = FrameWriter(group, self.producer_id)
+        self._window = SendWindow()
+        self._incoming: deque[Submission] = deque()
+        self._link: Connection | None = None
+        self._linking: asyncio.Task[None] | None = None
+        self._routing: dict[str, asyncio.Task[None]] = {}
+        self._holding: asyncio.TimerHandle | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._backoff = Backoff(view.jitter)
+        self._lost_in_a_row = 0
+        self._progress_at = 0.0
+        self._turns: dict[str, int] = {}
+        self._awake = False
+        self._given_back = [0, 0]
+
+    # -- from any thread
+
+    def submit(self, submission: Submission, from_loop: bool) -> None:
+        """Queues a send; its room is already taken."""
+        self._incoming.append(submission)
+        if not self._awake:
+            self._awake = True
+            if from_loop:
+                self.loop.call_soon(self._run)
+            else:
+                self.loop.call_soon_threadsafe(self._run)
+
+    # -- on the loop
+
+    def _run(self) -> None:
+        """Sends what may be sent. Called after every change; does nothing when there is nothing to do."""
+        self._awake = False
+        if not self._incoming and not len(self._window):
+            return
+        self._arm_sweep()
+        link = self._link
+        if link is None or link.closed:
+            self._relink()
+            return
+        if self._holding is not None or self._linking is not None:
+            return
+        now = self.loop.time()
+        if self._window.oldest_sent_at() is None:
+            self._progress_at = now
+        frames = self._window.take_again(now) if self._window.again else []
+        self._take_incoming(frames, now)
+        if frames:
+            link.write(frames)
+
+    def _take_incoming(self, frames: list[bytes], now: float) -> None:
+        incoming = self._incoming
+        born_ms = self.view.environment.now_ms()
+        while incoming:
+            request, future, deadline = incoming[0]
+            queue_id = request.queue_id if request.queue_id is not None else self._choose_queue(request, now)
+            if queue_id is None:
+                return
+            incoming.popleft()
+            if queue_id < 0:
+                text = f"topic {request.topic} has no queue that takes messages"
+                self._fail(request, future, Refused(text, code=ResponseCode.NO_PERMISSION))
+                continue
+            pending = Pending(request.topic, future, request.message_ids, request.size, deadline, request.batch)
+            sequence = self._window.admit(pending)
+            pending.frame = self._frames.frame(request, queue_id, sequence, self._window.low, born_ms)
+            pending.in_flight = True
+            pending.sent_at = now
+            frames.append(pending.frame)
+
+    def _choose_queue(self, request: SendRequest, now: float) -> int | None:
+        """A queue id; -1 if none takes messages; None if the route has to be asked for first."""
+        topic = request.topic
+        route = self.view.known_route(topic)
+        if route is None or now - route.fetched_at > ROUTE_LIFE_S:
+            self._ask_route(topic)
+            if route is None:
+                return None
+        if not route.write_queues:
+            return -1
+        if request.ordering_key is not None:
+            return queue_of_key(request.ordering_key, route.write_queues)
+        turn = self._turns.get(topic)
+        if turn is None:
+            turn = self.view.jitter.randrange(route.write_queues)
+        self._turns[topic] = turn + 1
+        return turn % route.write_queues
+
+    def _ask_route(self, topic: str) -> None:
+        if topic not in self._routing:
+            self._routing[topic] = self.loop.create_task(self._fetch_route(topic))
+
+    async def _fetch_route(self, topic: str) -> None:
+        try:
+            await self.view.route(topic, timeout_s=self.timeout_s, auto_create=True, fresh=True)
+        except RaftMQError as error:
+            if self.view.known_route(topic) is None or isinstance(error, NotFound):
+                self.view.forget_route(topic)
+                self._refuse_topic(topic, error)
+        finally:
+            del self._routing[topic]
+        self._run()
+
+    def _refuse_topic(self, topic: str, error: RaftMQError) -> None:
+        """Settles what waits for the route of a topic that cannot be had; nothing of it was sent."""
+        kept: deque[Submission] = deque()
+        while self._incoming:
+            item = self._incoming.popleft()
+            if item.request.topic == topic and item.request.queue_id is None:
+                self._fail(item.request, item.future, error.about(item.request.message_ids))
+            else:
+                kept.append(item)
+        self._incoming.extendleft(reversed(kept))
+
+    def _fail(self, request: SendRequest, future: AnyFuture, error: RaftMQError) -> None:
+        settle(future, None, error)
+        self._room.give_back(1, request.size)
+
+    # -- connection
+
+    def _relink(self) -> None:
+        if self._linking is None:
+            self._linking = self.loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Until connected to a leader, or nothing is left to send (the sweep ends it)."""
+        try:
+            if self._lost_in_a_row > 1:
+                await self._backoff.pause()
+            while True:
+                leader = await self.view.find_leader()
+                link = Connection(leader, on_response=self._on_response, on_read=self._on_read, on_lost=self._on_lost)
+                try:
+                    self._link = await dial(self.view.environment, link)
+                    break
+                except OSError:
+                    self.view.suspect(leader)
+                    await self._backoff.pause()
+        finally:
+            self._linked()
+        self._progress_at = self.loop.time()
+        self._run()
+
+    def _linked(self) -> None:
+        if self._linking is asyncio.current_task():
+            self._linking = None
+
+    def _on_lost(self, link: Connection) -> None:
+        if link is not self._link:
+            return
+        self._link = None
+        self._lost_in_a_row += 1
+        self.view.suspect(link.address)
+        self._window.lost()
+        self._run()
+
+    def _give_up_link(self) -> None:
+        if self._link is not None:
+            self.view.links.drop(self._link.address)
+            self._link.abort()
+
+    def _hold(self, ask_leader: bool) -> None:
+        """A pause before the next send, growing while nothing succeeds; then, if asked, see who leads."""
+        if self._holding is None:
+            self._holding = self.loop.call_later(self._backoff.next_s(), self._resume, ask_leader)
+
+    def _resume(self, ask_leader: bool) -> None:
+        self._holding = None
+        if ask_leader and self._linking is None and self._link is not None:
+            self._linking = self.loop.create_task(self._follow_leader(self._link))
+        else:
+            self._run()
+
+    async def _follow_leader(self, link: Connection) -> None:
+        """After "no leader here": stays if the same node leads, else moves."""
+        try:
+            leader = await self.view.find_leader()
+        finally:
+            self._linked()
+        if leader != link.address and link is self._link:
+            link.abort()
+        self._run()
+
+    # -- replies
+
+    def _on_response(self, header: Header, body: bytes) -> None:
+        pending = self._window.find(header.opaque)
+        if pending is None:
+            return
+        verdict = self._window.answer(pending, header.code, header.remark)
+        if verdict is Verdict.OK:
+            self._settle_ok(pending, header)
+        elif verdict is Verdict.FINAL:
+            what = f"send to {pending.topic}"
+            error = error_of(header.code, header.remark, what, maybe=pending.maybe, message_ids=pending.message_ids)
+            if header.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER):
+                self.view.forget_route(pending.topic)
+            self._settle(pending, None, error)
+        else:
+            busy = header.code == ResponseCode.SYSTEM_BUSY
+            if not busy and self._link is not None:
+                self.view.suspect(self._link.address)
+            self._hold(ask_leader=not busy)
+
+    def _settle_ok(self, pending: Pending, header: Header) -> None:
+        if self._backoff.used or self._lost_in_a_row:
+            self._backoff = Backoff(self.view.jitter)
+            self._lost_in_a_row = 0
+        route = self.view.known_route(pending.topic)
+        if route is not None and not route.exists:
+            self._ask_route(pending.topic)
+        try:
+            self._settle(pending, read_result(pending, header), None)
+        except Unknown as error:
+            self._settle(pending, None, error)
+
+    def _settle(
+        self, pending: Pending, result: SendResult | list[SendResult] | None, error: RaftMQError | None
+    ) -> None:
+        settle(pending.future, result, error)
+        self._given_back[0] += 1
+        self._given_back[1] += pending.size
+
+    def _on_read(self) -> None:
+        self._progress_at = self.loop.time()
+        self._return_room()
+        if self._window.again or self._incoming:
+            self._run()
+
+    def _return_room(self) -> None:
+        messages, size = self._given_back
+        if messages:
+            self._given_back = [0, 0]
+            self._room.give_back(messages, size)
+
+    # -- time
+
+    def _arm_sweep(self) -> None:
+        if self._sweeping is None:
+            self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeping = None
+        now = self.loop.time()
+        for pending, error in self._window.expire(now):
+            self._settle(pending, None, error)
+        while self._incoming and self._incoming[0].deadline <= now:
+            request, future, _ = self._incoming.popleft()
+            self._fail(request, future, _never_sent(request))
+        self._return_room()
+        if not self._incoming and not len(self._window):
+            self._rest()
+            return
+        self._check_stall(now)
+        self._arm_sweep()
+
+    def _check_stall(self, now: float) -> None:
+        oldest = self._window.oldest_sent_at()
+        if oldest is None or self._link is None:
+            return
+        silent = now - max(self._progress_at, oldest) > self._attempt_s
+        if silent or now - oldest > self._attempt_s * _OLDEST_ATTEMPTS:
+            self._give_up_link()
+
+    def _rest(self) -> None:
+        """Nothing to send: no search, no timer. The connection stays."""
+        if self._linking is not None:
+            self._linking.cancel()
+            self._linking = None
+        leader = self.view.leader
+        if self._link is not None and leader is not None and leader != self._link.address:
+            link, self._link = self._link, None
+            link.close()
+
+    async def drained(self) -> None:
+        """Until every send so far is settled: bounded by their deadlines."""
+        done: asyncio.Future[None] = self.loop.create_future()
+        self._room.when_empty(functools.partial(settle, done, None, None))
+        await done
+
+    async def close(self) -> None:
+        """Settles everything, then closes."""
+        await self.drained()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Closes now: unsettled sends end as past their deadline."""
+        for pending, error in self._window.abandon():
+            self._settle(pending, None, error)
+        while self._incoming:
+            request, future, _ = self._incoming.popleft()
+            self._fail(request, future, _never_sent(request))
+        self._return_room()
+        for task in (self._linking, *self._routing.values()):
+            if task is not None:
+                task.cancel()
+        for timer in (self._sweeping, self._holding):
+            if timer is not None:
+                timer.cancel()
+        if self._link is not None:
+            link, self._link = self._link, None
+            link.close()
+
+
+def _never_sent(request: SendRequest) -> Failed:
+    text = f"send to {request.topic}: no leader could be reached before the deadline"
+    return Unreachable(text, retryable=True, message_ids=request.message_ids)

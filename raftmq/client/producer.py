@@ -1,0 +1,150 @@
+"""AsyncProducer: sends with one identity, in order, each exactly once or honestly unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from raftmq.client.message import SendResult
+from raftmq.client.pipeline import SendPipeline
+from raftmq.client.room import Room
+from raftmq.client.send_frame import MessageIds, SendRequest, Submission, build_batch, build_single
+from raftmq.client.view import ClusterView
+
+DEFAULT_GROUP = "raftmq-python"
+TIMEOUT_S = 30.0
+ATTEMPT_S = 3.0
+MAX_MESSAGES = 4096
+MAX_BYTES = 8 << 20
+
+
+class AsyncProducer:
+    """A producer session: a random identity, sequences from 1, one connection to the leader.
+
+    Sends of one producer are stored in the order of the calls, per queue; only a send refused as busy while later ones
+    were in flight can fall behind them. At most `max_messages` and `max_bytes` are unsettled: then `send_soon` waits.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        *,
+        group: str = DEFAULT_GROUP,
+        timeout_s: float = TIMEOUT_S,
+        attempt_timeout_s: float = ATTEMPT_S,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.room = Room(max_messages, max_bytes)
+        self.pipeline = SendPipeline(view, self.room, group=group, timeout_s=timeout_s, attempt_s=attempt_timeout_s)
+        self.ids = MessageIds(view.environment.entropy(10))
+        self.closed = False
+
+    @property
+    def producer_id(self) -> str:
+        """The session's identity, 32 hex digits."""
+        return self.pipeline.producer_id.hex()
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
+        future = await self.send_soon(
+            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
+        )
+        return await future
+
+    async def send_soon(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Queues a send, waiting only while the producer is full; the future ends as `send` would."""
+        request = build_single(
+            self.ids,
+            topic,
+            body,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
+            properties=properties,
+        )
+        future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
+        await self._submit(request, future)
+        return future
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[SendResult]:
+        """Sends several messages to one queue, consecutively, all or none."""
+        request = build_batch(
+            self.ids,
+            topic,
+            bodies,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
+            properties=properties,
+        )
+        future: asyncio.Future[list[SendResult]] = self.pipeline.loop.create_future()
+        await self._submit(request, future)
+        return await future
+
+    async def _submit(self, request: SendRequest, future: asyncio.Future[Any]) -> None:
+        pipeline = self.pipeline
+        self.check_open()
+        if not self.room.take(request.size):
+            await self.room.take_async(request.size)
+            if self.closed:
+                self.room.give_back(1, request.size)
+                self.check_open()
+        pipeline.submit(Submission(request, future, pipeline.loop.time() + pipeline.timeout_s), from_loop=True)
+
+    def check_open(self) -> None:
+        """Raises RuntimeError once closed."""
+        if self.closed:
+            raise RuntimeError("the producer is closed")
+
+    async def flush(self) -> None:
+        """Waits until every send so far is settled; look at the futures for how."""
+        await self.pipeline.drained()
+
+    async def close(self) -> None:
+        """Flushes and closes; at most the send timeout."""
+        if not self.closed:
+            self.closed = True
+            await self.pipeline.close()
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

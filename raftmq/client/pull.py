@@ -1,0 +1,133 @@
+"""One pull: PULL_MESSAGE as a request and what its reply says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from cluster.remoting.codes import RequestCode, ResponseCode
+from raftmq.client.connection import Connection, Reply
+from raftmq.client.errors import Failed, error_of
+from raftmq.client.message import Message, decode_messages
+
+_SUSPEND = 2
+_SUBSCRIPTION_INSIDE = 4
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""RocketMQ's group for reading without a group of one's own."""
+MAX_PULL_MESSAGES = 1024
+MAX_PULL_BYTES = 1 << 20
+"""Asked for; the server gives at most what its own limits allow."""
+GRACE_S = 5.0
+"""How much longer than the server's hold the client waits for the reply."""
+
+
+class PullStatus(Enum):
+    """Why a pull returned."""
+
+    FOUND = "found"
+    END = "end"
+    """Nothing at this offset yet."""
+    FILTERED = "filtered"
+    """Everything looked at was filtered out; go on at `next_offset`."""
+    MOVED = "moved"
+    """The offset is below the first or above the last; `next_offset` is the nearest."""
+
+
+_STATUS = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.END,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.FILTERED,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.MOVED,
+}
+
+
+class PullResult(NamedTuple):
+    """Messages from one queue. `max_offset` is the offset the next message will get."""
+
+    status: PullStatus
+    messages: list[Message]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    ask_next: int = 0
+    """Broker id of whom the server would like to be asked next; 0 is the leader."""
+    served_by: int | None = None
+    """Node id of the follower that answered; None: the node leads."""
+    staleness_ms: int | None = None
+    """So long ago the follower had applied all that its leader had then committed; None: it leads, or never had."""
+
+
+class PullRequest(NamedTuple):
+    """What to pull. Every node answers from its own applied state; "nothing yet" may mean that it lags."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    group: str = TOOLS_GROUP
+    max_messages: int = MAX_PULL_MESSAGES
+    tags: str = "*"
+    wait_s: float = 0.0
+
+    def ext(self) -> dict[str, str]:
+        """The ext fields."""
+        return {
+            "consumerGroup": self.group,
+            "topic": self.topic,
+            "queueId": str(self.queue_id),
+            "queueOffset": str(self.offset),
+            "maxMsgNums": str(self.max_messages),
+            "maxMsgBytes": str(MAX_PULL_BYTES),
+            "sysFlag": str(_SUBSCRIPTION_INSIDE | (_SUSPEND if self.wait_s > 0 else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(int(self.wait_s * 1000)),
+            "subVersion": "0",
+            "subscription": self.tags,
+            "expressionType": "TAG",
+        }
+
+
+async def pull_once(link: Connection, request: PullRequest) -> PullResult:
+    """Sends one pull. Raises OSError from the connection, RaftMQError from the reply."""
+    reply = await link.call(RequestCode.PULL_MESSAGE, request.ext(), timeout_s=request.wait_s + GRACE_S)
+    return read_reply(request, reply)
+
+
+def read_reply(request: PullRequest, reply: Reply) -> PullResult:
+    """Decodes and checks a pull reply. Raises RaftMQError."""
+    what = f"pull of {request.topic} queue {request.queue_id} offset {request.offset}"
+    status = _STATUS.get(reply.code)
+    if status is None:
+        raise error_of(reply.code, reply.remark, what)
+    try:
+        next_offset = int(reply.ext["nextBeginOffset"])
+        min_offset, max_offset = int(reply.ext["minOffset"]), int(reply.ext["maxOffset"])
+    except (KeyError, ValueError) as error:
+        raise Failed(f"{what}: the reply lacks {error}", code=reply.code) from error
+    messages = decode_messages(reply.body) if status is PullStatus.FOUND else []
+    _check_order(request, messages, next_offset, what)
+    return PullResult(status, messages, next_offset, min_offset, max_offset, *_who(reply.ext))
+
+
+def _who(ext: Mapping[str, str]) -> tuple[int, int | None, int | None]:
+    """(broker id to ask next, follower that answered, its staleness)."""
+    asked, served = ext.get("suggestWhichBrokerId", "0"), ext.get("raftmqServedBy", "")
+    stale = int(ext.get("raftmqStalenessMs", "-1"))
+    return int(asked) if asked.isdigit() else 0, int(served) if served else None, stale if stale >= 0 else None
+
+
+def _check_order(request: PullRequest, messages: list[Message], next_offset: int, what: str) -> None:
+    """Offsets ascend from the one asked for, without gaps unless a tag filter explains them."""
+    expected = request.offset
+    exact = request.tags == "*"
+    for message in messages:
+        offset = message.queue_offset
+        if message.queue_id != request.queue_id or offset < expected or (exact and offset != expected):
+            raise Failed(
+                f"{what}: expected offset {expected} of queue {request.queue_id}, got {offset} of queue "
+                f"{message.queue_id}; messages would be skipped or read twice",
+                hint="This is a defect or a damaged replica: `raftmq status`, then compare the replicas.",
+            )
+        expected = offset + 1
+    if messages and (next_offset < expected or (exact and next_offset != expected)):
+        raise Failed(f"{what}: the reply ends at offset {expected} but says to go on at {next_offset}")

@@ -1,0 +1,170 @@
+"""Send requests as bytes: a JSON header formatted from a template per topic, V2 letters (codes 310 and 320)."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cluster.remoting.codec import VERSION_SENT
+from cluster.remoting.codes import RequestCode
+from raftmq.client.message import MAX_BODY_BYTES, encode_batch, encode_properties
+from raftmq.client.send_window import AnyFuture, too_large
+
+_PREFIX = struct.Struct(">ii")
+_json = msgspec.json.Encoder().encode
+_OVERHEAD_BYTES = 512
+"""Header and bookkeeping of a pending send, for the bound in bytes."""
+
+
+class SendRequest(NamedTuple):
+    """What a user asked to send, checked and encoded as far as it can be without knowing the cluster."""
+
+    topic: str
+    body: bytes
+    properties: str
+    message_ids: tuple[str, ...]
+    queue_id: int | None
+    ordering_key: str | None
+    batch: bool
+
+    @property
+    def size(self) -> int:
+        """What it counts against the bound in bytes."""
+        return len(self.body) + len(self.properties) + _OVERHEAD_BYTES
+
+
+class Submission(NamedTuple):
+    """A request on its way to the event loop."""
+
+    request: SendRequest
+    future: AnyFuture
+    deadline: float
+
+
+class MessageIds:
+    """UNIQ_KEYs: 20 random hex digits of this producer, then a counter of 12."""
+
+    def __init__(self, entropy: bytes) -> None:
+        self._prefix = entropy[:10].hex().upper()
+        self._count = itertools.count(1)
+
+    def next(self) -> str:
+        """A new id; from any thread, since taking the next number is one step of the interpreter."""
+        return f"{self._prefix}{next(self._count):012X}"
+
+
+def build_single(
+    ids: MessageIds,
+    topic: str,
+    body: bytes,
+    *,
+    key: str | Sequence[str] | None,
+    tag: str | None,
+    queue_id: int | None,
+    ordering_key: str | None,
+    properties: Mapping[str, str] | None,
+) -> SendRequest:
+    """Checks and encodes one message. Raises Refused (too large, bad property), TypeError, ValueError."""
+    _check(topic, queue_id)
+    body = _as_bytes(body)
+    message_id = ids.next()
+    if len(body) > MAX_BODY_BYTES:
+        raise too_large(f"message to {topic}", len(body), MAX_BODY_BYTES, (message_id,))
+    text = encode_properties(message_id, key, tag, properties)
+    return SendRequest(topic, body, text, (message_id,), queue_id, ordering_key, False)
+
+
+def build_batch(
+    ids: MessageIds,
+    topic: str,
+    bodies: Sequence[bytes],
+    *,
+    key: str | Sequence[str] | None,
+    tag: str | None,
+    queue_id: int | None,
+    ordering_key: str | None,
+    properties: Mapping[str, str] | None,
+) -> SendRequest:
+    """Checks and encodes several messages for one queue; key, tag and properties apply to each."""
+    _check(topic, queue_id)
+    if not bodies:
+        raise ValueError("send_batch needs at least one body")
+    message_ids = tuple(ids.next() for _ in bodies)
+    items = [
+        (_as_bytes(body), encode_properties(message_id, key, tag, properties))
+        for body, message_id in zip(bodies, message_ids, strict=True)
+    ]
+    encoded = encode_batch(items)
+    if len(encoded) > MAX_BODY_BYTES:
+        raise too_large(f"batch to {topic}", len(encoded), MAX_BODY_BYTES, message_ids)
+    return SendRequest(topic, encoded, "", message_ids, queue_id, ordering_key, True)
+
+
+def _check(topic: str, queue_id: int | None) -> None:
+    if not topic:
+        raise ValueError("the topic is empty")
+    if queue_id is not None and queue_id < 0:
+        raise ValueError(f"queue_id {queue_id} is negative; leave it out to let the producer choose")
+
+
+def _as_bytes(body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, (bytearray, memoryview)):
+        return bytes(body)
+    raise TypeError(f"a body is bytes, not {type(body).__name__}; encode it first, for example with .encode()")
+
+
+class FrameWriter:
+    """Formats frames of one producer session.
+
+    Only the values that vary are formatted per message; what comes from users goes through the JSON encoder.
+    """
+
+    def __init__(self, group: str, producer_id: bytes) -> None:
+        self._group = group
+        self._producer_id = producer_id.hex()
+        self._templates: dict[tuple[str, bool], bytes] = {}
+
+    def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
+        """The whole frame. The same bytes are sent again on a retry."""
+        template = self._templates.get((request.topic, request.batch)) or self._template(request.topic, request.batch)
+        header = template % (queue_id, born_ms, _json(request.properties), sequence, low, sequence & 0x7FFFFFFF)
+        body = request.body
+        return b"".join((_PREFIX.pack(4 + len(header) + len(body), len(header)), header, body))
+
+    def _template(self, topic: str, batch: bool) -> bytes:
+        def quoted(text: str) -> bytes:
+            return _json(text).replace(b"%", b"%%")
+
+        template = b"".join(
+            (
+                b'{"code":%d' % (RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2),
+                b',"extFields":{"a":',
+                quoted(self._group),
+                b',"b":',
+                quoted(topic),
+                b',"c":"TBW102","d":"8","e":"%d","f":"0","g":"%d","h":"0","i":%s,"j":"0","k":"false","m":"',
+                b"true" if batch else b"false",
+                b'","raftmqPid":"',
+                self._producer_id.encode(),
+                b'","raftmqSeq":"%d","raftmqLow":"%d"}',
+                b',"flag":0,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":',
+                str(VERSION_SENT).encode(),
+                b"}",
+            )
+        )
+        if len(self._templates) >= 1024:
+            self._templates.clear()
+        self._templates[topic, batch] = template
+        return template
+
+
+def queue_of_key(ordering_key: str, queues: int) -> int:
+    """The same key always goes to the same queue while the number of queues stays."""
+    return zlib.crc32(ordering_key.encode()) % queues

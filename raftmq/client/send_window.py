@@ -1,0 +1,209 @@
+"""The sends of one producer session that are not settled: identity, order, what a reply means, deadlines. No I/O.
+
+Rules of this file:
+ - Each request has a sequence, ascending from 1; it keeps it, and every byte of its frame, however often it is sent.
+ - `low` is the smallest unsettled sequence: everything below will never be sent again, so servers may forget it.
+ - `maybe` is set once an attempt ended without an answer. From then on "no" no longer proves anything: only a success
+   or the deadline settles the request, and the deadline makes it Unknown.
+ - What has to be sent again is sent in sequence order, before anything new.
+
+What a reply means (docs/client.md has the same table; a test runs every row):
+
+    code             first attempt            after an attempt without an answer
+    0, 10, 11, 12    ok                       ok (the server recognises the identity and answers with the original)
+    14, 2            again until deadline     again until deadline
+    1 [UNKNOWN]      again, maybe             again
+    1                Failed                   Unknown
+    17, 22, 24, 26   NotFound                 Unknown
+    3, 13, 16, 25, 29  Refused                Unknown
+    anything else    Unknown                  Unknown
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from enum import Enum
+from typing import Any
+
+from cluster.remoting.codes import ResponseCode
+from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of, is_unknown
+
+STORED = frozenset((0, 10, 11, 12))
+"""Success, and RocketMQ's "stored, but": flush timeout, no replica, replica timeout (weak modes only)."""
+
+AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
+
+
+class Verdict(Enum):
+    """What to do with a request that was answered."""
+
+    OK = "ok"
+    AGAIN = "again"
+    """Not carried out by this attempt: send it again after a pause."""
+    AGAIN_MAYBE = "again maybe"
+    """Perhaps carried out: send it again under the same identity to learn."""
+    FINAL = "final"
+    """Settled with the error of `error_of`."""
+
+
+def judge(code: int, remark: str | None) -> Verdict:
+    """The table above, first column; `maybe` only changes which error FINAL gives."""
+    if code in STORED:
+        return Verdict.OK
+    if code in TRY_AGAIN:
+        return Verdict.AGAIN
+    return Verdict.AGAIN_MAYBE if is_unknown(code, remark) else Verdict.FINAL
+
+
+class Pending:
+    """One request. Invariant: in_flight means its bytes were handed to the present connection and are unanswered."""
+
+    __slots__ = (
+        "batch",
+        "deadline",
+        "done",
+        "frame",
+        "future",
+        "in_flight",
+        "maybe",
+        "message_ids",
+        "refusal",
+        "sent_at",
+        "sequence",
+        "size",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, future: AnyFuture, message_ids: tuple[str, ...], size: int, deadline: float, batch: bool
+    ) -> None:
+        self.sequence = 0
+        self.topic = topic
+        self.frame = b""
+        self.future = future
+        self.message_ids = message_ids
+        self.size = size
+        self.deadline = deadline
+        self.batch = batch
+        self.in_flight = False
+        self.maybe = False
+        self.done = False
+        self.sent_at = 0.0
+        self.refusal: tuple[int, str | None] | None = None
+
+
+class SendWindow:
+    """All unsettled requests of a session, oldest first."""
+
+    def __init__(self) -> None:
+        self._order: deque[Pending] = deque()
+        self._by_opaque: dict[int, Pending] = {}
+        self._next = 1
+        self._again = False
+
+    def __len__(self) -> int:
+        return len(self._by_opaque)
+
+    @property
+    def low(self) -> int:
+        """Every sequence below is settled."""
+        order = self._order
+        while order and order[0].done:
+            order.popleft()
+        return order[0].sequence if order else self._next
+
+    @property
+    def again(self) -> bool:
+        """True if something waits to be sent again."""
+        return self._again
+
+    def admit(self, pending: Pending) -> int:
+        """Gives the next sequence; the opaque on the wire is its low 31 bits."""
+        pending.sequence = self._next
+        self._next += 1
+        self._order.append(pending)
+        self._by_opaque[pending.sequence & 0x7FFFFFFF] = pending
+        return pending.sequence
+
+    def find(self, opaque: int) -> Pending | None:
+        """The unsettled request behind a reply; None if it was settled meanwhile."""
+        return self._by_opaque.get(opaque)
+
+    def answer(self, pending: Pending, code: int, remark: str | None) -> Verdict:
+        """Takes in a reply. OK and FINAL settle the request; the others queue it to be sent again."""
+        verdict = judge(code, remark)
+        pending.in_flight = False
+        if verdict is Verdict.OK or verdict is Verdict.FINAL:
+            self._settle(pending)
+        else:
+            self._again = True
+            pending.refusal = (code, remark)
+            pending.maybe = pending.maybe or verdict is Verdict.AGAIN_MAYBE
+        return verdict
+
+    def _settle(self, pending: Pending) -> None:
+        pending.done = True
+        pending.frame = b""
+        del self._by_opaque[pending.sequence & 0x7FFFFFFF]
+
+    def lost(self) -> None:
+        """The connection is gone: what was in flight may have been carried out, and is sent again."""
+        for pending in self._order:
+            if pending.in_flight and not pending.done:
+                pending.in_flight = False
+                pending.maybe = True
+                self._again = True
+
+    def take_again(self, now: float) -> list[bytes]:
+        """Frames to send again, in sequence order; they count as in flight from now."""
+        self._again = False
+        frames = []
+        for pending in self._order:
+            if not pending.done and not pending.in_flight:
+                pending.in_flight = True
+                pending.sent_at = now
+                frames.append(pending.frame)
+        return frames
+
+    def oldest_sent_at(self) -> float | None:
+        """When the oldest request in flight was sent."""
+        return next((p.sent_at for p in self._order if p.in_flight and not p.done), None)
+
+    def expire(self, now: float) -> list[tuple[Pending, RaftMQError]]:
+        """Settles what is past its deadline; deadlines ascend with the sequence."""
+        expired = []
+        for pending in self._order:
+            if pending.done:
+                continue
+            if pending.deadline > now:
+                break
+            self._settle(pending)
+            expired.append((pending, out_of_time(pending)))
+        return expired
+
+    def abandon(self) -> list[tuple[Pending, RaftMQError]]:
+        """Settles everything as if past its deadline: the producer is closed without waiting."""
+        return self.expire(float("inf"))
+
+
+def out_of_time(pending: Pending) -> RaftMQError:
+    """Unknown if an attempt may have been carried out, else why it was not."""
+    what, ids = f"send to {pending.topic}", pending.message_ids
+    if pending.maybe or pending.in_flight:
+        code = pending.refusal[0] if pending.refusal else 0
+        return Unknown(f"{what}: no answer before the deadline; it may be stored", code=code, message_ids=ids)
+    if pending.refusal is not None:
+        return error_of(*pending.refusal, what, message_ids=ids)
+    return Unreachable(f"{what}: no leader could be reached before the deadline", retryable=True, message_ids=ids)
+
+
+def too_large(what: str, size: int, limit: int, ids: tuple[str, ...]) -> Refused:
+    """For what no frame can hold: the server would close the connection instead of answering."""
+    return Refused(
+        f"{what} is {size} bytes, a frame holds at most {limit}",
+        code=ResponseCode.MESSAGE_ILLEGAL,
+        hint="Split it, or store the payload elsewhere and send its address.",
+        message_ids=ids,
+    )

@@ -1,0 +1,316 @@
+"""The blocking client: the same things as `aconnect`, with one background loop per `connect()`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from raftmq.client.client import AsyncClient
+from raftmq.client.consumer import AsyncConsumer
+from raftmq.client.discovery import find_servers
+from raftmq.client.loop_thread import LoopThread
+from raftmq.client.message import Message, SendResult
+from raftmq.client.offsets import Start
+from raftmq.client.producer import AsyncProducer
+from raftmq.client.pull import MAX_PULL_MESSAGES, PullResult
+from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single
+from raftmq.client.sync_admin import Admin
+
+
+def connect(servers: str | Iterable[str] | None = None, *, timeout_s: float = 30.0) -> Client:
+    """A client for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's file,
+    or 127.0.0.1:9876-9878. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    """
+    return Client(find_servers(servers), timeout_s=timeout_s)
+
+
+class Client:
+    """Usable from any thread. `timeout_s` bounds each send of the default producer."""
+
+    def __init__(self, servers: Sequence[str], *, timeout_s: float = 30.0) -> None:
+        self._thread = LoopThread()
+        self._client = self._thread.run(_make(servers, timeout_s))
+        self._producer: Producer | None = None
+        self.admin = Admin(self._client.admin, self._thread)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The addresses that are asked."""
+        return self._client.servers
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer session of its own; options as of AsyncProducer."""
+        return Producer(self._thread.run(_producer(self._client, options)), self._thread)
+
+    def _default_producer(self) -> Producer:
+        if self._producer is None:
+            self._producer = self.producer()
+        return self._producer
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Sends through the client's own producer and waits; see Producer.send."""
+        return self._default_producer().send(
+            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[SendResult]:
+        """Sends several messages to one queue, consecutively, all or none, and waits."""
+        return self._default_producer().send_batch(
+            topic, bodies, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
+        )
+
+    def consumer(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        tags: str | None = None,
+        follow: bool = True,
+        max_wait_s: float | None = None,
+    ) -> Consumer:
+        """A member of `group` for `with` and `for`; see AsyncClient.consumer."""
+        made = _consumer(self._client, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s)
+        return Consumer(self._thread.run(made), self._thread)
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = MAX_PULL_MESSAGES,
+        *,
+        node: str | None = None,
+        tags: str = "*",
+        wait_s: float = 0.0,
+        timeout_s: float = 10.0,
+    ) -> PullResult:
+        """One pull; `node` ("host:port") asks that node for what it has applied itself, and no other."""
+        return self._thread.run(
+            self._client.pull(
+                topic, queue_id, offset, max_messages, node=node, tags=tags, wait_s=wait_s, timeout_s=timeout_s
+            )
+        )
+
+    def close(self) -> None:
+        """Closes consumers, flushes and closes producers, ends the connections and the thread."""
+        if self._thread.loop.is_closed():
+            return
+        try:
+            self._thread.run(self._client.close())
+        finally:
+            self._thread.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Producer:
+    """AsyncProducer for threads: calls from several threads are stored in some order, those of one in theirs."""
+
+    def __init__(self, producer: AsyncProducer, thread: LoopThread) -> None:
+        self._producer = producer
+        self._thread = thread
+        self._room = producer.room
+        self._pipeline = producer.pipeline
+        self._ids = producer.ids
+
+    @property
+    def producer_id(self) -> str:
+        """The session's identity, 32 hex digits."""
+        return self._producer.producer_id
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
+        return self.send_soon(
+            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
+        ).result()
+
+    def send_soon(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """Queues a send, blocking only while the producer is full; the future ends as `send` would."""
+        request = build_single(
+            self._ids,
+            topic,
+            body,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
+            properties=properties,
+        )
+        future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+        self._submit(request, future)
+        return future
+
+    def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        key: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        ordering_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[SendResult]:
+        """Sends several messages to one queue, consecutively, all or none, and waits."""
+        request = build_batch(
+            self._ids,
+            topic,
+            bodies,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            ordering_key=ordering_key,
+            properties=properties,
+        )
+        future: concurrent.futures.Future[list[SendResult]] = concurrent.futures.Future()
+        self._submit(request, future)
+        return future.result()
+
+    def _submit(self, request: SendRequest, future: concurrent.futures.Future[Any]) -> None:
+        self._producer.check_open()
+        if not self._room.take(request.size):
+            if self._thread.is_current:
+                raise RuntimeError("the producer is full; a callback of a send must not wait for other sends")
+            self._room.take_blocking(request.size)
+            if self._producer.closed:
+                self._room.give_back(1, request.size)
+                self._producer.check_open()
+        pipeline = self._pipeline
+        pipeline.submit(Submission(request, future, pipeline.loop.time() + pipeline.timeout_s), from_loop=False)
+
+    def flush(self) -> None:
+        """Blocks until every send so far is settled; look at the futures for how."""
+        self._thread.run(self._producer.flush())
+
+    def close(self) -> None:
+        """Flushes and closes; at most the send timeout."""
+        if not self._producer.closed:
+            self._thread.run(self._producer.close())
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Consumer:
+    """AsyncConsumer for a thread: messages already pulled are handed out without a thread switch."""
+
+    def __init__(self, consumer: AsyncConsumer, thread: LoopThread) -> None:
+        self._consumer = consumer
+        self._thread = thread
+
+    @property
+    def trimmed(self) -> int:
+        """Offsets that retention removed before they were read."""
+        return self._consumer.trimmed
+
+    @property
+    def at_end(self) -> bool:
+        """True if nothing is left to hand out; never while it follows."""
+        return self._consumer.at_end
+
+    def open(self) -> Consumer:
+        """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
+        self._thread.run(self._consumer.open())
+        return self
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        message = self.poll(self._consumer.max_wait_s)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def poll(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None at the end, or when none came within `timeout_s`."""
+        while True:
+            message = self._consumer.inbox.take()
+            if message is not None or not self._thread.run(self._consumer.wait(timeout_s)):
+                return message
+
+    def positions(self) -> dict[int, int]:
+        """queue id -> the offset that `commit()` would store."""
+        return self._consumer.positions()
+
+    def commit(self) -> None:
+        """Commits everything handed out so far, durably. Raises Unknown if nobody confirmed it in time."""
+        self._thread.run(self._consumer.commit())
+
+    def close(self, *, commit: bool = True) -> None:
+        """Commits, leaves the group, closes."""
+        self._thread.run(self._consumer.close(commit=commit))
+
+    def __enter__(self) -> Consumer:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._consumer.close(current_done=kind is None))
+
+
+async def _make(servers: Sequence[str], timeout_s: float) -> AsyncClient:
+    return AsyncClient(servers, timeout_s=timeout_s)
+
+
+async def _producer(client: AsyncClient, options: dict[str, Any]) -> AsyncProducer:
+    return client.producer(**options)
+
+
+async def _consumer(client: AsyncClient, group: str, topic: str, **options: Any) -> AsyncConsumer:
+    return client.consumer(group, topic, **options)

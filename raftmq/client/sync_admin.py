@@ -1,0 +1,106 @@
+"""Admin: AsyncAdmin for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raftmq.client.admin import AsyncAdmin, GroupOffset, TopicInfo
+from raftmq.client.loop_thread import LoopThread
+from raftmq.client.message import Message
+
+
+class Admin:
+    """Topics, groups, offsets and members; each call waits. See AsyncAdmin for the meaning and the errors."""
+
+    def __init__(self, admin: AsyncAdmin, thread: LoopThread) -> None:
+        self._admin = admin
+        self._run = thread.run
+
+    def create_topic(
+        self, name: str, queues: int = 8, attributes: Mapping[str, str] | None = None, *, perm: int = 6
+    ) -> None:
+        """Creates the topic, or changes it to these values."""
+        self._run(self._admin.create_topic(name, queues, attributes, perm=perm))
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes the topic with its queues."""
+        self._run(self._admin.delete_topic(name))
+
+    def topics(self) -> list[str]:
+        """All names, sorted."""
+        return self._run(self._admin.topics())
+
+    def system_topics(self) -> list[str]:
+        """The names that the system makes for itself."""
+        return self._run(self._admin.system_topics())
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Configuration and the range of every queue."""
+        return self._run(self._admin.describe_topic(name))
+
+    def groups(self) -> list[str]:
+        """All consumer groups, sorted."""
+        return self._run(self._admin.groups())
+
+    def group_members(self, group: str) -> list[str]:
+        """Client ids of the connected members."""
+        return self._run(self._admin.group_members(group))
+
+    def create_group(self, group: str) -> None:
+        """Creates the group with RocketMQ's defaults."""
+        self._run(self._admin.create_group(group))
+
+    def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Deletes the group, with its offsets unless told otherwise."""
+        self._run(self._admin.delete_group(group, clean_offsets=clean_offsets))
+
+    def offsets(self, group: str, topic: str) -> list[GroupOffset]:
+        """Where the group is in each queue."""
+        return self._run(self._admin.offsets(group, topic))
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The group's committed offset; None if it has none."""
+        return self._run(self._admin.committed(group, topic, queue_id))
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Moves the group's committed offset; also backwards."""
+        self._run(self._admin.commit(group, topic, queue_id, offset))
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset the next message will get."""
+        return self._run(self._admin.max_offset(topic, queue_id))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first offset still kept."""
+        return self._run(self._admin.min_offset(topic, queue_id))
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after `timestamp_ms`."""
+        return self._run(self._admin.offset_at(topic, queue_id, timestamp_ms))
+
+    def earliest_store_ms(self, topic: str, queue_id: int) -> int:
+        """When the first kept message was stored; -1 for an empty queue."""
+        return self._run(self._admin.earliest_store_ms(topic, queue_id))
+
+    def members(self) -> dict[str, str]:
+        """broker id -> "host:port"; "0" is the leader."""
+        return self._run(self._admin.members())
+
+    def view_message(self, topic: str, position: int) -> Message:
+        """The message whose first byte is at `position` in the commit log."""
+        return self._run(self._admin.view_message(topic, position))
+
+    def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        count_max: int = 32,
+    ) -> list[Message]:
+        """The newest messages with this message id or word of their key, newest first."""
+        return self._run(
+            self._admin.query_messages(topic, key, unique=unique, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max)
+        )

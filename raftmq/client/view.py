@@ -1,0 +1,413 @@
+"""What a client knows of the cluster: who leads, who else there is, how many queues a topic has; calls to the leader.
+
+Finding the leader: every server is asked (106) by a task of its own, each with a short growing back-off, and whoever a
+server names must confirm it by answering there. The first confirmed one wins, so a dead or stopped leader that others
+still name costs nothing but its own task. Any node passes requests on to the leader; when nothing is confirmed for a
+while, a node that answers is taken instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+import socket
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from cluster.remoting.codec import CodecError
+from cluster.remoting.codes import RequestCode, ResponseCode
+from raftmq.client.connection import Connection, Links, Reply
+from raftmq.client.environment import Environment
+from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
+from raftmq.client.route import BrokerData, Route, RouteBody, read_route
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+CLUSTERS_FIELD = "raftmqClusters"
+"""ext field of 106 replies: the cluster's uuid, and those of the clusters that it goes on from, separated by blanks."""
+AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_QUEUES = 8
+ROUTE_LIFE_S = 30.0
+_ASK_TIMEOUT_S = 0.5
+_BACKOFF_START_S = 0.02
+_BACKOFF_MAX_S = 0.25
+_BACKOFF_GROWTH = 1.3
+_ACCEPT_ANY_AFTER_S = 2.0
+_REFRESH_TIMEOUT_S = 3.0
+_HEARD_MAX = 32
+_STAND_IN_S = 5.0
+"""How long a node that only passes requests on is kept before the leader is looked for again."""
+
+
+class _MembersBody(msgspec.Struct):
+    brokerAddrTable: dict[str, BrokerData] = {}  # the protocol's name
+
+
+class _AllRefuseError(Exception):
+    """No server accepts a connection."""
+
+
+class Backoff:
+    """Growing pauses with jitter: 20 ms to 250 ms."""
+
+    def __init__(self, jitter: random.Random) -> None:
+        self._jitter = jitter
+        self.delay_s = _BACKOFF_START_S
+        self.used = False
+
+    def next_s(self) -> float:
+        """The next pause, in seconds."""
+        self.used = True
+        delay = self.delay_s * self._jitter.uniform(0.75, 1.0)
+        self.delay_s = min(self.delay_s * _BACKOFF_GROWTH, _BACKOFF_MAX_S)
+        return delay
+
+    async def pause(self) -> None:
+        """Sleeps for it."""
+        await asyncio.sleep(self.next_s())
+
+
+_REFUSED = "refuses connections"
+
+
+def _why_not(error: OSError) -> str:
+    """Why a connection could not be made, as it follows the server's address in a sentence."""
+    if isinstance(error, ConnectionRefusedError):
+        return _REFUSED
+    if isinstance(error, socket.gaierror):
+        return "is a name that is not known"
+    return f"cannot be connected to ({error.strerror or error})"
+
+
+class ClusterView:
+    """Shared by everything of one client. Invariant: `leader` answered when it was set, on a connection of `links` that
+    has not ended since: what comes back on the same port may be a follower that lags.
+    """
+
+    def __init__(self, environment: Environment, servers: Iterable[str]) -> None:
+        self.environment = environment
+        self.servers = tuple(servers)
+        self.brokers: tuple[str, ...] = ()
+        self.by_id: dict[str, str] = {}
+        """broker id -> address, as the last server that was asked sees it; "0" is the leader."""
+        self.leader: str | None = None
+        self.clusters: tuple[str, ...] = ()
+        """The cluster that this client belongs to, and those that it goes on from; () until a server says so."""
+        self._heard: tuple[str, ...] = ()
+        """Addresses that any server ever named, newest first: where else to look for the leader."""
+        self._refresh_timer: asyncio.TimerHandle | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self.links = Links(environment, on_lost=self.suspect)
+        self._seed = environment.entropy(8)
+        self._sessions = 0
+        self.jitter = random.Random(self._seed)
+        self._routes: dict[str, Route] = {}
+        self._search: asyncio.Task[str] | None = None
+        self._searching = 0
+        self._refusing: dict[str, float] = {}
+        """Servers that could not be connected to when last tried -> since when, within the present search."""
+        self._refusals: dict[str, str] = {}
+        """And why, in words."""
+
+    def close(self) -> None:
+        """Ends connections and the search."""
+        if self._search is not None:
+            self._search.cancel()
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        self.links.close()
+
+    def suspect(self, address: str | None) -> None:
+        """`address` did not behave like a leader: whoever needs one asks again. Cheap to be wrong about."""
+        if address is not None and address == self.leader:
+            self.leader = None
+
+    async def find_leader(self) -> str:
+        """The leader's address. Waits until there is one; the caller sets the limit."""
+        if self.leader is not None:
+            return self.leader
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._run_search())
+        self._searching += 1
+        try:
+            return await asyncio.shield(self._search)
+        finally:
+            self._searching -= 1
+            if not self._searching and self._search is not None:
+                self._search.cancel()
+                self._search = None  # who asks before the cancelled task has ended must not wait for it
+
+    async def _run_search(self) -> str:
+        self._refusing.clear()
+        probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers + self._heard)]
+        try:
+            done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
+            self.leader, confirmed = next(probe for probe in probes if probe in done).result()
+            if not confirmed:
+                asyncio.get_running_loop().call_later(_STAND_IN_S, self.suspect, self.leader)
+            if self._refresh_timer is None and self.environment.members_every_s:
+                self._refresh_later()
+            return self.leader
+        finally:
+            for probe in probes:
+                probe.cancel()
+
+    def _refresh_later(self) -> None:
+        loop, every_s = asyncio.get_running_loop(), self.environment.members_every_s
+        self._refresh_timer = loop.call_later(every_s * self.jitter.uniform(0.8, 1.2), self._refresh)
+
+    def _refresh(self) -> None:
+        """Nodes come and go while a leader stays: who only asked on trouble might know none of those that are left."""
+        self._refresh_later()
+        if self.leader is not None and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.get_running_loop().create_task(self._ask_again(self.leader))
+
+    async def _ask_again(self, leader: str) -> None:
+        with contextlib.suppress(OSError, CodecError, msgspec.DecodeError):
+            link = await self.links.get(leader)
+            reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_REFRESH_TIMEOUT_S)
+            if self._take_members(leader, reply) is None:
+                self.suspect(leader)
+
+    async def _probe(self, server: str) -> tuple[str, bool]:
+        """(address, whether it leads), asking `server` until there is an answer to give."""
+        backoff = Backoff(self.jitter)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _ACCEPT_ANY_AFTER_S
+        while True:
+            found = await self._ask_who_leads(server)
+            if found is not None:
+                leader, others = found
+                if leader is not None:
+                    confirmed = await self._ask_who_leads(leader)
+                    if confirmed is not None and confirmed[0] == leader:
+                        return leader, True
+                if loop.time() >= give_up_at:
+                    for address in (leader, *others):
+                        if address is not None and await self._ask_who_leads(address) is not None:
+                            return address, False
+            await backoff.pause()
+
+    async def _ask_who_leads(self, server: str) -> tuple[str | None, tuple[str, ...]] | None:
+        """(leader or None, the other brokers) as `server` sees it; None if it does not answer sensibly."""
+        try:
+            link = await self._link_of(server)
+            reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
+            return self._take_members(server, reply)
+        except TimeoutError:
+            self.links.drop(server)
+            return None
+        except (OSError, CodecError, msgspec.DecodeError):
+            return None
+
+    def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
+        """(leader or None, the other brokers) as `server` says; None if it says nothing or is of another cluster.
+        Raises msgspec.DecodeError."""
+        if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
+            return None
+        table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
+        addresses = [data.brokerAddrs for data in table.values()]
+        self.by_id = {k: v for each in addresses for k, v in each.items()}
+        leader = next((a["0"] for a in addresses if "0" in a), None)
+        others = tuple(v for a in addresses for k, v in a.items() if k != "0")
+        named = (*((leader,) if leader else ()), *others)
+        self._heard = tuple(dict.fromkeys((*named, *self._heard)))[:_HEARD_MAX]
+        # A leader names all members. What others name may be old: it only adds.
+        self.brokers = named if leader == server else tuple(dict.fromkeys((*named, *self.brokers)))[:_HEARD_MAX]
+        return leader, others
+
+    def _is_ours(self, server: str, said: str) -> bool:
+        """Whether a server is of the cluster that this client began with, or of one that goes on from it. An address of
+        a node that left may be anybody's by now."""
+        clusters = tuple(said.split())
+        if clusters and self.clusters and self.clusters[0] not in clusters:
+            logger.warning(
+                "%s belongs to another cluster, %s and not %s: not used", server, clusters[0], self.clusters[0]
+            )
+            return False
+        self.clusters = clusters or self.clusters
+        return True
+
+    async def _link_of(self, server: str) -> Connection:
+        try:
+            link = await self.links.get(server)
+        except TimeoutError:
+            self._refusing.pop(server, None)  # silence says nothing: a stopped node is silent, and comes back
+            raise
+        except OSError as error:
+            self._refusing.setdefault(server, asyncio.get_running_loop().time())
+            self._refusals[server] = _why_not(error)
+            raise
+        self._refusing.pop(server, None)
+        return link
+
+    def _all_refuse_for(self, patience_s: float) -> bool:
+        """True once every known server has refused connections for so long."""
+        if not self._refusing.keys() >= {*self.servers, *self.brokers}:
+            return False
+        return asyncio.get_running_loop().time() - max(self._refusing.values()) >= patience_s
+
+    def _all_refuse(self, patience_s: float | None) -> str:
+        whys = {server: self._refusals.get(server, _REFUSED) for server in self._refusing}
+        if set(whys.values()) <= {_REFUSED}:
+            return f"every server has refused connections for {patience_s:g} s"
+        return "no server can be reached: " + ", ".join(f"{server} {why}" for server, why in sorted(whys.items()))
+
+    async def _find_leader_unless_refused(self, patience_s: float | None) -> str:
+        """The leader's address. Raises _AllRefuseError once every server has refused for `patience_s` (None: never)."""
+        if self.leader is not None or patience_s is None:
+            return await self.find_leader()
+        finding = asyncio.create_task(self.find_leader())
+        try:
+            while not finding.done():
+                await asyncio.wait((finding,), timeout=_BACKOFF_MAX_S)
+                if not finding.done() and self._all_refuse_for(patience_s):
+                    raise _AllRefuseError
+            return finding.result()
+        finally:
+            finding.cancel()
+
+    def new_session(self) -> bytes:
+        """16 bytes that no other session of any client has."""
+        self._sessions += 1
+        return hashlib.blake2b(self._seed + self._sessions.to_bytes(8, "big"), digest_size=16).digest()
+
+    async def members(self, timeout_s: float, refused_s: float | None = None) -> dict[str, str]:
+        """broker id -> "host:port" as the leader sees it; "0" is the leader."""
+        reply = await self.call(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="cluster info", timeout_s=timeout_s, refused_s=refused_s
+        )
+        table = _decode(reply, _MembersBody, "cluster info").brokerAddrTable
+        return {k: v for data in table.values() for k, v in data.brokerAddrs.items()}
+
+    async def call(
+        self,
+        code: int,
+        ext: dict[str, str],
+        body: bytes = b"",
+        *,
+        what: str,
+        timeout_s: float,
+        attempt_s: float = 3.0,
+        writes: bool = False,
+        accept: tuple[int, ...] = (0,),
+        refused_s: float | None = None,
+    ) -> Reply:
+        """One request to the leader, asked again until `timeout_s` is over. Only for what may be carried out twice.
+
+        With `refused_s` the call ends earlier if every server refuses connections for so long.
+        Raises RaftMQError; for `writes` Unknown when an attempt without an answer may have been carried out.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        backoff, maybe, last = Backoff(self.jitter), False, None
+        while True:
+            try:
+                attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s)
+            except _AllRefuseError:
+                raise self._gave_up(f"{what}: {self._all_refuse(refused_s)}", maybe, None) from None
+            if isinstance(attempt, Reply):
+                if attempt.code in accept:
+                    return attempt
+                unknown = is_unknown(attempt.code, attempt.remark)
+                if attempt.code not in TRY_AGAIN and not unknown:
+                    raise error_of(attempt.code, attempt.remark, what, maybe=maybe)
+                last = error_of(attempt.code, attempt.remark, what, maybe=maybe)
+                maybe = maybe or (writes and unknown)
+            else:
+                maybe = maybe or (writes and attempt)
+            pause = backoff.next_s()
+            if asyncio.get_running_loop().time() + pause >= deadline:
+                raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last)
+            await asyncio.sleep(pause)
+
+    async def _attempt(
+        self, code: int, ext: dict[str, str], body: bytes, deadline: float, attempt_s: float, refused_s: float | None
+    ) -> Reply | bool:
+        """A reply, or whether the request may have reached a server. Raises _AllRefuseError."""
+        sent, leader = False, None
+        try:
+            async with asyncio.timeout_at(deadline):
+                leader = await self._find_leader_unless_refused(refused_s)
+                link = await self.links.get(leader)
+            left = deadline - asyncio.get_running_loop().time()
+            sent = True
+            reply = await link.call(code, ext, body, timeout_s=max(0.0, min(attempt_s, left)))
+        except TimeoutError:
+            self.suspect(leader)
+            if sent and leader is not None:
+                self.links.drop(leader)
+            return sent
+        except OSError:
+            self.suspect(leader)
+            return sent
+        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or is_unknown(reply.code, reply.remark):
+            self.suspect(leader)
+        return reply
+
+    def _gave_up(self, text: str, maybe: bool, last: RaftMQError | None) -> RaftMQError:
+        if maybe:
+            return Unknown(f"{text}; an attempt may have been carried out")
+        return last or Unreachable(f"{text} ({', '.join(self.servers)})", retryable=True)
+
+    async def route(
+        self,
+        topic: str,
+        *,
+        timeout_s: float,
+        refused_s: float | None = None,
+        auto_create: bool = False,
+        fresh: bool = False,
+    ) -> Route:
+        """The topic's queues, at most 30 s old (or `fresh`). `auto_create`: for a missing topic the route that its
+        first message would make. Raises NotFound, Failed, Unreachable.
+        """
+        now = asyncio.get_running_loop().time()
+        known = self._routes.get(topic)
+        if known is not None and known.exists and not fresh and now - known.fetched_at < ROUTE_LIFE_S:
+            return known
+        try:
+            route = await self._fetch_route(topic, topic, timeout_s, refused_s, True)
+        except NotFound:
+            if not auto_create:
+                raise
+            route = await self._fetch_route(AUTO_CREATE_TOPIC, topic, timeout_s, refused_s, False)
+            queues = min(AUTO_CREATE_QUEUES, route.write_queues)
+            route = route._replace(read_queues=queues, write_queues=queues)
+        self._routes[topic] = route
+        return route
+
+    def known_route(self, topic: str) -> Route | None:
+        """The last route fetched, of whatever age."""
+        return self._routes.get(topic)
+
+    def forget_route(self, topic: str) -> None:
+        """The topic changed: the next `route` asks."""
+        self._routes.pop(topic, None)
+
+    async def _fetch_route(
+        self, asked: str, topic: str, timeout_s: float, refused_s: float | None, exists: bool
+    ) -> Route:
+        what = f"route of topic {topic}"
+        ext = {"topic": asked, "acceptStandardJsonOnly": "true"}
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        reply = await self.call(code, ext, what=what, timeout_s=timeout_s, refused_s=refused_s)
+        queues = _decode(reply, RouteBody, what).queueDatas
+        route = read_route(topic, queues, asyncio.get_running_loop().time(), exists)
+        if route is None:
+            raise Failed(f"{what}: the answer names no queues", retryable=True)
+        return route
+
+
+def _decode(reply: Reply, kind: type[_T], what: str) -> _T:
+    try:
+        return msgspec.json.decode(reply.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise Failed(f"{what}: the answer is not understood: {error}", code=reply.code) from error

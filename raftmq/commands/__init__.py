@@ -1,0 +1,5 @@
+"""The commands of `raftmq`, one file per family; `raftmq.cli` imports each when it is called for.
+
+May import the client, local clusters and the server below. Runs on the main thread of a short process. Called by
+`raftmq.cli` only.
+"""

@@ -1,0 +1,38 @@
+"""`raftmq help` and `raftmq version`: what people type before they look for --help and --version."""
+
+from __future__ import annotations
+
+import click
+
+from raftmq.commands.common import json_option, print_json
+
+
+@click.command()
+@json_option
+def version(as_json: bool) -> None:
+    """Show the version."""
+    from importlib.metadata import version as installed
+
+    if as_json:
+        print_json({"schema": 1, "version": installed("raftmq")})
+    else:
+        click.echo(f"raftmq {installed('raftmq')}")
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@json_option
+@click.pass_context
+def show_help(context: click.Context, words: tuple[str, ...], as_json: bool) -> None:
+    """Show the help of a command, or all commands."""
+    here = context.find_root()
+    for word in words:
+        group = here.command
+        command = group.get_command(here, word) if isinstance(group, click.Group) else None
+        if command is None:
+            raise click.UsageError(f"No such command '{word}'.", here)
+        here = click.Context(command, info_name=word, parent=here)
+    if as_json:
+        print_json({"schema": 1, "help": here.get_help()})
+    else:
+        click.echo(here.get_help())

@@ -1,0 +1,196 @@
+"""`raftmq backup`: make, list and verify backups."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import console, data_option, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+
+_POLL_S = 0.1
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@click.group()
+def backup() -> None:
+    """Create, list and verify backups."""
+
+
+class Duration(click.ParamType[float]):
+    """90s, 15m, 1h, 1d -> seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"(\d+)([smhd])", str(value))
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value} is not an interval: write 90s, 15m, 1h or 1d", param, ctx)
+        return float(int(match[1]) * _UNITS[match[2]])
+
+
+@backup.command("create")
+@click.option("--to", required=True, metavar="DIR", help="Directory for backups on the node's machine.")
+@click.option("--node", type=click.IntRange(1), metavar="N", help="The node to back up (default: a follower).")
+@click.option("--every", type=Duration(), metavar="1h", help="Repeat at this interval until Ctrl-C.")
+@click.option("--keep", type=click.IntRange(1), metavar="24", help="Keep only this many of the cluster's backups.")
+@click.option("--copy", "copy_all", is_flag=True, help="Copy everything instead of using hard links.")
+@data_option
+@admin_option
+@json_option
+def create(
+    to: str,
+    node: int | None,
+    every: float | None,
+    keep: int | None,
+    copy_all: bool,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Back up a running node up to its applied index, and verify the backup.
+
+    The node continues to serve. With --every the command keeps running and repeats the backup. For a schedule without
+    this command, put a [backup] section into the node's configuration.
+    """
+    body: dict[str, Any] = {"to": str(Path(to).absolute()), "copy_all": copy_all}
+    if keep is not None:
+        body["keep"] = keep
+    if every is not None:
+        body["every_s"] = every
+    while True:
+        began = time.monotonic()
+        try:
+            _tell(_make(_choose(admin_addresses(admin, data), node), body), as_json)
+        except LocalError as error:
+            if every is None:
+                raise
+            console(stderr=True).print(f"[red]{error.what}[/]; {error.why}; trying again in {every:.0f} s")
+        if every is None:
+            return
+        time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+def _choose(addresses: list[str], node: int | None) -> AdminApi:
+    """The API of the node asked for, else of a follower, else of any that answers."""
+    known: dict[int, tuple[bool, AdminApi]] = {}
+    for address in addresses:
+        api = AdminApi([address])
+        try:
+            status = api.local("/v1/status")
+        except LocalError:
+            continue
+        known[int(status["node"])] = (status["role"] == "leader", api)
+    if node is not None and node not in known:
+        raise LocalError(
+            f"node {node} does not answer",
+            f"the nodes that answer: {', '.join(map(str, sorted(known)))}" if known else "no node answers",
+            "raftmq status" if known else "raftmq up",
+            ExitCode.UNREACHABLE,
+        )
+    if not known:
+        return AdminApi(addresses)  # tells what is wrong when it is used
+    return known[node if node is not None else min(known, key=lambda each: (known[each][0], each))][1]
+
+
+def _make(api: AdminApi, body: dict[str, Any]) -> dict[str, Any]:
+    view = api.post("/v1/backup", body)
+    started_ms = view["attempt"]["started_ms"]
+    with console(stderr=True).status(f"node {view['node']}: {view['attempt']['stage']}") as spinner:
+        while view["attempt"]["started_ms"] == started_ms and view["attempt"]["state"] == "running":
+            time.sleep(_POLL_S)
+            view = api.local("/v1/backup")
+            spinner.update(f"node {view['node']}: {view['attempt']['stage']}")
+    attempt: dict[str, Any] = view["attempt"]
+    if attempt["started_ms"] != started_ms:
+        raise LocalError(
+            f"node {view['node']} has started another backup in the meantime",
+            "the outcome of this one is in the node's log",
+            f"raftmq backup list {body['to']}",
+            ExitCode.UNKNOWN,
+        )
+    if attempt["error"]:
+        raise LocalError(*attempt["error"])
+    return {"node": view["node"], **attempt}
+
+
+def _tell(made: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"schema": 1, **{key: value for key, value in made.items() if key not in ("error", "stage", "state")}}
+        )
+        return
+    click.echo(
+        f"{made['path']}: node {made['node']} up to index {made['index']}, {made['bytes_total']} bytes, "
+        f"{made['bytes_new']} of them copied, read back, {made['seconds']:.1f} s"
+    )
+    for name in made["removed"]:
+        click.echo(f"removed {name}")
+
+
+@backup.command("list")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@json_option
+def list_(directory: Path, as_json: bool) -> None:
+    """List the backups in DIR."""
+    from cluster.backup.listing import backups_in
+
+    found, problems = backups_in(directory)
+    if as_json:
+        rows = [
+            {key: getattr(each, key) for key in ("name", "made_ms", "node", "cluster_uuid", "index", "bytes_total")}
+            for each in found
+        ]
+        print_json({"schema": 1, "backups": rows, "problems": problems})
+        return
+    if found:
+        print_table(
+            ["backup", "node", "index", "bytes", "copied"],
+            [[each.name, str(each.node), each.index, each.bytes_total, each.bytes_new] for each in found],
+        )
+    else:
+        click.echo(f"no backups in {directory}; create one with: raftmq backup create --to {directory}")
+    for problem in problems:
+        click.secho(problem, fg="red", err=True)
+
+
+@backup.command("verify")
+@click.argument("path", metavar="DIR[/NAME]", type=click.Path(path_type=Path))
+@json_option
+def verify(path: Path, as_json: bool) -> int:
+    """Verify one backup, or all in DIR: every CRC, the chain of the log, the sums of the rows."""
+    from cluster.backup import verify as verifying
+    from cluster.backup.listing import backups_in
+    from cluster.backup.manifest import MANIFEST
+
+    backups, problems = [path], list[str]()
+    if not (path / MANIFEST).exists():
+        found, problems = backups_in(path)
+        backups = [path / each.name for each in found]
+    if not backups and not problems:
+        raise LocalError(
+            f"there is no backup in {path}",
+            "nothing was verified",
+            f"raftmq backup create --to {path}",
+            ExitCode.REFUSED,
+        )
+    results = []
+    for each in backups:
+        with console(stderr=True).status(f"reading {each.name}"):
+            result = verifying.verify(each)
+        results.append(verifying.as_json(each.name, result))
+        problems += result.problems
+        if not as_json:
+            good = "bad" if result.problems else "good"
+            click.secho(f"{each.name}: {good}, {result.bytes_read} bytes read", fg="red" if result.problems else None)
+    if as_json:
+        print_json({"schema": 1, "good": not problems, "backups": results, "problems": problems})
+    else:
+        for problem in problems:
+            click.secho(problem, fg="red", err=True)
+    return ExitCode.FAILED if problems else ExitCode.OK

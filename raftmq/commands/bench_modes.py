@@ -1,0 +1,171 @@
+"""What each mode costs on this machine's disk: three nodes, one load after the other, one table."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from raftmq.commands.bench_load import Result, run
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+TOPIC = "bench"
+WARM_UP_S = 1.0
+PROBE_WRITES = 200
+PROBE_BYTES = 4096
+SYNC: dict[str, str] = {}
+ASYNC = {"FLUSH_DISK_TYPE": "ASYNC_FLUSH"}
+POOL = {**ASYNC, "TRANSIENT_STORE_POOL_ENABLE": "true"}
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """A level under the [modes] of a cluster."""
+
+    level: str
+    flush: str
+    """`sync` and `async` stand for SYNC_FLUSH and ASYNC_FLUSH, `pool` for transient_store_pool_enable."""
+    settings: dict[str, str]
+
+
+MODES = (
+    Mode("all", "sync", SYNC),
+    Mode("quorum+fsync", "sync", SYNC),
+    Mode("leader", "sync", SYNC),
+    Mode("quorum", "async", ASYNC),
+    Mode("leader", "async", ASYNC),
+    Mode("leader", "async+pool", POOL),
+)
+"""From the strongest to the weakest; those with the same settings share a cluster."""
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """What the disk does alone: PROBE_WRITES appends of PROBE_BYTES, each followed by an fdatasync."""
+
+    sync_p50_ms: float
+    sync_p99_ms: float
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One load in one mode."""
+
+    level: str
+    flush: str
+    size_bytes: int
+    in_flight: int
+    messages_per_second: int
+    p50_ms: float
+    p99_ms: float
+    cpu_us_per_message: float
+    """User and system time of all nodes."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What `raftmq bench modes --json` prints."""
+
+    schema: int
+    directory: str
+    disk: Disk
+    load_before: tuple[float, float, float]
+    """The machine's load averages before it began: measure only when they are low."""
+    seconds_per_row: float
+    rows: list[Row]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Of an ascending list; 0.0 if it is empty."""
+    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+def probe(directory: Path) -> Disk:
+    """Measures the disk under `directory`."""
+    path, took = directory / "probe", []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(PROBE_WRITES):
+            began = time.perf_counter()
+            file.write(bytes(PROBE_BYTES))
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - began) * 1000)
+    path.unlink()
+    took.sort()
+    return Disk(round(percentile(took, 0.5), 3), round(percentile(took, 0.99), 3))
+
+
+def measure(
+    directory: Path,
+    sizes: Sequence[int],
+    in_flight: Sequence[int],
+    seconds: float,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Report:
+    """Measures every mode in clusters under `directory` (empty), which are ended. Raises LocalError."""
+    before = os.getloadavg()
+    disk = probe(directory)
+    rows: list[Row] = []
+    for settings in (SYNC, ASYNC, POOL):
+        modes = [mode for mode in MODES if mode.settings is settings]
+        place = directory / f"cluster{len(rows)}"
+        with _cluster(place, settings) as (port, pids):
+            _load(port, "", sizes[0], 16, WARM_UP_S)
+            for mode in modes:
+                for size in sizes:
+                    for window in in_flight:
+                        on_stage(f"{mode.level}, {mode.flush}: {size} bytes, {window} in flight")
+                        cpu = _cpu_seconds(pids)
+                        result = _load(port, mode.level, size, window, seconds)
+                        rows.append(_row(mode, size, window, result, _cpu_seconds(pids) - cpu))
+    rows.sort(key=lambda row: (row.size_bytes, row.in_flight))
+    return Report(1, str(directory), disk, before, seconds, rows)
+
+
+def _load(port: int, level: str, size: int, in_flight: int, seconds: float) -> Result:
+    properties = f"ACK_LEVEL\\u0001{level}\\u0002" if level else ""
+    return run(
+        "127.0.0.1", port, topic=TOPIC, size=size, batch=1, in_flight=in_flight, seconds=seconds, properties=properties
+    )
+
+
+def _row(mode: Mode, size: int, in_flight: int, result: Result, cpu_s: float) -> Row:
+    latencies = result.latencies_ms
+    return Row(
+        mode.level,
+        mode.flush,
+        size,
+        in_flight,
+        round(result.messages / result.seconds),
+        round(percentile(latencies, 0.5), 2),
+        round(percentile(latencies, 0.99), 2),
+        round(cpu_s * 1e6 / max(1, result.messages), 1),
+    )
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float:
+    import psutil
+
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+@contextmanager
+def _cluster(directory: Path, settings: Mapping[str, str]) -> Iterator[tuple[int, list[int]]]:
+    """(the leader's port for clients, pids) of three nodes with these [modes]."""
+    cluster = LocalCluster(directory)
+    names = {f"RAFTMQ_MODES__{key}": value for key, value in settings.items()}
+    saved = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)  # the nodes inherit it
+    try:
+        view = cluster.up(3, free_base_port(12))
+    finally:
+        for name, value in saved.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+    try:
+        nodes = cluster.nodes
+        port = next(node.broker_port for node in nodes if node.id == view.leader)
+        yield port, [node.pid for node in nodes if node.pid is not None]
+    finally:
+        cluster.down()

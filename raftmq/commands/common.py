@@ -1,0 +1,155 @@
+"""What commands share: the options --json, --data and --servers, and how they print."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cluster.config.local_layout import find_data_dir, read_cluster
+from cluster.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from raftmq.client import Client
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a command that has started processes."""
+
+_DATA = "raftmq.data"
+_DATA_HELP = "Data directory (default: RAFTMQ_DATA, else the nearest .raftmq in this folder or above, else ./.raftmq)."
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """--json: one JSON object (or one per message) on stdout instead of text."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def data_option(command: F) -> F:
+    """--data: the local cluster's directory."""
+    return click.option(
+        "--data",
+        metavar="DIR",
+        help=_DATA_HELP,
+    )(command)
+
+
+def servers_option(command: F) -> F:
+    """--servers: a cluster that is not this machine's own; --data: one that is, for `connect` to find."""
+
+    def remember(context: click.Context, param: click.Parameter, value: str | None) -> None:
+        context.meta[_DATA] = value
+
+    servers = click.option(
+        "--servers",
+        metavar="HOST:PORT;…",
+        help="Name servers of the cluster (default: RAFTMQ_SERVERS, else the local cluster's).",
+    )
+    data = click.option("--data", metavar="DIR", help=_DATA_HELP, expose_value=False, callback=remember)
+    return servers(data(command))
+
+
+def data_dir(given: str | None) -> Path:
+    """The directory that --data, the environment and the working directory amount to."""
+    return find_data_dir(given)
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """A closed terminal or a kill stops the nodes as Ctrl-C does, instead of leaving them behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def print_json(value: object) -> None:
+    """One object, one line."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where text for people goes: stdout, or stderr for progress beside real output."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def print_table(titles: list[str], rows: list[list[object]]) -> None:
+    """A table for people; texts to the left, numbers to the right, None as a dash."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="left" if rows and isinstance(rows[0][i], str) else "right")
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row))
+    show_table(table, console())
+
+
+def show_table(table: Table, out: Console) -> None:
+    """Prints a table. On a terminal that is too narrow for it, each row becomes a block of `title  value` lines."""
+    natural = out.measure(table, options=out.options.update(max_width=10_000)).maximum
+    if not out.is_terminal or natural <= out.width:
+        out.print(table)
+        return
+    titles = [str(column.header) for column in table.columns]
+    width = max(map(len, titles))
+    for number, row in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
+        if number:
+            out.print()
+        for title, value in zip(titles, row, strict=True):
+            out.print(f"[bold]{title:<{width}}[/]  {value}")
+
+
+class NodeDirectory(click.ParamType[Path]):
+    """A node's data directory, named by itself or, in a local cluster, by the node's folder that holds it."""
+
+    name = "directory"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The directory with the IDENTITY; what has none is passed on for the command to refuse."""
+        from raftlog.storage import layout
+
+        path = Path(value)
+        within = path / "data"
+        return within if not (path / layout.IDENTITY).exists() and (within / layout.IDENTITY).exists() else path
+
+
+def connect(servers: str | None) -> Client:
+    """A connected client of the cluster that --servers, --data or the environment names, in this order.
+
+    Raises LocalError for addresses that are none, and for a directory without a cluster.
+    """
+    from raftmq.client import connect as open_client
+    from raftmq.client.discovery import find_servers
+
+    data = click.get_current_context().meta.get(_DATA)
+    try:
+        if data is None or servers is not None:
+            return open_client(servers)
+        read_cluster(data_dir(data))
+        return open_client(find_servers(environ={"RAFTMQ_DATA": str(data_dir(data))}))
+    except ValueError as error:
+        raise LocalError(
+            str(error),
+            "the servers come from --servers, RAFTMQ_SERVERS or the local cluster's cluster.json",
+            'raftmq … --servers "127.0.0.1:9876;127.0.0.1:9877"',
+            ExitCode.USAGE,
+        ) from None

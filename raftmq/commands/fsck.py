@@ -1,0 +1,83 @@
+"""`raftmq fsck`: is everything in a stopped node's directory as it was written, and what would its next start do?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import NodeDirectory, json_option, print_json
+
+if TYPE_CHECKING:
+    from cluster.state.fsck import FsckReport
+
+_SHOWN = 20
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=NodeDirectory())
+@click.option("--deep", is_flag=True, help="Also compare every message with the row that points to it.")
+@json_option
+def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:
+    """Check data directories of stopped nodes; changes nothing.
+
+    DIR is a node's data directory (.raftmq/n1/data). Exit code: 0 if all are sound, 1 if one is damaged, 2 if one is
+    not a data directory, 5 if a node is running on one.
+    """
+    from cluster.state.fsck import Fsck
+    from raftlog.errors import IdentityError
+
+    reports = []
+    for directory in directories:
+        try:
+            reports.append(Fsck(directory, deep=deep).run())
+        except IdentityError as error:
+            raise _refused(error) from None
+    if as_json:
+        print_json({"schema": 1, "directories": [_as_json(report) for report in reports]})
+    else:
+        for report in reports:
+            _print(report)
+    return ExitCode.OK if all(report.sound for report in reports) else ExitCode.FAILED
+
+
+def _refused(error: Exception) -> LocalError:
+    what, why, *rest = str(error).split("\n")
+    if "is in use by process" in what:
+        why = "the files would change while they are checked"
+        return LocalError(what.rstrip("."), why, "raftmq down, then repeat the command", ExitCode.REFUSED)
+    return LocalError(what.rstrip("."), why.rstrip("."), " ".join(rest), ExitCode.USAGE)
+
+
+def _print(report: FsckReport) -> None:
+    noted = f", {len(report.judged)} notes" if report.judged else ""
+    click.echo(f"{report.directory}: {f'sound{noted}' if report.sound else 'DAMAGED'}")
+    for finding, cure in report.judged[:_SHOWN]:
+        place = f" at byte {finding.offset:,}" if finding.size else ""
+        click.echo(f"  {finding.severity.value:<10} {finding.kind}: {finding.path}{place}: {finding.text}")
+        click.echo(f"  {'':<10} -> {cure}")
+    if len(report.judged) > _SHOWN:
+        click.echo(f"  ... and {len(report.judged) - _SHOWN} more; all of them: --json")
+    click.echo(f"  the next start would find: {report.start}")
+
+
+def _as_json(report: FsckReport) -> dict[str, Any]:
+    return {
+        "directory": str(report.directory),
+        "sound": report.sound,
+        "start": report.start,
+        "findings": [
+            {
+                "path": str(finding.path),
+                "offset": finding.offset,
+                "size": finding.size,
+                "kind": finding.kind,
+                "severity": finding.severity.value,
+                "text": finding.text,
+                "cure": cure,
+            }
+            for finding, cure in report.judged
+        ],
+    }

@@ -1,0 +1,124 @@
+"""`raftmq inspect-consistency`: do all nodes hold the same? RocketMQ's field report 004 asks for it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import data_option, json_option, print_json
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+
+if TYPE_CHECKING:
+    from cluster.repair.consistency_views import ConsistencyView, EntryView
+    from cluster.repair.inspect import Finding, Report
+
+_APPLY_WAIT_S, _POLL_S = 5.0, 0.05
+
+
+class Remote:
+    """`cluster.repair.inspect.Asks` over HTTP."""
+
+    def __init__(self, address: str) -> None:
+        self._api = AdminApi([address])
+
+    def view(self, index: int | None = None) -> ConsistencyView:
+        """See Asks. Waits a moment for the marker to be applied."""
+        from cluster.repair.consistency_views import ConsistencyView
+
+        deadline = time.monotonic() + _APPLY_WAIT_S
+        while True:
+            path = "/v1/consistency" if index is None else f"/v1/consistency/{index}"
+            view: ConsistencyView = _convert(self._api.local(path), ConsistencyView)
+            if view.sums or index is None or time.monotonic() > deadline:
+                return view
+            time.sleep(_POLL_S)
+
+    def entry(self, index: int) -> EntryView:
+        """See Asks."""
+        from cluster.repair.consistency_views import EntryView
+
+        entry: EntryView = _convert(self._api.local(f"/v1/consistency/entries/{index}"), EntryView)
+        return entry
+
+    def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
+        """See Asks."""
+        body = {"position": position, "end_position": end_position, "chunk_bytes": chunk_bytes}
+        found: list[str | None] = self._api.post("/v1/consistency/log", body)["crcs"]
+        return found
+
+
+def _convert(answer: dict[str, Any], kind: Any) -> Any:
+    import msgspec
+
+    return msgspec.convert(answer, kind)
+
+
+@click.command("inspect-consistency")
+@data_option
+@admin_option
+@json_option
+def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
+    """Compare the nodes with each other while they run: log, consume queues, index and metadata.
+
+    Logs are compared by their header chain and by checksums of the bytes on disk, rows by a digest as of one entry.
+    Prints the first difference with its position. Exit code: 0 if everything is equal, 1 if something differs, 3 if
+    the comparison was not possible.
+    """
+    from cluster.repair.inspect import Inspection
+
+    addresses = admin_addresses(admin, data)
+    marker, unmarked = _mark(addresses)
+    nodes: dict[int, Remote] = {}
+    silent: list[str] = []
+    for address in addresses:
+        try:
+            nodes[Remote(address).view().node] = Remote(address)
+        except LocalError as error:
+            silent.append(f"{address} was not compared: {error.why or error.what}")
+    if not nodes:
+        raise LocalError("no node answers", "; ".join(silent), "raftmq status", ExitCode.UNREACHABLE)
+    inspection = Inspection(nodes)
+    inspection.unknown += [*silent, *unmarked]
+    report = inspection.run(marker)
+    if as_json:
+        import msgspec
+
+        print_json({"schema": 1, **msgspec.to_builtins(report, str_keys=True)})
+    else:
+        _print(report)
+    return ExitCode.FAILED if report.findings else ExitCode.UNKNOWN if report.unknown else ExitCode.OK
+
+
+def _mark(addresses: list[str]) -> tuple[int | None, list[str]]:
+    try:
+        return int(AdminApi(addresses).post("/v1/consistency", {})["index"]), []
+    except LocalError as error:
+        return None, [f"{error.what}: {error.why}"]
+
+
+def _print(report: Report) -> None:
+    names = ", ".join(map(str, report.nodes))
+    click.echo(
+        f"nodes {names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "
+        + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows")
+    )
+    for finding in report.findings:
+        click.echo(_sentence(finding))
+    for doubt in report.unknown:
+        click.echo(f"unknown: {doubt}")
+    if not report.findings and not report.unknown:
+        click.echo("equal: header chain, log bytes, consume queues, index, dedup, offsets, groups, topics, meta")
+
+
+def _sentence(finding: Finding) -> str:
+    held = ", ".join(f"node {node} {value or 'nothing readable'}" for node, value in sorted(finding.nodes.items()))
+    where = (
+        f"position {finding.position} (entry {finding.index})"
+        if finding.position is not None
+        else (f"entry {finding.index}")
+    )
+    own = f"; damaged on node {', '.join(map(str, finding.damaged))}, being repaired" if finding.damaged else ""
+    return f"DIFFERENT: {finding.what}, first at {where}: {held}{own}"

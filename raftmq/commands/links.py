@@ -1,0 +1,105 @@
+"""`raftmq links`: what the links between nodes are doing. `raftmq reload`: have nodes read their files again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import console, data_option, json_option, print_json, show_table
+from raftmq.local.admin_http import admin_addresses, admin_option, each_node
+
+_LINKS = "/v1/links"
+_COLOURS = {"TRANSFER": "green", "HANDSHAKE": "cyan", "READY": "yellow", "SUSPEND": "dim", "SHUTDOWN": "red"}
+
+
+@click.command()
+@data_option
+@admin_option
+@json_option
+def links(data: str | None, admin: str | None, as_json: bool) -> int:
+    """Show the links between the nodes, as each node sees its own.
+
+    READY: connected, nothing received yet. HANDSHAKE: finding the index at which to continue. TRANSFER: entries and
+    acknowledgements flow. SUSPEND: paused, for the reason shown. SHUTDOWN: not connected. Exit code: 1 if a link has
+    been READY for more than 10 s, 4 if no node answers.
+    """
+    views = [view for _, view in each_node(admin_addresses(admin, data), _LINKS)]
+    if as_json:
+        print_json({"schema": 1, "nodes": views})
+    else:
+        _print(views)
+    findings = [link["finding"] for view in views for link in view["links"] if link["finding"]]
+    return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _print(views: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("from", "to", "state", "for", "round trip", "behind", "reason"):
+        table.add_column(title, justify="right" if title in ("from", "to", "for", "round trip", "behind") else "left")
+    for view in views:
+        for link in view["links"]:
+            trip, lag = link["round_trip_ms"], link["lag_entries"]
+            table.add_row(
+                str(view["node"]),
+                str(link["peer"]),
+                f"[{_COLOURS[link['state']]}]{link['state']}[/]",
+                _age(link["age_ms"]),
+                "-" if trip is None else f"{trip:g} ms",
+                "-" if lag is None else str(lag),
+                link["reason"],
+            )
+    out = console()
+    show_table(table, out)
+    for view in views:
+        for link in view["links"]:
+            if link["finding"]:
+                out.print(f"node {view['node']}: {link['finding']}", markup=False, style="red", soft_wrap=True)
+
+
+def _age(age_ms: int) -> str:
+    seconds = age_ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+@click.command()
+@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@data_option
+@admin_option
+@json_option
+def reload(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Make running nodes read their configuration again.
+
+    docs/configuration.md lists the keys that can change while a node runs. The command names changed keys that need a
+    restart. An invalid file changes nothing. Exit code: 5 if a node refused its file, 4 if no node answers.
+    """
+    views, refusals = [], []
+    for api, links_view in list(each_node(admin_addresses(admin, data), _LINKS, node)):
+        try:
+            views.append(api.post("/v1/config/reload", {}))
+        except LocalError as refusal:
+            refusals.append((links_view["node"], refusal))
+    if as_json:
+        print_json({"schema": 1, "nodes": views, "refused": [{"node": n, "why": str(e)} for n, e in refusals]})
+    else:
+        for view in views:
+            _print_reload(view)
+    if refusals:
+        number, error = refusals[0]
+        raise LocalError(f"node {number}: {error.what}", error.why, error.fix, ExitCode.REFUSED)
+    return ExitCode.OK
+
+
+def _print_reload(view: dict[str, Any]) -> None:
+    number = view["node"]
+    if not view["applied"] and not view["needs_restart"]:
+        click.echo(f"node {number}: nothing has changed")
+    for change in view["applied"]:
+        click.echo(f"node {number}: {change['key']} is {change['after']} now (was {change['before']})")
+    for change in view["needs_restart"]:
+        click.echo(f"node {number}: {change['key']} takes effect after a restart: raftmq restart {number}")

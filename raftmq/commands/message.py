@@ -1,0 +1,123 @@
+"""`raftmq message`: find single messages by key, by id, or by position."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import connect, console, json_option, print_json, servers_option
+from raftmq.commands.consume import to_json
+
+if TYPE_CHECKING:
+    from raftmq.client import Client, Message
+
+
+@click.command()
+@click.option("--topic", metavar="NAME", help="The topic; required with --key, and with --id of a message.")
+@click.option("--key", metavar="KEY", help="A key of the message (one word), or its id.")
+@click.option("--id", "message_id", metavar="ID", help="The id of a message, or a RocketMQ offsetMsgId.")
+@click.option("--position", type=click.IntRange(min=0), metavar="N", help="Where the message begins in the commit log.")
+@click.option(
+    "--since", type=click.DateTime(), help="Only messages stored at or after this time (with --key; local time)."
+)
+@click.option(
+    "--until", type=click.DateTime(), help="Only messages stored at or before this time (with --key; local time)."
+)
+@click.option(
+    "--max",
+    "most",
+    type=click.IntRange(1, 64),
+    default=32,
+    show_default=True,
+    help="With --key: maximum number of messages.",
+)
+@servers_option
+@json_option
+def message(
+    topic: str | None,
+    key: str | None,
+    message_id: str | None,
+    position: int | None,
+    since: datetime.datetime | None,
+    until: datetime.datetime | None,
+    most: int,
+    servers: str | None,
+    as_json: bool,
+) -> None:
+    """Find messages by key, newest first, or one message by its id or position.
+
+    Every message that is shown is stored. If the outcome of a send was unknown, look here before you send it again.
+    """
+    if sum(given is not None for given in (key, message_id, position)) != 1:
+        raise _usage("give one of --key, --id and --position", "raftmq message --topic orders --key order-1")
+    if key is not None and not topic:
+        raise _usage("--key needs --topic: keys are indexed by topic", f"raftmq message --topic NAME --key {key}")
+    if (since or until) and key is None:
+        raise _usage("--since and --until need --key", "raftmq message --topic orders --key order-1 --since …")
+    with connect(servers) as mq:
+        if key is not None and topic:
+            begin_ms, end_ms = _ms(since, 0), _ms(until, (1 << 63) - 1)
+            found = mq.admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=most)
+            nothing = f"no message of {topic} has the key {key}"
+        elif message_id is not None:
+            found = _by_id(mq, topic, message_id)
+            nothing = f"no message{f' of {topic}' if topic else ''} has the id {message_id}"
+        else:
+            found, nothing = _at(mq, topic, position or 0), ""
+    if not found:
+        why = "a majority confirmed that no such message is stored now"
+        raise LocalError(nothing, why, f"raftmq consume {topic} --json" if topic else "raftmq topic list")
+    for one in found:
+        if as_json:
+            print_json({"schema": 1, **to_json(one), "position": one.position, "properties": one.properties})
+        else:
+            _print(one)
+
+
+def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
+    """Two kinds of ids look alike: what a client gave the message (of a topic), and where it lies in the log."""
+    from raftmq.client.message import position_of
+
+    found = mq.admin.query_messages(topic, message_id, unique=True) if topic else []
+    position = position_of(message_id)
+    if found or position < 0:
+        if not topic:
+            raise _usage(
+                f"{message_id} is not an offsetMsgId; to find a message by its id, name its topic",
+                f"raftmq message --topic NAME --id {message_id}",
+            )
+        return found
+    return _at(mq, topic, position)
+
+
+def _at(mq: Client, topic: str | None, position: int) -> list[Message]:
+    """The message at a position. Raises LocalError: nothing there is not told from bytes that have changed."""
+    from raftmq.client.errors import NotFound
+
+    try:
+        return [mq.admin.view_message(topic or "", position)]
+    except NotFound as error:
+        why = "a message is shown if a queue of a topic refers to its position and the node can read it intact"
+        raise LocalError(str(error), why, "raftmq inspect-consistency") from None
+
+
+def _ms(time: datetime.datetime | None, default: int) -> int:
+    return default if time is None else int(time.astimezone().timestamp() * 1000)
+
+
+def _print(one: Message) -> None:
+    stored = datetime.datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "milliseconds")
+    place = f"{one.topic} queue {one.queue_id} offset {one.queue_offset}"
+    console().print(f"{place}, position {one.position}, stored {stored}", markup=False)
+    for name, value in one.properties.items():
+        console().print(f"  {name}: {value}", markup=False)
+    console().print(f"  {one.body.decode(errors='backslashreplace')}", markup=False)
+
+
+def _usage(what: str, fix: str) -> LocalError:
+    return LocalError(
+        what, "a message is found by a key of its topic, by its id, or by its position", fix, ExitCode.USAGE
+    )

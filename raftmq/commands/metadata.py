@@ -1,0 +1,138 @@
+"""`raftmq metadata`: topics, groups and offsets as JSON, out of a cluster and into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import data_option, json_option, print_json
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+
+if TYPE_CHECKING:
+    from cluster.backup.metadata import Metadata, Plan
+
+CHUNK_BYTES = 32 * 1024
+"""Of one request; the API takes twice as much."""
+
+
+@click.group()
+def metadata() -> None:
+    """Export and import topics, groups and offsets as JSON."""
+
+
+@metadata.command("export")
+@click.option("--to", metavar="FILE", type=click.Path(path_type=Path), help="The file to write (default: stdout).")
+@data_option
+@admin_option
+@json_option
+def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Write topics and groups with every attribute, and all offsets, as one JSON document.
+
+    The document contains no messages; for those, see raftmq backup.
+    """
+    import msgspec
+
+    present = _present(AdminApi(admin_addresses(admin, data)))
+    content = msgspec.json.format(msgspec.json.encode(present), indent=1) + b"\n"
+    if to is None:
+        click.echo(content, nl=False)
+        return
+    fresh = to.with_name(to.name + ".tmp")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(to)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise LocalError(
+            f"{to} cannot be written", error.strerror or str(error), "raftmq metadata export --to FILE"
+        ) from None
+    told = {"topics": len(present.topics), "groups": len(present.groups), "offsets": len(present.offsets)}
+    if as_json:
+        print_json({"schema": 1, "file": str(to), "applied_index": present.applied_index, **told})
+    else:
+        click.echo(f"{to}: " + ", ".join(f"{count} {name}" for name, count in told.items()))
+
+
+@metadata.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_option
+@admin_option
+@json_option
+def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Create or change topics, groups and offsets to match FILE; shows the changes first and asks.
+
+    Nothing is removed, and importing again changes nothing. Offsets beyond the end of a queue are skipped.
+    """
+    from cluster.backup.metadata import plan, read
+
+    try:
+        wanted = read(file.read_bytes(), str(file))
+    except OSError as error:
+        raise LocalError(
+            f"{file} cannot be read", error.strerror or str(error), "raftmq metadata export --to FILE", ExitCode.USAGE
+        ) from None
+    if as_json and not (dry_run or yes):
+        raise LocalError(
+            "--json needs --dry-run or --yes",
+            "an import asks before it changes anything, and cannot ask with --json",
+            f"raftmq metadata import {file} --dry-run --json    (or --yes)",
+            ExitCode.USAGE,
+        )
+    api = AdminApi(admin_addresses(admin, data))
+    todo = plan(wanted, _present(api))
+    if not as_json:
+        _show(todo)
+    count = len(todo.topics) + len(todo.groups) + len(todo.offsets)
+    apply = bool(count) and not dry_run and (yes or click.confirm(f"make these {count} changes?", err=True))
+    if apply:
+        for part in _parts(todo):
+            api.post("/v1/metadata", part)
+    if as_json:
+        changes = [f"{change.sign} {change.what}" for change in todo.changes]
+        print_json({"schema": 1, "applied": apply, "changes": changes, "count": count, "kept": todo.kept})
+    elif apply:
+        click.echo(f"made {count} changes")
+    elif dry_run:
+        click.echo("nothing was changed (--dry-run)")
+
+
+def _present(api: AdminApi) -> Metadata:
+    import msgspec
+
+    from cluster.backup.metadata import Metadata
+
+    return msgspec.convert(api.get("/v1/metadata"), Metadata)
+
+
+def _show(todo: Plan) -> None:
+    colours = {"+": "green", "~": "yellow", "!": "red"}
+    for change in todo.changes:
+        click.secho(f"{change.sign} {change.what}", fg=colours[change.sign])
+    if not todo.changes:
+        click.echo("no difference")
+    if todo.kept:
+        click.echo(f"{todo.kept} topics and groups exist only in the cluster and stay as they are")
+
+
+def _parts(todo: Plan) -> Iterator[dict[str, Any]]:
+    """Requests of at most CHUNK_BYTES, topics before groups before offsets."""
+    import msgspec
+
+    for name, records in (("topics", todo.topics), ("groups", todo.groups), ("offsets", todo.offsets)):
+        part: list[Any] = []
+        size = 0
+        for record in records:
+            length = len(msgspec.json.encode(record))
+            if part and size + length > CHUNK_BYTES:
+                yield {name: part}
+                part, size = [], 0
+            part.append(msgspec.to_builtins(record))
+            size += length
+        if part:
+            yield {name: part}

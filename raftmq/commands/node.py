@@ -1,0 +1,347 @@
+"""`raftmq node`: who belongs to the cluster, adding, promoting, removing and replacing nodes, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table
+from raftmq.commands.node_plan import confirmed, show_plan
+from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option
+
+if TYPE_CHECKING:
+    from raftmq.local.membership import Joined, LocalMembers
+
+LOOK = "raftmq node list"
+NODE = click.argument("node", type=click.IntRange(1, 65535))
+
+
+@click.group()
+def node() -> None:
+    """Add, promote, replace and remove nodes; move leadership."""
+
+
+@node.command("list")
+@data_option
+@admin_option
+@json_option
+def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the members, their addresses, and how far each lags behind the leader."""
+    api = AdminApi(admin_addresses(admin, data), LOOK)
+    view = _from_leader(api)
+    if as_json:
+        print_json({"schema": 1, **view})
+        return
+    out = console()
+    out.print(_headline(view))
+    print_table(
+        ["node", "role", "state", "lag", "match", "peers", "admin"],
+        [_row(view, member) for member in view["members"]],
+    )
+    if view["removed"]:
+        out.print("removed: " + ", ".join(str(member["id"]) for member in view["removed"]))
+
+
+def _from_leader(api: AdminApi) -> dict[str, Any]:
+    try:
+        return api.get("/v1/members")
+    except LocalError as error:
+        if error.exit_code is not ExitCode.REFUSED:
+            raise
+        return api.local("/v1/members")  # without a leader, what some node knows
+
+
+def _headline(view: dict[str, Any]) -> str:
+    voters = sum(member["role"] == "voter" for member in view["members"])
+    leader = f"node {view['leader']} leads" if view["leader"] else "no leader"
+    text = f"{leader} (term {view['term']}); {voters} voters, {view['quorum']} are a majority"
+    if view["removed_since"] is not None:
+        text += f"; node {view['node']}, which gave this answer, was removed at entry {view['removed_since']}"
+    if not view["committed"]:
+        text += f"; a change is under way: {view['detail'] or view['reason']} (entry {view['index']})"
+    elif view["index"]:
+        text += f"; last change: {view['detail'] or view['reason']} (entry {view['index']}, committed)"
+    return text
+
+
+def _row(view: dict[str, Any], member: dict[str, Any]) -> list[object]:
+    place = f"{member['host']}:{member['port']}" if member["host"] else "unknown"
+    role = "leader" if member["leader"] else member["role"] + (" (stays)" if member["manual"] else "")
+    return [
+        str(member["id"]),
+        role,
+        _state(view, member),
+        member["lag_entries"],
+        member["match_index"],
+        place,
+        member["admin"] or "-",
+    ]
+
+
+def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
+    if member["id"] == view["node"]:
+        return "drained" if view["drained"] else "ok"
+    if member["live"] is None:
+        return "connected" if member["connected"] else "not connected"
+    if not member["live"]:
+        return "silent"
+    if member["state"] == "SNAPSHOT":
+        return "fetches a snapshot"
+    if not member["fit"]:
+        return "not fit to lead"
+    if member["role"] == "learner" and not member["caught_up"]:
+        return "catches up"
+    return "ok"
+
+
+@node.command()
+@click.option(
+    "--id", "node_id", type=click.IntRange(1, 65535), metavar="N", help="The node's id (default: the next free one)."
+)
+@click.option("--learner", is_flag=True, help="Keep it a learner until raftmq node promote.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The new node's raftmq.toml, on its own machine; with --via.",
+)
+@click.option("--via", metavar="URL", help="HTTP API of a member, such as http://10.0.0.1:9644; with --config.")
+@click.option(
+    "--secret",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A copy of a member's SECRET file; with --config.",
+)
+@data_option
+@json_option
+def add(
+    node_id: int | None,
+    learner: bool,
+    config: Path | None,
+    via: str | None,
+    secret: Path | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """Add a node with an empty disk. It receives the log and becomes a voter when it has caught up.
+
+    In a local cluster this creates the node's configuration and directory, starts it, and waits. On another machine,
+    give --config, --via and --secret: this creates the directory and adds the node. Then start it there with raftmq
+    serve.
+    """
+    if (config is None) != (via is None):
+        raise LocalError(
+            "--config and --via belong together",
+            "one names the new node's file, the other a member of the cluster",
+            "raftmq node add --config n4.toml --via http://10.0.0.1:9644",
+            ExitCode.USAGE,
+        )
+    if config is not None and via is not None:
+        _add_elsewhere(config, via, node_id, secret, learner=learner, as_json=as_json)
+        return
+    with _working(data) as members:
+        joined = members.add(node_id=node_id, learner=learner)
+    if as_json:
+        print_json({"schema": 1, **_joined(joined)})
+    else:
+        console().print(_joined_text(joined))
+
+
+def _add_elsewhere(
+    config: Path, via: str, node_id: int | None, secret: Path | None, *, learner: bool, as_json: bool
+) -> None:
+    from cluster.members.elsewhere import prepare
+
+    api = AdminApi(admin_addresses(via), LOOK)
+    try:
+        join = api.get("/v1/members/join")
+    except LocalError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        fix = f"raftmq node add --config {config} --via http://HOST:PORT    (the [admin] address of a running node)"
+        raise LocalError(error.what, error.why, fix, ExitCode.UNREACHABLE) from None
+    prepared = prepare(config, join, node_id, secret)
+    body = {**prepared.request, "auto_promote": not learner}
+    added = api.post("/v1/members", body)
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "node": added["id"],
+                "role": added["role"],
+                "index": added["index"],
+                "config": str(config),
+                "data_dir": str(prepared.directory),
+            }
+        )
+        return
+    out = console()
+    for line in prepared.notes:
+        out.print(line)
+    out.print(f"[green]node {added['id']} is a {added['role']}[/] (entry {added['index']}); its log is still empty")
+    out.print(f"start it     raftmq serve --config {config}")
+    out.print(f"watch it     raftmq node list --admin {via}")
+    if learner:
+        out.print(f"let it vote  raftmq node promote {added['id']} --admin {via}")
+
+
+@node.command()
+@NODE
+@data_option
+@admin_option
+@json_option
+def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Make a learner a voter once it has caught up; for nodes added with --learner."""
+    changed = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/promote", {})
+    _print_changed(changed, as_json)
+
+
+@node.command()
+@NODE
+@click.option("--plan", is_flag=True, help="Only show the voters before and after, and how many failures they survive.")
+@click.option("--yes", is_flag=True, help="Do not ask, even if fewer than three voters remain.")
+@data_option
+@admin_option
+@json_option
+def remove(node: int, plan: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Remove a node from the cluster.
+
+    The cluster refuses if the remaining nodes would have no majority. The command asks if fewer than three voters
+    would remain, because they survive no failure. In a local cluster the node is then stopped and its folder set
+    aside. Elsewhere the node raises an alarm and serves no clients; stop it there.
+    """
+    if plan:
+        show_plan(AdminApi(admin_addresses(admin, data), LOOK), node, as_json=as_json)
+        return
+    confirmed(lambda meant: _remove(node, meant, data, admin, as_json), yes=yes)
+
+
+def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    addresses = admin_addresses(admin, data)
+    if _is_elsewhere(admin, data):
+        query = "?below_three=true" if meant else ""
+        changed = AdminApi(addresses, LOOK).delete(f"/v1/members/{node}{query}")
+        _print_changed(changed, as_json)
+        if not as_json:
+            console().print(f"node {node} no longer serves clients; stop it on its machine")
+        return
+    with _working(data) as members:
+        folder = members.remove(node, below_three=meant)
+    if as_json:
+        print_json({"schema": 1, "node": node, "role": "removed", "folder": str(folder) if folder else None})
+        return
+    console().print(f"[green]node {node} is removed[/]" + (f"; its data is in {folder}" if folder else ""))
+
+
+@node.command()
+@NODE
+@data_option
+@json_option
+def replace(node: int, data: str | None, as_json: bool) -> None:
+    """Replace NODE, dead or alive, by a new node with an empty disk, in a local cluster.
+
+    The new node joins, catches up and becomes a voter; then NODE is removed. If interrupted, repeat the command to
+    continue. On other machines: raftmq node add --config FILE --via URL, wait until it votes, raftmq node remove NODE.
+    """
+    with _working(data) as members:
+        joined, folder = members.replace(node)
+        voters = [member["id"] for member in members.members()["members"] if member["role"] == "voter"]
+    if as_json:
+        told = {**_joined(joined), "voters": voters, "replaced": node, "folder": str(folder) if folder else None}
+        print_json({"schema": 1, **told})
+        return
+    out = console()
+    out.print(f"[green]node {joined.record.id} has taken the place of node {node}[/]: voters {_names(voters)}")
+    if folder:
+        out.print(f"the data of node {node} is in {folder}; delete it when you no longer need it")
+
+
+@node.command()
+@NODE
+@click.option("--undo", is_flag=True, help="Allow the node to lead again.")
+@data_option
+@admin_option
+@json_option
+def drain(node: int, undo: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Make NODE hand over leadership and not lead until its next start, before maintenance."""
+    view = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/drain", {"drain": not undo})
+    if as_json:
+        print_json({"schema": 1, **view})
+    elif undo:
+        console().print(f"node {node} may lead again")
+    else:
+        console().print(f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo")
+
+
+@node.command()
+@NODE
+@data_option
+@admin_option
+@json_option
+def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Transfer leadership to NODE; its log must be nearly complete."""
+    view = AdminApi(admin_addresses(admin, data), LOOK).post("/v1/leader/transfer", {"to": node})
+    if as_json:
+        print_json({"schema": 1, **view})
+    else:
+        console().print(f"node {view['leader']} leads (term {view['term']})")
+
+
+def _is_elsewhere(admin: str | None, data: str | None) -> bool:
+    import os
+
+    return bool(admin) or (data is None and bool(os.environ.get(ADMIN_VARIABLE)))
+
+
+@contextmanager
+def _working(data: str | None) -> Iterator[LocalMembers]:
+    """The local cluster's members, with a line that tells the stage; Ctrl-C says what goes on without us."""
+    from raftmq.local.cluster import LocalCluster
+    from raftmq.local.membership import LocalMembers
+
+    err = console(stderr=True)
+    try:
+        with err.status("asking the cluster") as spinner:
+            tell: Callable[[str], object] = spinner.update
+            yield LocalMembers(LocalCluster(data_dir(data)), tell)
+    except KeyboardInterrupt:
+        err.print("the change continues in the cluster; see: raftmq node list")
+        raise
+
+
+def _joined(joined: Joined) -> dict[str, object]:
+    record = joined.record
+    return {
+        "node": record.id,
+        "role": joined.role,
+        "index": joined.entry,
+        "voters": joined.voters,
+        "pid": record.pid,
+        "broker_port": record.broker_port,
+        "namesrv_port": record.namesrv_port,
+        "admin_port": record.admin_port,
+    }
+
+
+def _joined_text(joined: Joined) -> str:
+    record = joined.record
+    role = "votes" if joined.role == "voter" else "is a learner that has caught up"
+    where = f"name server 127.0.0.1:{record.namesrv_port}, admin 127.0.0.1:{record.admin_port}"
+    return f"[green]node {record.id} {role}[/]: voters {_names(joined.voters)}; {where}"
+
+
+def _print_changed(changed: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, **changed})
+    else:
+        role = {"voter": "votes", "learner": "is a learner", "removed": "is removed"}[changed["role"]]
+        console().print(f"[green]node {changed['id']} {role}[/]: voters {_names(changed['voters'])}")
+
+
+def _names(nodes: list[int]) -> str:
+    return ", ".join(map(str, nodes))

@@ -1,0 +1,63 @@
+"""What removing a node would leave, shown before it is done; the question where fewer than three voters are left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from cluster.errors import ExitCode, LocalError
+from cluster.members.quorum import SAFE_VOTERS, before_and_after, told
+from raftmq.commands.common import console, print_json
+from raftmq.local.admin_http import AdminApi, ApiRefusal
+
+
+def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
+    """The voters before and after, and what they survive. Changes nothing. Raises LocalError."""
+    view = api.get("/v1/members")
+    known = sorted(member["id"] for member in view["members"])
+    if node not in known:
+        names = ", ".join(map(str, known))
+        raise LocalError(
+            f"there is no node {node}",
+            f"the members are {names}",
+            f"use one of {names}; raftmq node list shows them",
+            ExitCode.REFUSED,
+        )
+    before, after = before_and_after(view, node)
+    asks = after != before and len(after.voters) < SAFE_VOTERS
+    allowed = bool(after.voters) and after.survives >= 0
+    if as_json:
+        plan = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
+        print_json({"schema": 1, "node": node, **plan, "allowed": allowed, "asks": asks})
+        return
+    out = console()
+    out.print(f"now    {told(before)}")
+    out.print(f"after  {told(after)}" if after != before else f"after  the same: node {node} is a learner")
+    if not allowed:
+        out.print(
+            f"raftmq node remove {node} would be refused: the remaining nodes would have no majority", style="yellow"
+        )
+    else:
+        out.print(f"to do it: raftmq node remove {node}" + (" --yes" if asks else ""))
+
+
+def confirmed(remove: Callable[[bool], None], *, yes: bool) -> None:
+    """Calls `remove(False)`; where the cluster wants to hear that it is meant, asks at a terminal and calls
+    `remove(True)`. Raises LocalError: without a terminal nobody can be asked."""
+    if yes:
+        remove(True)
+        return
+    try:
+        remove(False)
+    except ApiRefusal as refusal:
+        if refusal.code != "unconfirmed" or not sys.stdin.isatty():
+            raise
+        err = console(stderr=True)
+        err.print(f"{refusal.what}: {refusal.why}", markup=False, soft_wrap=True)
+    else:
+        return
+    click.confirm("go on?", abort=True, err=True)
+    remove(True)

@@ -1,0 +1,192 @@
+"""`raftmq produce`: each line of stdin or of a file becomes a message."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import connect, console, json_option, print_json, servers_option
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+class Line(NamedTuple):
+    """One message to be: `number` counts all lines of the input from 1; `end` is the byte after it."""
+
+    number: int
+    body: bytes
+    key: str | None
+    tag: str | None
+    end: int
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Send the lines of this file instead of stdin.",
+)
+@click.option("--key-field", metavar="NAME", help="Lines are JSON objects; take the key from this field.")
+@click.option("--tag-field", metavar="NAME", help="Lines are JSON objects; take the tag from this field.")
+@servers_option
+@json_option
+def produce(
+    topic: str, file: Path | None, key_field: str | None, tag_field: str | None, servers: str | None, as_json: bool
+) -> None:
+    """Send each line of stdin or a file as a message to TOPIC.
+
+    Blank lines are skipped; any other line is sent as it is, without its newline. The command stops at the first line
+    that cannot be sent and prints its number; the lines before it have been sent.
+    """
+    began = time.monotonic()
+    tally = Tally()
+    try:
+        if file is None:
+            _send(sys.stdin.buffer, None, topic, key_field, tag_field, servers, tally)
+        else:
+            with file.open("rb") as lines:
+                _send(lines, file.stat().st_size, topic, key_field, tag_field, servers, tally)
+    finally:
+        seconds = time.monotonic() - began
+        if as_json:
+            print_json({"schema": 1, "topic": topic, **tally.to_json(), "seconds": round(seconds, 3)})
+        else:
+            click.echo(f"sent {tally.sent} messages to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
+    tally.raise_first(topic)
+
+
+class Tally:
+    """Outcomes so far, from the client's thread, and the error of the earliest line that has one."""
+
+    def __init__(self) -> None:
+        self.sent = self.failed = self.unknown = 0
+        self.first: tuple[int, BaseException] | None = None
+        self._lock = threading.Lock()
+
+    def settle(self, line: int, future: Future[Any]) -> None:
+        """Takes in one send's outcome."""
+        from raftmq.client.errors import RaftMQError, Unknown
+
+        error = future.exception()
+        with self._lock:
+            if error is None:
+                self.sent += 1
+                return
+            if isinstance(error, RaftMQError) and not isinstance(error, Unknown):
+                self.failed += 1
+            else:
+                self.unknown += 1
+            if self.first is None or line < self.first[0]:
+                self.first = (line, error)
+
+    def to_json(self) -> dict[str, int]:
+        """Counts by outcome."""
+        return {"sent": self.sent, "failed": self.failed, "unknown": self.unknown}
+
+    def rest(self) -> str:
+        """What else there is to say."""
+        parts = [f"{count} {word}" for count, word in ((self.failed, "failed"), (self.unknown, "unknown")) if count]
+        return f" ({', '.join(parts)})" if parts else ""
+
+    def raise_first(self, topic: str) -> None:
+        """Raises LocalError if a line was not sent. An unknown one counts more than a failed one."""
+        if self.first is None:
+            return
+        number, error = self.first
+        hint = getattr(error, "hint", "") or "raftmq status"
+        if self.unknown:
+            raise LocalError(
+                f"line {number}: {error}",
+                f"{self.unknown} messages may or may not be stored",
+                f"check before you send them again: raftmq consume {topic}",
+                ExitCode.UNKNOWN,
+            )
+        from raftmq.client.errors import Unreachable
+
+        code = ExitCode.UNREACHABLE if isinstance(error, Unreachable) else ExitCode.FAILED
+        raise LocalError(f"line {number}: {error}", f"{self.failed} messages were not stored", hint, code)
+
+
+def _send(
+    source: IO[bytes],
+    size: int | None,
+    topic: str,
+    key_field: str | None,
+    tag_field: str | None,
+    servers: str | None,
+    tally: Tally,
+) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    screen = console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    with connect(servers) as mq, mq.producer() as producer, bar:
+        task = bar.add_task("sending", total=size)
+        for line in read_lines(source, key_field, tag_field):
+            if tally.first is not None:
+                return
+            future = producer.send_soon(topic, line.body, key=line.key, tag=line.tag)
+            future.add_done_callback(functools.partial(tally.settle, line.number))
+            if line.number % 256 == 0:
+                bar.update(task, completed=line.end, description=f"sent {tally.sent:,}")
+
+
+def read_lines(source: IO[bytes], key_field: str | None = None, tag_field: str | None = None) -> Iterator[Line]:
+    """The lines that are not blank. Raises LocalError naming the line that lacks a field or is no JSON object."""
+    end = 0
+    for number, raw in enumerate(source, 1):
+        end += len(raw)
+        body = raw.removesuffix(b"\n")
+        if not body.strip():
+            continue
+        fields = _object(body, number) if key_field or tag_field else {}
+        yield Line(number, body, _label(fields, key_field, number), _label(fields, tag_field, number), end)
+
+
+def _object(body: bytes, number: int) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise _bad_line(number, f"is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _bad_line(number, "is JSON, but not an object with fields")
+    return value
+
+
+def _label(fields: dict[str, Any], name: str | None, number: int) -> str | None:
+    if name is None:
+        return None
+    if name not in fields:
+        raise _bad_line(number, f"has no field {name!r}; it has {', '.join(sorted(fields)) or 'none'}")
+    value = fields[name]
+    if isinstance(value, (dict, list)):
+        raise _bad_line(number, f"field {name!r} holds a {'list' if isinstance(value, list) else 'nested object'}")
+    if value is None or value == "":
+        return None
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _bad_line(number: int, why: str) -> LocalError:
+    return LocalError(
+        f"line {number} {why}",
+        "with --key-field or --tag-field every line is a JSON object with that field; the lines before it were sent",
+        f"correct line {number}, or leave the option out; then send from line {number} on",
+    )

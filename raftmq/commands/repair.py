@@ -1,0 +1,62 @@
+"""`raftmq repair`: what is damaged on which node, and mending it from the others now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from cluster.errors import ExitCode
+from raftmq.commands.common import data_option, json_option, print_json
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+
+_WAIT_S, _POLL_S = 60.0, 0.2
+
+
+@click.command()
+@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@click.option("--plan", is_flag=True, help="Only show what is damaged and what would be done.")
+@data_option
+@admin_option
+@json_option
+def repair(node: int | None, plan: bool, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Repair running nodes: fetch damaged ranges of the log from other nodes and verify them.
+
+    Nodes do this automatically as soon as they find damage; this command starts it at once and shows the result. Exit
+    code: 0 if nothing is damaged (any longer), 1 if damage remains, 5 if there is no majority to fetch from.
+    """
+    views = [
+        view if plan or not view["damage"] else _mend(api)
+        for api, view in each_node(admin_addresses(admin, data), "/v1/repair", node)
+    ]
+    if as_json:
+        print_json({"schema": 1, "nodes": views})
+    else:
+        for view in views:
+            _print(view, plan)
+    return ExitCode.FAILED if any(view["damage"] or view["fenced"] for view in views) else ExitCode.OK
+
+
+def _mend(api: AdminApi) -> dict[str, Any]:
+    deadline = time.monotonic() + _WAIT_S
+    view = api.post("/v1/repair", {})
+    while view["damage"] and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        view = api.local("/v1/repair")
+    return view
+
+
+def _print(view: dict[str, Any], plan: bool) -> None:
+    number = view["node"]
+    for one in view["damage"]:
+        doing = "to be fetched from" if plan else "not repaired; could not be fetched from"
+        entries = f"entries {one['first_index']}..{one['last_index']}"
+        where = f"positions {one['first_position']}..{one['end_position']} ({entries})"
+        click.echo(f"node {number}: {where} are damaged, {doing} nodes {view['peers']}: {one['why']}")
+    if view["vote_withheld"]:
+        click.echo(f"node {number}: it lost entries and does not vote until it has caught up with a leader")
+    if view["fenced"]:
+        click.echo(f"node {number}: its rows are wrong; its next start replaces the state: raftmq restart {number}")
+    if not (view["damage"] or view["vote_withheld"] or view["fenced"]):
+        click.echo(f"node {number}: no damage")

@@ -1,0 +1,79 @@
+"""`raftmq retention`: where the log begins on each node, what holds it there, and giving up now what has expired."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cluster.retention.settings import differing
+from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+
+_HOUR_MS = 3_600_000
+
+
+@click.command()
+@click.option("--run", is_flag=True, help="Remove expired messages now, at any hour.")
+@data_option
+@admin_option
+@json_option
+def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show where the log begins, which nodes still have files below that position, and what holds them.
+
+    Nodes remove messages that are older than [retention] allows automatically; --run makes the leader check now.
+    """
+    addresses = admin_addresses(admin, data)
+    ran = AdminApi(addresses).post("/v1/retention/run", {}) if run else None
+    views = [view for _, view in each_node(addresses, "/v1/retention")]
+    if as_json:
+        print_json({"schema": 1, "run": ran, "nodes": views})
+        return
+    if ran is not None:
+        click.echo(_told(ran))
+    leader = next((view for view in views if view["node"] == view["leader"]), views[0])
+    click.echo(_rules(leader))
+    if leader["log_held_by"]:
+        click.echo(f"more would be removed; it is held by: {leader['log_held_by']}")
+    for line in differing({view["node"]: view["settings"] for view in views}, leader["leader"]):
+        click.echo(line)
+    rows = [
+        [
+            view["node"],
+            view["trim_position"],
+            view["first_position"],
+            _size(view["end_position"] - view["first_position"]),
+            view["files_left"],
+            view["files_held_by"] or "-",
+            "-" if view["disk_used_percent"] is None else f"{view['disk_used_percent']} %",
+        ]
+        for view in views
+    ]
+    print_table(["node", "log begins at", "files from", "on disk", "files left", "held by", "disk used"], rows)
+
+
+def _told(ran: dict[str, Any]) -> str:
+    if ran["index"] is None:
+        return f"nothing was removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
+    what = f"{ran['segments']} segments" if ran["segments"] else "queues of topics with a shorter time"
+    return f"removed: {what} ({ran['reason'] or 'age of topics'}); the log begins at position {ran['position']}"
+
+
+def _rules(view: dict[str, Any]) -> str:
+    kept = "for ever"
+    if view["keep_ms"]:
+        hours = view["keep_ms"] / _HOUR_MS
+        kept = f"{hours:g} h" if hours >= 1 else f"{view['keep_ms']} ms"
+    size = f", at most {_size(view['bytes_max'])} of log" if view["bytes_max"] else ""
+    when = f"at the hours {view['delete_when']}" if view["delete_when"] else "at any time"
+    protected = "; unconsumed messages stay" if view["protect_unconsumed"] else ""
+    return f"messages are kept {kept}{size}; expired messages are removed {when}{protected}"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,61 @@
+"""`raftmq scrub`: has nodes read everything on their disks again, now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from cluster.errors import ExitCode
+from raftmq.commands.common import data_option, json_option, print_json
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+
+_POLL_S = 0.3
+
+
+@click.command()
+@click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
+@click.option("--status", is_flag=True, help="Only show the result of the last scrub.")
+@data_option
+@admin_option
+@json_option
+def scrub(node: int | None, status: bool, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Make running nodes read their logs and rows again, and report what is wrong.
+
+    A node also does this every 24 hours and after each unclean start. Damaged frames of the log are repaired from the
+    other nodes as they are found. Exit code: 0 if nothing was found, 1 if something was found, 3 if a scrub did not
+    finish.
+    """
+    asked = list(each_node(admin_addresses(admin, data), "/v1/scrub", node))
+    views = [view for _, view in asked]
+    if not status:
+        for api, _ in asked:
+            api.post("/v1/scrub", {})
+        views = [_ended(api) for api, _ in asked]
+    if as_json:
+        print_json({"schema": 1, "nodes": views})
+    else:
+        for view in views:
+            _print(view)
+    if any(view["failure"] for view in views):
+        return ExitCode.UNKNOWN
+    return ExitCode.FAILED if any(view["findings"] for view in views) else ExitCode.OK
+
+
+def _ended(api: AdminApi) -> dict[str, Any]:
+    while (view := api.local("/v1/scrub"))["running"]:
+        time.sleep(_POLL_S)
+    return view
+
+
+def _print(view: dict[str, Any]) -> None:
+    number = view["node"]
+    if not view["started_ms"]:
+        click.echo(f"node {number}: no scrub since it started")
+        return
+    read = f"{view['log_bytes']:,} bytes of log and {view['row_bytes']:,} of rows read"
+    what = "runs" if view["running"] else f"failed: {view['failure']}" if view["failure"] else read
+    click.echo(f"node {number}: {what}, {len(view['findings'])} findings")
+    for finding in view["findings"]:
+        click.echo(f"  {finding}")

@@ -1,0 +1,50 @@
+"""`raftmq serve` and `raftmq init`: a node under other supervision (systemd, compose), and its data directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from raftmq.commands.common import json_option, print_json
+
+_CONFIG = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--config", "config", type=_CONFIG, required=True, metavar="FILE", help="The node's raftmq.toml.")
+def serve(config: Path) -> int:
+    """Run one node in the foreground until SIGTERM or Ctrl-C."""
+    from cluster.node.__main__ import main as run_node
+
+    return run_node(["--config", str(config)])
+
+
+@click.command()
+@click.option(
+    "--config",
+    "configs",
+    type=_CONFIG,
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="A member's raftmq.toml; repeat for every member.",
+)
+@json_option
+def init(configs: tuple[Path, ...], as_json: bool) -> None:
+    """Create the data directories of a new cluster, all of them or none.
+
+    Give one --config for every member. If all data directories already contain the same cluster, the command does
+    nothing, so it can run before every start. If only some do, it refuses: an empty directory must not replace a
+    member's lost data.
+    """
+    from raftmq.local.init import create_data_dirs
+
+    made = create_data_dirs(list(configs), os.environ)
+    if as_json:
+        print_json({"schema": 1, "created": made.created, "cluster_uuid": str(made.cluster_uuid)})
+    elif made.created:
+        click.echo(f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}")
+    else:
+        click.echo(f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}")

@@ -1,0 +1,165 @@
+"""`raftmq status`: who leads, and how each node is."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, show_table
+from raftmq.local.admin_http import ADMIN_VARIABLE, admin_addresses, admin_option
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raftmq.local.status import ClusterView, NodeView
+
+
+@click.command()
+@data_option
+@admin_option
+@json_option
+def status(data: str | None, admin: str | None, as_json: bool) -> int:
+    """Show the leader and the state of each node.
+
+    Exit code: 4 if no node answers, else 0. It is also 0 without a leader; the output then says so.
+    """
+    view, where = _look(data, admin)
+    if as_json:
+        print_json(view.to_json())
+    elif view.term is not None:
+        out = console()
+        out.print(_headline(view))
+        show_table(_table(view), out)
+        for line in mode_lines(view):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
+        for line in alarm_lines(view):
+            out.print(line, markup=False, style="red", soft_wrap=True)
+        for line in (*quorum_lines(view), *retention_lines(view)):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
+        for line in link_lines(view):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
+    if view.term is None:
+        if as_json:
+            return ExitCode.UNREACHABLE
+        running = [str(node.record.id) for node in view.nodes if node.running]
+        raise LocalError(
+            f"no node {where} answers",
+            f"node {', '.join(running)} runs but does not answer" if running else "no node is running",
+            "raftmq logs" if running else "raftmq up",
+            ExitCode.UNREACHABLE,
+        )
+    return ExitCode.OK
+
+
+def _look(data: str | None, admin: str | None) -> tuple[ClusterView, str]:
+    """The cluster and, in words, where its nodes were looked for."""
+    from raftmq.local.cluster import LocalCluster
+    from raftmq.local.status import view_addresses
+
+    if admin or (not data and os.environ.get(ADMIN_VARIABLE)):
+        addresses = admin_addresses(admin, data)
+        return view_addresses(addresses), f"at {', '.join(addresses)}"
+    cluster = LocalCluster(data_dir(data))
+    return cluster.view(), f"of {cluster.data}"
+
+
+def _headline(view: ClusterView) -> str:
+    if view.leader is None:
+        return f"[red]no leader[/] (term {view.term}): writes wait or are refused"
+    writes = "writes open" if view.writes_open else "[yellow]writes not open yet[/]"
+    return f"[green]node {view.leader} leads[/] (term {view.term}), {writes}"
+
+
+def _table(view: ClusterView) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"):
+        table.add_column(title, justify="left" if title in ("state", "role") else "right")
+    for node in view.nodes:
+        table.add_row(*_row(view, node))
+    return table
+
+
+def mode_lines(view: ClusterView) -> list[str]:
+    """One line per node whose sends are acknowledged by less than a majority's disks, or that lost some of those."""
+    lines = []
+    for node in view.nodes:
+        modes = (node.status or {}).get("modes") or {}
+        if modes.get("level", "quorum+fsync") != "quorum+fsync" or modes.get("lost_messages"):
+            pool = ", transient store pool" if modes["transient_store_pool_enable"] else ""
+            lines.append(
+                f"node {node.record.id}, when it leads, acknowledges at level {modes['level']} "
+                f"({modes['flush_disk_type']}, {modes['broker_role']}{pool}): {modes['promise']}. Loss window: at most "
+                f"{modes['loss_window_entries_max']} log entries ({modes['loss_window_bytes_max']} bytes), now "
+                f"{modes['loss_window_messages']} messages; lost so far {modes['lost_messages']}"
+            )
+    return lines
+
+
+def alarm_lines(view: ClusterView) -> list[str]:
+    """One line per raised alarm: which node, since when (UTC), what."""
+    return [
+        f"alarm on node {node.record.id} since {datetime.fromtimestamp(alarm['since_ms'] / 1000, UTC):%F %T} UTC, "
+        f"{alarm['key']}: {alarm['text']}"
+        for node in view.nodes
+        for alarm in (node.status or {}).get("alarms", ())
+    ]
+
+
+def quorum_lines(view: ClusterView) -> list[str]:
+    """One line if the next failure stops writes: the leader's word, or that of any node without a leader."""
+    said = sorted(
+        (node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
+        for node in view.nodes
+        if node.status and not node.is_removed
+    )
+    return [said[0][2]["finding"]] if said and said[0][2].get("finding") else []
+
+
+def retention_lines(view: ClusterView) -> list[str]:
+    """One line per key of [retention] that is not the same on all nodes that answer."""
+    from cluster.retention.settings import differing
+
+    settings = {
+        node.record.id: node.status["retention"]
+        for node in view.nodes
+        if node.status and not node.is_removed and node.status.get("retention")
+    }
+    return differing(settings, view.leader)
+
+
+def link_lines(view: ClusterView) -> list[str]:
+    """One line per link that an operator should look at."""
+    return [
+        f"node {node.record.id}: {link['finding']}"
+        for node in view.nodes
+        for link in (node.status or {}).get("links", ())
+        if link["finding"]
+    ]
+
+
+def _row(view: ClusterView, node: NodeView) -> list[str]:
+    record, own = node.record, node.status
+    state = "[green]up[/]" if own else "[yellow]silent[/]" if node.running else "[red]down[/]"
+    said = [str(own[key]) for key in ("role", "term", "commit_index", "applied_index")] if own else ["-"] * 4
+    if own and own.get("member", "voter") != "voter":
+        said[0] = str(own["member"])
+    if own and own.get("drained"):
+        said[0] = "drained"  # it never leads
+    lag = view.lag_of(record.id)
+    pid = str(record.pid or "-") if node.running else "-"
+    return [
+        str(record.id or "?"),
+        state,
+        *said,
+        "-" if lag is None else str(lag),
+        pid,
+        str(record.broker_port or "-"),
+        str(record.namesrv_port or "-"),
+        node.elsewhere or str(record.admin_port),
+    ]

@@ -1,0 +1,154 @@
+"""`raftmq topic`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from cluster.replication.ack_levels import ATTRIBUTE, NAMES
+from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class KeptFor(click.ParamType[int]):
+    """90s, 15m, 12h, 7d, forever -> milliseconds, 0 for ever."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "forever":
+            return 0
+        match = re.fullmatch(r"([1-9]\d{0,5})([smhd])", str(value))
+        if match is None:
+            self.fail(f"{value} is not a retention time: write 90s, 15m, 12h, 7d or forever", param, ctx)
+        return int(match[1]) * _UNITS_MS[match[2]]
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topic.command("create")
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 1024), help="Number of queues (default: the cluster's setting).")
+@click.option("--dedup", type=click.Choice(["off", "retry", "strict"]), help="What counts as a duplicate send.")
+@click.option("--ack", type=click.Choice(list(NAMES)), help="When a send to the topic is acknowledged.")
+@click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 15m, 12h, 7d, forever.")
+@click.option("--update", "if_exists", flag_value="update", help="Change the topic if it exists.")
+@click.option("--keep", "if_exists", flag_value="keep", help="Leave the topic as it is if it exists.")
+@data_option
+@admin_option
+@json_option
+def create(
+    name: str,
+    queues: int | None,
+    dedup: str | None,
+    ack: str | None,
+    retention: int | None,
+    if_exists: str | None,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Create the topic NAME."""
+    body: dict[str, object] = {"name": name, "if_exists": if_exists or "fail"}
+    if queues is not None:
+        body["queues"] = queues
+    attributes = {} if dedup is None else {"dedup": dedup}
+    if ack is not None:
+        attributes[ATTRIBUTE] = ack
+    if retention is not None:
+        attributes["retention.ms"] = str(retention)
+    api = AdminApi(admin_addresses(admin, data))
+    if attributes:
+        known = _known_attributes(api, name) if if_exists == "update" else {}
+        body["attributes"] = known | attributes
+    answer = api.post("/v1/topics", body)
+    if as_json:
+        print_json({"schema": 1, **answer})
+    else:
+        click.echo(f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
+
+
+def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
+    """Those that the topic has: what is not named stays. A change names all of them, as it does over HTTP."""
+    try:
+        found: dict[str, str] = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["attributes"]
+    except LocalError as error:
+        if error.exit_code is ExitCode.FAILED:  # no such topic: it is created
+            return {}
+        raise
+    return found
+
+
+@topic.command("list")
+@click.option("--all", "with_system", is_flag=True, help="Also show the system's own topics (%RETRY%…).")
+@data_option
+@admin_option
+@json_option
+def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the topics."""
+    answer = AdminApi(admin_addresses(admin, data)).get("/v1/topics")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    rows = [
+        [t["name"], t["write_queues"], t["messages"], _attributes(t["attributes"])]
+        for t in answer["topics"]
+        if with_system or not t["name"].startswith("%")
+    ]
+    if rows:
+        print_table(["topic", "queues", "messages", "attributes"], rows)
+    else:
+        click.echo("no topics yet; create one with: raftmq topic create NAME")
+
+
+@topic.command("describe")
+@click.argument("name")
+@data_option
+@admin_option
+@json_option
+def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show the queues of the topic NAME."""
+    answer = AdminApi(admin_addresses(admin, data)).get(f"/v1/topics/{quote(name, safe='')}")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    shown = answer["topic"]
+    click.echo(
+        f"{name}: {shown['messages']} messages in {shown['write_queues']} queues {_attributes(shown['attributes'])}"
+    )
+    print_table(
+        ["queue", "min offset", "max offset"],
+        [[queue["queue_id"], queue["min_offset"], queue["max_offset"]] for queue in answer["queues"]],
+    )
+
+
+@topic.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_option
+@admin_option
+@json_option
+def delete(name: str, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Delete the topic NAME with its queues and all groups' offsets for it."""
+    api = AdminApi(admin_addresses(admin, data))
+    if not yes:
+        held = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["messages"]
+        click.confirm(f"delete {name} with {held} messages?", abort=True, err=True)
+    answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
+    if as_json:
+        print_json({"schema": 1, **answer})
+    else:
+        click.echo(f"deleted {name} ({answer['topic']['messages']} messages)")
+
+
+def _attributes(attributes: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(attributes.items()))

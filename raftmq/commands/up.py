@@ -1,0 +1,125 @@
+"""`raftmq up`: make and start a cluster on this machine, and stay with it or leave it running."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.commands.common import (
+    SIGNALS,
+    console,
+    data_dir,
+    data_option,
+    ended_like_ctrl_c,
+    json_option,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from cluster.config.local_layout import NodeRecord
+    from raftmq.local.cluster import LocalCluster
+    from raftmq.local.status import ClusterView
+
+_WATCH_S = 0.3
+
+
+@click.command()
+@click.option("--nodes", type=int, help="Number of nodes of a new cluster (default: 3).")
+@data_option
+@click.option(
+    "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
+)
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
+@click.option("--failpoints", is_flag=True, help="Let tests inject faults over HTTP.")
+@json_option
+def up(
+    nodes: int | None, data: str | None, base_port: int | None, detach: bool, failpoints: bool, as_json: bool
+) -> None:
+    """Start a cluster on this machine.
+
+    The first run creates the data directories; later runs start the nodes that are not running. The command keeps
+    running until Ctrl-C and then stops the nodes. With --detach it returns when the cluster is ready.
+    """
+    from raftmq.local.cluster import LocalCluster
+
+    with ended_like_ctrl_c():
+        _up(LocalCluster(data_dir(data)), nodes, base_port, detach=detach, failpoints=failpoints, as_json=as_json)
+
+
+def _up(
+    cluster: LocalCluster, nodes: int | None, base_port: int | None, *, detach: bool, failpoints: bool, as_json: bool
+) -> None:
+    with console(stderr=True).status("starting") as spinner:
+        began = time.monotonic()
+        view = cluster.up(nodes, base_port, failpoints=failpoints, on_stage=spinner.update)
+    try:
+        _tell(cluster, view, time.monotonic() - began, detach=detach, as_json=as_json)
+        if not detach:
+            _watch(cluster)
+    except BaseException as error:
+        if detach:
+            raise
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of them running
+        stopped = cluster.down()
+        console(stderr=True).print(f"stopped {len(stopped)} nodes; the data stays in {cluster.data}")
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+
+
+def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool, as_json: bool) -> None:
+    from raftmq.local.cluster import empty_disk, lost_nodes
+
+    if as_json:
+        where = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
+        print_json({**view.to_json(), **where})
+        return
+    out = console()
+    up = sum(node.running for node in view.nodes)
+    out.print(f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})")
+    for node in lost_nodes(cluster.nodes):
+        error = empty_disk(node)
+        out.print(f"node {node.id}       [yellow]not started: {error.what}[/]; {error.fix}", soft_wrap=True)
+    out.print(f"data         {cluster.data}")
+    out.print(f"name server  [bold]{cluster.servers}[/]")
+    out.print(f"admin        [bold]{cluster.admin_url}[/]/v1/status")
+    out.print("try          echo hello | raftmq produce greetings")
+    out.print("             raftmq consume greetings")
+    out.print(f"             raftmq kill {view.leader} && raftmq status")
+    out.print("stop         raftmq down" if detach else "stop         Ctrl-C")
+
+
+def _watch(cluster: LocalCluster) -> None:
+    """Until another command has stopped all nodes. A node that ends by itself is reported once."""
+    from raftmq.local.process import is_running
+
+    out = console(stderr=True)
+    reported: set[tuple[int, int | None]] = set()
+    while True:
+        nodes = cluster.nodes
+        if all(node.pid is None for node in nodes):
+            out.print("another command has stopped all nodes")
+            return
+        ended = [node for node in nodes if node.pid is not None and not is_running(node)]
+        for node in _still_recorded(cluster, ended):
+            if (node.id, node.pid) not in reported:
+                reported.add((node.id, node.pid))
+                out.print(f"node {node.id} has ended: raftmq logs {node.id}, then raftmq restart {node.id}")
+        time.sleep(_WATCH_S)
+
+
+def _still_recorded(cluster: LocalCluster, ended: list[NodeRecord]) -> list[NodeRecord]:
+    """Those that no other command is stopping right now: it holds the lock, and then records that they are gone."""
+    from cluster.config.local_layout import locked
+    from cluster.errors import LocalError
+
+    if not ended:
+        return []
+    try:
+        with locked(cluster.data):
+            return [node for node in ended if node in cluster.nodes]
+    except LocalError:
+        return []

@@ -1,0 +1,196 @@
+"""The HTTP API as the command line uses it: any node that answers, errors as three lines."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from cluster.config.local_layout import read_cluster
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import data_dir
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ADMIN_VARIABLE = "RAFTMQ_ADMIN"
+_TIMEOUT_S = 10.0
+
+_EXIT_CODES = {
+    "not_found": ExitCode.FAILED,
+    "exists": ExitCode.REFUSED,
+    "refused": ExitCode.REFUSED,
+    "unconfirmed": ExitCode.REFUSED,
+    "no_leader": ExitCode.REFUSED,
+    "not_leader": ExitCode.REFUSED,
+    "leader_unreachable": ExitCode.REFUSED,
+    "unreachable": ExitCode.REFUSED,
+    "unknown_outcome": ExitCode.UNKNOWN,
+}
+
+
+class ApiRefusal(LocalError):
+    """An error that the API answered with."""
+
+    def __init__(self, code: str, what: str, why: str, fix: str, exit_code: ExitCode) -> None:
+        super().__init__(what, why, fix, exit_code)
+        self.code = code
+        """As docs/http-api.md lists them."""
+
+    @property
+    def is_passing(self) -> bool:
+        """Nothing was changed, and nothing speaks against asking again in a moment."""
+        return self.code in ("no_leader", "not_leader", "leader_unreachable", "failed")
+
+
+def admin_option(command: F) -> F:
+    """--admin: the HTTP API of a cluster that is not this machine's own."""
+    return click.option(
+        "--admin",
+        metavar="HOST:PORT,…",
+        help=f"HTTP API of one or more nodes (default: {ADMIN_VARIABLE}, else the local cluster's).",
+    )(command)
+
+
+def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
+    """The "host:port" to ask, in order: --admin, RAFTMQ_ADMIN, cluster.json. Raises LocalError."""
+    named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
+    if not named:
+        return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(data_dir(data)).nodes]
+    addresses = [part.strip().removeprefix("http://").rstrip("/") for part in named.split(",") if part.strip()]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdecimal()):
+            raise LocalError(
+                f"{address} is not the address of an HTTP API",
+                f"an address is host:port; it comes from --admin or {ADMIN_VARIABLE}",
+                "--admin 127.0.0.1:9644",
+                ExitCode.USAGE,
+            )
+    return addresses
+
+
+class AdminApi:
+    """Asks the first node that can be reached. Never sends a request twice: once it left, it may be carried out."""
+
+    def __init__(self, addresses: Sequence[str], look: str = "raftmq topic list") -> None:
+        """`look`: the command that shows whether a change has happened."""
+        self._addresses = list(addresses)
+        self._look = look
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A reading that a majority has confirmed. Raises LocalError."""
+        return self._call("GET", f"{path}?consistency=linearizable", None)
+
+    def local(self, path: str) -> dict[str, Any]:
+        """What the node that answers says about itself. Raises LocalError."""
+        return self._call("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A change. Raises LocalError."""
+        return self._call("POST", path, body)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """A removal. Raises LocalError."""
+        return self._call("DELETE", path, None)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        connection = self._connect()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _broken(method, f"{connection.host}:{connection.port}", error, self._look) from None
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise _refused(answer, self._look)
+        assert isinstance(answer, dict)
+        return answer
+
+    def _connect(self) -> http.client.HTTPConnection:
+        why = ""
+        for address in self._addresses:
+            host, _, port = address.rpartition(":")
+            connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+            try:
+                connection.connect()
+            except OSError as error:
+                connection.close()
+                why = f"{address}: {error.strerror or error}"
+                continue
+            return connection
+        raise LocalError(
+            f"no node answers at {', '.join(self._addresses)}",
+            why,
+            "raftmq up    (or raftmq status)",
+            ExitCode.UNREACHABLE,
+        )
+
+
+def each_node(
+    addresses: Sequence[str], path: str, node: int | None = None
+) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
+    """Each node that can be reached, and what it says of itself under `path`; only `node` if one is named.
+
+    Raises LocalError after the last address if it was none of them, and at once if one of them refuses.
+    """
+    reached = False
+    for address in addresses:
+        api = AdminApi([address])
+        try:
+            view = api.local(path)
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            continue
+        if node in (None, view["node"]):
+            reached = True
+            yield api, view
+    if not reached:
+        which, why = "no node answers", "the nodes are not running, or belong to another cluster"
+        if node is not None:
+            which, why = f"node {node} does not answer", "it is not running, or belongs to another cluster"
+        raise LocalError(which, why, "raftmq status", ExitCode.UNREACHABLE)
+
+
+def _broken(method: str, address: str, error: Exception, look: str) -> LocalError:
+    if method == "GET":
+        return LocalError(
+            f"{address} closed the connection",
+            str(error) or type(error).__name__,
+            "raftmq status",
+            ExitCode.UNREACHABLE,
+        )
+    return LocalError(
+        f"{address} did not report the outcome of the change",
+        f"{str(error) or type(error).__name__}; the change may have been made",
+        f"check first, then repeat the command if needed: {look}",
+        ExitCode.UNKNOWN,
+    )
+
+
+def _refused(answer: Any, look: str) -> ApiRefusal:
+    """The API's own words; hints that speak HTTP are said as commands."""
+    error = answer["error"]
+    code, hint = error["code"], error["hint"]
+    if code == "not_found" and hint.startswith("GET /"):
+        hint = "raftmq topic list    (or raftmq group list)"
+    if code == "exists":
+        hint = "raftmq topic create NAME --update    (or --keep, to leave it as it is)"
+    if code == "unknown_outcome":
+        hint = f"check first, then repeat the command if needed: {look}"
+    if code in ("refused", "unconfirmed") and ": " in error["message"]:
+        what, why = error["message"].split(": ", 1)
+        return ApiRefusal(code, what, why, hint, ExitCode.REFUSED)
+    reason = {
+        "not_found": "the cluster has nothing with that name",
+        "exists": "nothing was changed",
+        "unknown_outcome": "the outcome is unknown",
+    }.get(code, "nothing was changed")
+    return ApiRefusal(code, error["message"], reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))

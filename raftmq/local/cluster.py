@@ -1,0 +1,321 @@
+"""A whole cluster on one machine: `raftmq up`, `down`, `kill`, `restart`, `status` as functions.
+
+Nodes are ordinary processes that run what `raftmq serve` runs; nothing here is on their path once they are up. What
+runs is written to cluster.json before anybody waits for it, so that every process we start can be found and ended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
+from cluster.config.node_files import move_ports, plan_moved, plan_nodes, read_nodes, write_configs
+from cluster.errors import ExitCode, LocalError
+from raftmq.local.addresses import tell_new_ports
+from raftmq.local.begun import BEGUN, begun, undo_begun
+from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
+from raftmq.local.process import (
+    check_ports,
+    exit_code,
+    find_process,
+    is_running,
+    kill_node,
+    log_tail,
+    start_node,
+    stop_nodes,
+)
+from raftmq.local.status import ClusterView, view_cluster
+
+READY_TIMEOUT_S = 30.0
+_COUNT = 3
+_POLL_S = 0.05
+
+
+class LocalCluster:
+    """The cluster in one data directory. Every method reads cluster.json afresh: other commands may change it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+
+    @property
+    def nodes(self) -> list[NodeRecord]:
+        """The nodes. Raises LocalError if there is no cluster in the directory."""
+        return read_cluster(self.data).nodes
+
+    @property
+    def servers(self) -> str:
+        """What a client is given: "127.0.0.1:9876;127.0.0.1:9877;…"."""
+        return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
+
+    @property
+    def admin_url(self) -> str:
+        """The HTTP API of the first node."""
+        return f"http://127.0.0.1:{self.nodes[0].admin_port}"
+
+    def view(self) -> ClusterView:
+        """Which processes run and what they say."""
+        return view_cluster(self.nodes)
+
+    def up(
+        self,
+        count: int | None = None,
+        base_port: int | None = None,
+        *,
+        failpoints: bool = False,
+        on_stage: Callable[[str], None] = lambda stage: None,
+        timeout_s: float = READY_TIMEOUT_S,
+    ) -> ClusterView:
+        """Makes the cluster if there is none, starts every node that does not run, and waits until writes are open.
+
+        Raises LocalError and leaves no process behind that it started: a used port, a foreign directory, all nodes
+        running already, a node that ends while it starts, not ready within `timeout_s`.
+        """
+        if count is not None or base_port is not None:
+            plan_nodes(self.data, _COUNT if count is None else count, base_port)  # before anything is made
+        prepare_data_dir(self.data)
+        with locked(self.data):
+            cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
+            lost = lost_nodes(cluster.nodes)
+            waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
+            if not waiting:
+                raise LocalError(
+                    f"the cluster in {self.data} is already running",
+                    "all its nodes have a running process",
+                    "raftmq status    (or raftmq down first)",
+                    ExitCode.REFUSED,
+                )
+            check_ports(waiting)
+            started: list[int] = []
+            try:
+                for node in waiting:
+                    on_stage(f"starting node {node.id}")
+                    self.start(node.id)
+                    started.append(node.id)
+                on_stage("waiting for a leader")
+                if lost:
+                    self.wait_leader(timeout_s)
+                    return self.view()
+                view = self.wait_ready(timeout_s)
+                if base_port is not None:
+                    tell_new_ports(view)
+                return view
+            except BaseException:
+                self._stop(started)
+                raise
+
+    def down(self) -> list[int]:
+        """Ends every node that we started. Returns the ids of those that ran."""
+        read_cluster(self.data)
+        with locked(self.data):
+            running = [node.id for node in self.nodes if is_running(node)]
+            self._stop(node.id for node in self.nodes)
+        return running
+
+    def kill(self, node_id: int) -> int:
+        """kill -9 on one node; returns its last pid. Raises LocalError if it does not run."""
+        read_cluster(self.data).node(node_id)
+        with locked(self.data):
+            node = read_cluster(self.data).node(node_id)
+            if node.pid is None or not kill_node(node):
+                raise self._not_running(node_id)
+            self._set_pid(node_id, None)
+            return node.pid
+
+    def aim(self, node_id: int) -> Callable[[], None]:
+        """Finds the node's process now and returns what kills it without further ado (-9). Raises LocalError."""
+        process = find_process(read_cluster(self.data).node(node_id))
+        if process is None:
+            raise self._not_running(node_id)
+
+        def strike() -> None:
+            process.kill()
+
+        return strike
+
+    def restart(self, node_id: int, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Stops the node if it runs, starts it, waits until it knows a leader if there can be one. Returns its pid."""
+        read_cluster(self.data).node(node_id)
+        with locked(self.data):
+            node = read_cluster(self.data).node(node_id)
+            stop_nodes([node])
+            check_ports([node])
+            lost = lost_nodes(self.nodes)
+            if node in lost:
+                raise empty_disk(node)
+            check_data_dirs([each for each in self.nodes if each not in lost])
+            pid = self.start(node_id)
+            self._wait(lambda view: _has_joined(view, node_id), timeout_s, f"node {node_id} has not joined", [node_id])
+            return pid
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> ClusterView:
+        """Waits until all nodes answer, agree on a leader, and writes are open. Raises LocalError."""
+        ids = [node.id for node in self.nodes]
+        return self._wait(lambda view: view.ready, timeout_s, "the cluster is not ready", ids)
+
+    def _not_running(self, node_id: int) -> LocalError:
+        return LocalError(
+            f"node {node_id} is not running",
+            f"{self.data / CLUSTER_FILE} names no running process for it",
+            f"raftmq restart {node_id}",
+            ExitCode.REFUSED,
+        )
+
+    def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Waits until some node leads and takes writes, whoever else runs; returns its id. Raises LocalError."""
+        leader = self._wait(lambda view: view.writes_open, timeout_s, "no node accepts writes", []).leader
+        assert leader is not None
+        return leader
+
+    def _load(
+        self, count: int | None, base_port: int | None, *, failpoints: bool, on_stage: Callable[[str], None]
+    ) -> ClusterFile:
+        """The cluster that is there, or a new one; with other ports or failpoints if asked for."""
+        undo_begun(self.data)
+        nodes = read_nodes(self.data)
+        if not nodes:
+            on_stage("creating the data directories")
+            nodes = plan_nodes(self.data, _COUNT if count is None else count, base_port)
+            check_ports(nodes)
+            with begun(self.data):
+                write_configs(nodes, failpoints=failpoints)
+                create_data_dirs([node.config_path for node in nodes], os.environ)
+        else:
+            nodes = self._existing(nodes, count, base_port, failpoints=failpoints)
+        cluster = ClusterFile(nodes)
+        write_cluster(self.data, cluster)
+        return cluster
+
+    def _existing(
+        self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool
+    ) -> list[NodeRecord]:
+        if count is not None and count != len(nodes):
+            raise LocalError(
+                f"the cluster in {self.data} has {len(nodes)} nodes, not {count}",
+                "members are added and removed one at a time while the cluster runs",
+                "raftmq up --detach, then raftmq node add or raftmq node remove ID    (or another cluster with --data)",
+                ExitCode.REFUSED,
+            )
+        if not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
+            create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
+        check_data_dirs([node for node in nodes if node not in lost_nodes(nodes)])
+        pids = {node.id: node.pid for node in read_cluster(self.data).nodes} if self._has_file() else {}
+        known = ClusterFile(nodes)
+        for node in nodes:
+            known = known.with_pid(node.id, pids.get(node.id))
+        if base_port is None and not failpoints:
+            return known.nodes
+        if any(is_running(node) for node in known.nodes):
+            raise LocalError(
+                "ports and failpoints cannot change while nodes run",
+                f"nodes in {self.data} are running with the old settings",
+                "raftmq down    (then repeat the command)",
+                ExitCode.REFUSED,
+            )
+        moved = plan_moved(nodes, base_port) if base_port is not None else nodes
+        check_ports(moved)
+        move_ports(moved, failpoints=failpoints)
+        return moved
+
+    def _has_file(self) -> bool:
+        return (self.data / CLUSTER_FILE).exists()
+
+    def start(self, node_id: int) -> int:
+        """Starts one node whose directory is there; returns its pid. The caller holds the lock."""
+        pid = start_node(read_cluster(self.data).node(node_id))
+        self._set_pid(node_id, pid)
+        return pid
+
+    def _stop(self, node_ids: Iterable[int]) -> None:
+        chosen = set(node_ids)
+        stop_nodes(node for node in self.nodes if node.id in chosen)
+        for node_id in chosen:
+            self._set_pid(node_id, None)
+
+    def _set_pid(self, node_id: int, pid: int | None) -> None:
+        write_cluster(self.data, read_cluster(self.data).with_pid(node_id, pid))
+
+    def _wait(
+        self, done: Callable[[ClusterView], bool], timeout_s: float, what: str, must_run: list[int]
+    ) -> ClusterView:
+        """Polls until `done`. A node that ended meanwhile is the reason, and its last words are the explanation."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            view = self.view()
+            if done(view):
+                return view
+            for node in view.nodes:
+                if node.record.id in must_run and not node.running:
+                    raise _ended(node.record)
+            if time.monotonic() >= deadline:
+                silent = [str(node.record.id) for node in view.nodes if node.status is None]
+                raise LocalError(
+                    f"{what} after {timeout_s:.0f} s",
+                    f"no answer from node {', '.join(silent)}" if silent else f"leader {view.leader}, term {view.term}",
+                    "raftmq logs",
+                )
+            time.sleep(_POLL_S)
+
+
+def prepare_data_dir(data: Path) -> None:
+    """Makes the directory. Raises LocalError if it is a file, cannot be made, or holds something else."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalError(
+            f"{data} cannot be the data directory", str(error), "raftmq up --data DIR", ExitCode.REFUSED
+        ) from None
+    content = {path.name for path in data.iterdir()}
+    if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):
+        if content <= {"lock", BEGUN, *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
+            return
+        raise LocalError(
+            f"{data} is not a data directory of RaftMQ",
+            f"it contains {', '.join(sorted(content)[:3])} but no {CLUSTER_FILE}",
+            "raftmq up --data DIR    (with an empty or new DIR)",
+            ExitCode.REFUSED,
+        )
+
+
+def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+    """Those whose directories are empty beside filled ones, their disks lost, if the others can go on without them.
+
+    Such a node is replaced, not started: it would vote again without remembering its votes.
+    """
+    empty = [node for node in nodes if is_empty(node.home / "data")]
+    return empty if 2 * len(empty) < len(nodes) else []
+
+
+def empty_disk(node: NodeRecord) -> LocalError:
+    """Why a node that lost its disk does not start."""
+    return LocalError(
+        f"the data directory of node {node.id} is empty: {node.home / 'data'}",
+        "a node that starts empty under a known id has forgotten its votes and could vote twice",
+        f"raftmq node replace {node.id}    (while the others are running; or put its directory back)",
+        ExitCode.REFUSED,
+    )
+
+
+def _has_joined(view: ClusterView, node_id: int) -> bool:
+    """It answers and knows a leader; while too few run for there to be one, answering is all it can do."""
+    too_few = 2 * sum(node.running for node in view.nodes) <= len(view.nodes)
+    return any(
+        node.record.id == node_id and (node.ready or (too_few and node.status is not None)) for node in view.nodes
+    )
+
+
+def _ended(node: NodeRecord) -> LocalError:
+    """A node that refuses to start says why in three lines (`cluster.node.__main__`); any other end is shown as it
+    is."""
+    words = [line for line in log_tail(node, 12) if line.strip()]
+    code = exit_code(node.pid) if node.pid is not None else None
+    if code in (ExitCode.USAGE, ExitCode.REFUSED) and len(words) >= 3:
+        what, why, fix = words[-3:]
+        return LocalError(f"node {node.id}: {what}", why, fix, ExitCode(code))
+    return LocalError(
+        f"node {node.id} exited during its start" + (f" (exit code {code})" if code is not None else ""),
+        "; ".join(words[-4:]) if words else "it printed nothing",
+        f"raftmq logs {node.id}",
+    )

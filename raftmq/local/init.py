@@ -1,0 +1,154 @@
+"""Makes the data directories of a new cluster: one cluster uuid and secret, a uuid for each node, the same GENESIS.
+
+All or none. An empty directory beside filled ones is a lost disk, not a new member: a node that starts empty under a
+known id would vote again without remembering its votes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from cluster.config.config import Config
+from cluster.config.loading import load
+from cluster.config.local_layout import NodeRecord
+from cluster.errors import ExitCode, LocalError, directory_error
+from cluster.peer.secret_files import complete, give, keys_of_new
+from raftlog.errors import StorageError
+from raftlog.storage import identity as identities
+from raftlog.storage import layout
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.identity import Expected, Identity
+from raftlog.storage.node_dir import create_node_dir
+
+GROUP_ID = 1
+"""The one Raft group of a cluster, for now; the id stands in every frame and file from the start."""
+
+
+class Created(NamedTuple):
+    """The cluster the directories belong to, and whether this call made it."""
+
+    created: bool
+    cluster_uuid: UUID
+
+
+def create_data_dirs(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> Created:
+    """Makes every member's data directory if all are empty; does nothing if all hold one and the same cluster.
+
+    `env`: the environment that the nodes will have; what it says of the whole cluster (the segment size) counts now.
+    Raises ConfigError for files that cannot be used, LocalError if members are missing, differ, or only some
+    directories are filled.
+    """
+    configs = [load(path, env) for path in config_paths]
+    _check_members(configs, config_paths)
+    empty = [config for config in configs if is_empty(Path(config.node.data_dir))]
+    if empty:
+        if len(empty) < len(configs):
+            raise _partly(empty[0], next(config for config in configs if config not in empty))
+        return Created(True, _create(configs))
+    known = _same_cluster([(config.node.id, Path(config.node.data_dir)) for config in configs])
+    complete(configs, str(known))
+    return Created(False, known)
+
+
+def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
+    """The cluster whose nodes these are. Raises LocalError: empty, damaged, newer, another node's or cluster's."""
+    return _same_cluster([(node.id, Path(load(node.config_path).node.data_dir)) for node in nodes])
+
+
+def is_empty(directory: Path) -> bool:
+    """Whether nothing was ever in it but a lock."""
+    return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
+
+
+def _create(configs: Sequence[Config]) -> UUID:
+    created_ms = time.time_ns() // 1_000_000
+    fixed = configs[0].cluster.id
+    cluster_uuid = UUID(fixed) if fixed else uuid.uuid4()
+    voters = tuple(Voter(config.node_id, uuid.uuid4()) for config in sorted(configs, key=lambda c: c.node.id))
+    segment_size = configs[0].log.segment_size_bytes
+    genesis = Genesis(cluster_uuid, GROUP_ID, segment_size, created_ms, voters)
+    uuids = dict(voters)
+    keys = keys_of_new(configs)
+    made: list[Path] = []
+    try:
+        for config in configs:
+            directory = Path(config.node.data_dir)
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            made.append(directory)
+            identity = Identity(cluster_uuid, GROUP_ID, config.node_id, uuids[config.node_id], created_ms)
+            create_node_dir(OsFileSystem(), directory, identity, genesis)
+            give(config, keys, str(cluster_uuid))
+    except (OSError, StorageError, LocalError) as error:
+        for directory in made:  # empty when this call began: nothing is in them that anybody was promised
+            shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, LocalError):
+            raise
+        raise directory_error(error, made[-1] if made else Path(configs[0].node.data_dir)) from error
+    return cluster_uuid
+
+
+def _check_members(configs: Sequence[Config], paths: Sequence[Path]) -> None:
+    """The files must describe one cluster, each member once."""
+    first = configs[0]
+    ids = sorted(config.node.id for config in configs)
+    if ids != [int(voter) for voter in first.voter_ids]:
+        raise LocalError(
+            f"the configurations are of node {', '.join(map(str, ids))}",
+            f"according to {paths[0]} the members are {', '.join(map(str, first.voter_ids))}; give each one once",
+            "raftmq init --config N1/raftmq.toml --config N2/raftmq.toml …",
+            ExitCode.USAGE,
+        )
+    for config, path in zip(configs, paths, strict=True):
+        for key, mine, theirs in (
+            ("the [[peers]] ids", config.voter_ids, first.voter_ids),
+            ("cluster.id", config.cluster.id, first.cluster.id),
+            ("cluster.name", config.cluster.name, first.cluster.name),
+            ("log.segment_size_bytes", config.log.segment_size_bytes, first.log.segment_size_bytes),
+        ):
+            if mine != theirs:
+                raise LocalError(
+                    f"{path} and {paths[0]} differ in {key}",
+                    f"{mine} and {theirs}; the value must be the same in the whole cluster",
+                    f"make them equal in {path}",
+                    ExitCode.USAGE,
+                )
+    directories = [config.node.data_dir for config in configs]
+    if len(set(directories)) < len(directories):
+        raise LocalError(
+            "two nodes have the same data directory",
+            f"the directories are {', '.join(directories)}",
+            "give each node its own node.data_dir",
+            ExitCode.USAGE,
+        )
+
+
+def _same_cluster(members: Sequence[tuple[int, Path]]) -> UUID:
+    fs = OsFileSystem()
+    found: UUID | None = None
+    for node_id, directory in members:
+        try:
+            identity = identities.load(fs, directory)
+            identities.check(identity, Expected(found, GROUP_ID, None), directory)
+            if identity.node_id != node_id:
+                identities.check(identity, Expected(node_id=type(identity.node_id)(node_id)), directory)
+        except (OSError, StorageError) as error:
+            raise directory_error(error, directory) from error
+        found = identity.cluster_uuid
+    assert found is not None
+    return found
+
+
+def _partly(empty: Config, filled: Config) -> LocalError:
+    return LocalError(
+        f"the data directory of node {empty.node.id} is empty, that of node {filled.node.id} is not",
+        f"{empty.node.data_dir} was lost or never created; an empty node must not vote in place of the old one",
+        f"restore {empty.node.data_dir}; or move {filled.node.data_dir} away too, to start a new cluster",
+        ExitCode.REFUSED,
+    )

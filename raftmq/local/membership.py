@@ -1,0 +1,296 @@
+"""Nodes of a local cluster that come and go: configuration, directory, process and membership in one step.
+
+Each step leaves what it did where it can be seen (cluster.json, the log), so that an interrupted command goes on when
+it is typed again. Nothing is deleted: a node that left keeps its folder, in `removed/`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from cluster.config.loading import load
+from cluster.config.local_layout import ClusterFile, NodeRecord, locked, read_cluster, write_cluster
+from cluster.config.node_files import plan_node, write_config_like
+from cluster.errors import ExitCode, LocalError
+from cluster.members.joining import add_request, clear_half_made, make_directory
+from cluster.peer.secret_files import copy
+from raftlog.storage.fs import OsFileSystem
+from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
+
+POLL_S = 0.1
+LOCK_S = 60.0
+"""How long another command on the same directory is waited for."""
+ELECTED_S = 30.0
+"""How long a leader is waited for."""
+REMOVED = "removed"
+
+Tell = Callable[[str], object]
+"""Is told the stage, for people."""
+
+
+class Joined(NamedTuple):
+    """A node that belongs to the cluster now."""
+
+    record: NodeRecord
+    role: str
+    """voter or learner."""
+    entry: int
+    """Index of the MEMBERSHIP entry that says so."""
+    voters: list[int]
+
+
+class LocalMembers:
+    """Changes the members of a local cluster that runs. Raises LocalError."""
+
+    def __init__(self, cluster: LocalCluster, tell: Tell = lambda stage: None) -> None:
+        self._cluster = cluster
+        self._tell = tell
+        self._asked = False
+        """The cluster was asked to add the node that is being made: it may be a member."""
+
+    @property
+    def _api(self) -> AdminApi:
+        """Whoever of the running nodes answers first."""
+        nodes = self._cluster.nodes
+        running = [node for node in nodes if is_running(node)] or nodes
+        return AdminApi([f"127.0.0.1:{node.admin_port}" for node in running], "raftmq node list")
+
+    def members(self) -> dict[str, Any]:
+        """`GET /v1/members`, from the leader."""
+        return self._patiently(lambda: self._api.get("/v1/members"))
+
+    def _patiently(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Asks again while a leader is elected. Raises LocalError: refused, unknown, or no leader for ELECTED_S."""
+        deadline = time.monotonic() + ELECTED_S
+        while True:
+            try:
+                return ask()
+            except LocalError as error:
+                passing = isinstance(error, ApiRefusal) and error.is_passing
+                silent = error.exit_code is ExitCode.UNREACHABLE and any(map(is_running, self._cluster.nodes))
+                if not (passing or silent) or time.monotonic() >= deadline:
+                    raise
+            self._tell("waiting for a leader")
+            time.sleep(POLL_S)
+
+    def _is_member(self, node_id: int) -> bool:
+        return node_id in [member["id"] for member in self.members()["members"]]
+
+    def add(self, *, node_id: int | None = None, learner: bool = False, replaces: int | None = None) -> Joined:
+        """One more node with an empty disk: a learner that the leader promotes when it has caught up.
+
+        With `learner` it stays one. Returns when it is what it is to be.
+        """
+        with _locked_in_turn(self._cluster.data):
+            before, self._asked = [node.id for node in self._cluster.nodes], False
+            try:
+                record = self._prepare(node_id, replaces)
+                self._join(record, learner)
+            except BaseException as error:
+                refused = isinstance(error, LocalError) and error.exit_code is not ExitCode.UNKNOWN
+                if refused or not self._asked:
+                    self._undo(before)
+                raise
+        return self._wait_promoted(record, "learner" if learner else "voter")
+
+    def replace(self, node_id: int) -> tuple[Joined, Path | None]:
+        """A new node takes the place of `node_id`: it joins, catches up and votes; then the old one is removed, stopped
+        and set aside (where to, None if it was not of this machine). Goes on where an interrupted attempt stopped."""
+        members = self.members()
+        if node_id not in [member["id"] for member in members["members"]]:
+            raise _no_member(node_id, members)
+        joined = self.add(replaces=node_id)
+        self._tell(f"removing node {node_id}")
+        return joined, self.remove(node_id, below_three=True)  # as many as there were
+
+    def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
+        """Takes a node out of the cluster, then stops it and sets its folder aside. Returns where that is now. Fewer
+        than three voters are left only if that is said to be meant. Raises LocalError."""
+        members = self.members()
+        if node_id in [member["id"] for member in members["members"]]:
+            self._take_out(node_id, "?below_three=true" if below_three else "")
+        elif node_id not in [node.id for node in self._cluster.nodes]:
+            raise _no_member(node_id, members)
+        with _locked_in_turn(self._cluster.data):
+            return self._set_aside(node_id)
+
+    def _take_out(self, node_id: int, query: str) -> None:
+        try:
+            self._patiently(lambda: self._api.delete(f"/v1/members/{node_id}{query}"))
+        except LocalError as error:
+            # A leader that is taken out may be gone before it can say that it is.
+            if error.exit_code is not ExitCode.UNKNOWN or self._is_member(node_id):
+                raise
+
+    # --- steps of joining --------------------------------------------------------------------------------------------
+
+    def _prepare(self, node_id: int | None, replaces: int | None) -> NodeRecord:
+        """The node's configuration, directory and place in cluster.json; an interrupted attempt's if there was one."""
+        data, nodes = self._cluster.data, self._cluster.nodes
+        join = self._patiently(lambda: self._api.get("/v1/members/join"))
+        record = _unfinished(nodes, node_id, replaces, join)
+        if record is None:
+            self._tell("creating the data directory")
+            number = node_id or max(join["next_id"], 1 + max(node.id for node in nodes))
+            if number in join["taken_ids"]:
+                raise _taken(number, join)
+            if (data / f"n{number}").exists():
+                raise _folder_is_there(data / f"n{number}")
+            record = replace(plan_node(data, number, nodes, is_free), replaces=replaces)
+            check_ports([record])
+            write_config_like(record, [*nodes, record], nodes[0].config_path)
+            write_cluster(data, ClusterFile([*nodes, record]))
+        directory = Path(load(record.config_path).node.data_dir)
+        if record.id not in join["taken_ids"]:
+            clear_half_made(OsFileSystem(), directory)
+        make_directory(OsFileSystem(), directory, record.id, join, time.time_ns() // 1_000_000)
+        copy(load(nodes[0].config_path), load(record.config_path), join["cluster_id"])
+        return record
+
+    def _join(self, record: NodeRecord, learner: bool) -> None:
+        config = load(record.config_path)
+        join = self._patiently(lambda: self._api.get("/v1/members/join"))
+        identity = make_directory(OsFileSystem(), Path(config.node.data_dir), record.id, join, 0)
+        self._tell(f"adding node {record.id}")
+        if not self._is_member(record.id):
+            request = add_request(config, identity, auto_promote=not learner)
+            self._asked = True
+            self._patiently(lambda: self._api.post("/v1/members", request))
+        if not is_running(record):
+            self._tell(f"starting node {record.id}")
+            self._cluster.start(record.id)
+
+    def _undo(self, before: list[int]) -> None:
+        """Removes what this command made for a node that was refused: it has nothing in it, and is not running."""
+        cluster = read_cluster(self._cluster.data)
+        for node in cluster.nodes:
+            if node.id not in before and not is_running(node):
+                shutil.rmtree(node.home, ignore_errors=True)
+                write_cluster(self._cluster.data, cluster.without(node.id))
+
+    def _wait_promoted(self, record: NodeRecord, role: str) -> Joined:
+        """Until it is a voter; or a learner that has what the others have."""
+        while True:
+            view = self._look()
+            member = next((each for each in view["members"] if each["id"] == record.id), None) if view else None
+            current = read_cluster(self._cluster.data).node(record.id)
+            if view is not None and member is None:
+                raise LocalError(
+                    f"node {record.id} was removed in the meantime",
+                    "another command changed the members",
+                    "raftmq node list",
+                    ExitCode.REFUSED,
+                )
+            if view is not None and member is not None and _has_arrived(member, role) and view["committed"]:
+                voters = [each["id"] for each in view["members"] if each["role"] == "voter"]
+                return Joined(current, member["role"], view["index"], voters)
+            if not is_running(current):
+                raise LocalError(
+                    f"node {record.id} has exited",
+                    "it is a member and catches up once it runs again",
+                    f"raftmq logs {record.id}, then raftmq restart {record.id}; the leader then promotes it",
+                )
+            self._tell(_progress(record.id, member))
+            time.sleep(POLL_S)
+
+    def _look(self) -> dict[str, Any] | None:
+        """The members, None while nobody can tell: a leader may be elected meanwhile."""
+        try:
+            return self.members()
+        except LocalError as error:
+            if error.exit_code in (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED):
+                return None
+            raise
+
+    def _set_aside(self, node_id: int) -> Path | None:
+        data, cluster = self._cluster.data, read_cluster(self._cluster.data)
+        record = next((node for node in cluster.nodes if node.id == node_id), None)
+        if record is None:
+            return None
+        stop_nodes([record])
+        (data / REMOVED).mkdir(exist_ok=True)
+        target = data / REMOVED / f"n{node_id}"
+        record.home.rename(target)
+        rest = [replace(node, replaces=None) if node.replaces == node_id else node for node in cluster.nodes]
+        write_cluster(data, ClusterFile(rest).without(node_id))
+        return target
+
+
+@contextmanager
+def _locked_in_turn(data: Path) -> Iterator[None]:
+    """`locked`, after whoever works on the directory now, such as a restart of another node. Raises LocalError."""
+    deadline = time.monotonic() + LOCK_S
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(data))
+                break
+            except LocalError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(POLL_S)
+        yield
+
+
+def _unfinished(
+    nodes: list[NodeRecord], node_id: int | None, replaces: int | None, join: dict[str, Any]
+) -> NodeRecord | None:
+    """A node that an interrupted command began: it is to replace the same one, or is no member yet."""
+    for node in nodes:
+        if replaces is not None and node.replaces == replaces:
+            return node
+        if replaces is None and node.id == (node_id or node.id) and node.id not in join["taken_ids"]:
+            return node
+    return None
+
+
+def _has_arrived(member: dict[str, Any], role: str) -> bool:
+    if member["role"] == "voter":
+        return True
+    return role == "learner" and bool(member["caught_up"])
+
+
+def _progress(node_id: int, member: dict[str, Any] | None) -> str:
+    if member is None or member["lag_entries"] is None or not member["live"]:
+        return f"node {node_id} is starting"
+    if member["state"] == "SNAPSHOT":
+        return f"node {node_id} is fetching a snapshot"
+    return f"node {node_id} is catching up: {member['lag_entries']:,} entries behind"
+
+
+def _no_member(node_id: int, members: dict[str, Any]) -> LocalError:
+    known = ", ".join(str(member["id"]) for member in members["members"])
+    left = node_id in [member["id"] for member in members["removed"]]
+    return LocalError(
+        f"there is no node {node_id}" + (" any more" if left else ""),
+        f"the members are {known}" + (f"; node {node_id} was removed" if left else ""),
+        f"use one of {known}; raftmq node list shows them",
+        ExitCode.REFUSED,
+    )
+
+
+def _taken(node_id: int, join: dict[str, Any]) -> LocalError:
+    return LocalError(
+        f"node {node_id} is, or was, another node's id",
+        f"ids are never reused; taken: {', '.join(map(str, join['taken_ids']))}",
+        f"raftmq node add --id {join['next_id']}    (or leave out --id)",
+        ExitCode.REFUSED,
+    )
+
+
+def _folder_is_there(folder: Path) -> LocalError:
+    return LocalError(
+        f"{folder} already exists",
+        "a new node starts with an empty disk and takes over no existing files",
+        f"mv {folder} {folder.parent / REMOVED}    (then repeat the command), or raftmq node add --id N",
+        ExitCode.REFUSED,
+    )

@@ -1,0 +1,218 @@
+"""Processes and ports on this machine: start a node, know it again, end it, and say who holds a port.
+
+A process is ours only if its command line runs `cluster.node` with the very configuration file of the node; a pid that
+the system has given to somebody else since is never signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.config.local_layout import NodeRecord
+from cluster.errors import ExitCode, LocalError
+from cluster.runtime.ports import ephemeral_ports, port_owner, why_taken
+
+if TYPE_CHECKING:
+    import psutil
+
+NODE_MODULE = "cluster.node"
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Nodes this very process started: they must be waited for, or they stay as zombies."""
+
+_PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
+PORTS_WANTED = 1000
+NAMELESS_PORT_S = 10.0
+"""How long a port is waited for whose owner has no name: a killed process whose disk still works."""
+
+
+def start_node(node: NodeRecord) -> int:
+    """Starts the node in its own session, so that Ctrl-C here does not reach it; returns its pid.
+
+    `-P` keeps the working directory off the import path: a user's own cluster.py must not be started instead.
+    """
+    command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path)]
+    with Path(node.log).open("ab") as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, close_fds=True
+        )
+    _children[child.pid] = child
+    return child.pid
+
+
+def find_process(node: NodeRecord) -> psutil.Process | None:
+    """The node's living process, or None."""
+    import psutil
+
+    if node.pid is None:
+        return None
+    child = _children.get(node.pid)
+    if child is not None and child.poll() is not None:
+        return None
+    try:
+        process = psutil.Process(node.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if child is not None:
+            return process  # not waited for yet, so the pid cannot be another's; its command line may not be there yet
+        command = process.cmdline()
+    except psutil.Error:
+        return None
+    return process if NODE_MODULE in command and str(node.config_path) in command else None
+
+
+def is_running(node: NodeRecord) -> bool:
+    """True if the process that cluster.json names still runs this node."""
+    return find_process(node) is not None
+
+
+def exit_code(pid: int) -> int | None:
+    """What a node that this process started ended with; None if it runs or somebody else started it."""
+    return _children[pid].poll() if pid in _children else None
+
+
+def kill_node(node: NodeRecord) -> bool:
+    """kill -9, and waits until the process is gone. False if it did not run."""
+    process = find_process(node)
+    if process is None:
+        return False
+    _signal(process, signal.SIGKILL)
+    _wait_gone([node], 10.0)
+    return True
+
+
+def stop_nodes(nodes: Iterable[NodeRecord], timeout_s: float = 10.0) -> list[int]:
+    """Asks the running nodes to end (SIGTERM), then insists (SIGKILL). Returns ids of those that had to be killed."""
+    running = [(node, process) for node in nodes if (process := find_process(node)) is not None]
+    for _, process in running:
+        _signal(process, signal.SIGTERM)
+    stubborn = _wait_gone([node for node, _ in running], timeout_s)
+    for node in stubborn:
+        if (process := find_process(node)) is not None:
+            _signal(process, signal.SIGKILL)
+    _wait_gone(stubborn, timeout_s)
+    return [node.id for node in stubborn]
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    import psutil
+
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied:
+        raise LocalError(
+            f"process {process.pid} cannot be stopped",
+            "it belongs to another user",
+            f"sudo kill {process.pid}",
+            ExitCode.REFUSED,
+        ) from None
+
+
+def _wait_gone(nodes: list[NodeRecord], timeout_s: float) -> list[NodeRecord]:
+    """Waits for the nodes' processes to end; returns those that still run after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    left = nodes
+    while left := [node for node in left if is_running(node)]:
+        if time.monotonic() >= deadline:
+            return left
+        time.sleep(0.02)
+    return []
+
+
+def check_ports(nodes: Iterable[NodeRecord]) -> None:
+    """Raises LocalError for the first port that somebody else has, naming who if the system tells."""
+    for node in nodes:
+        for purpose, port in node.ports.items():
+            if taken := _taken(port):
+                error, who = taken
+                raise LocalError(
+                    f"port {port} ({purpose} of node {node.id}) is in use",
+                    why_taken(port, error, who),
+                    "raftmq up --base-port 20000    (other ports; or end that process)",
+                    ExitCode.REFUSED,
+                )
+
+
+def _taken(port: int) -> tuple[int, str | None] | None:
+    """errno and owner of a port that cannot be had, else None.
+
+    A port that nobody is known to own is waited for: who is killed in the middle of an fdatasync keeps its sockets
+    until the disk answers, but has no name any more.
+    """
+    deadline = time.monotonic() + NAMELESS_PORT_S
+    while error := _bind_error(port):
+        who = port_owner(port)
+        if who or time.monotonic() >= deadline:
+            return error, who
+        time.sleep(0.05)
+    return None
+
+
+def _bind_error(port: int) -> int | None:
+    """errno of binding the port as a node will, or None. SO_REUSEADDR: a port in TIME_WAIT is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError as error:
+            return error.errno
+    return None
+
+
+def is_free(port: int) -> bool:
+    """Whether a node could listen there now."""
+    return _bind_error(port) is None
+
+
+def free_base_port(count: int, seed: int | None = None) -> int:
+    """A base port with `count` free ports in a row, away from RocketMQ's usual ones and from ephemeral ports.
+
+    Another process may take one before it is used; `check_ports` says so then. Raises LocalError if none is found.
+    """
+    import random
+
+    rng = random.Random(seed)
+    low, high = _free_range()
+    for _ in range(200):
+        base = rng.randrange(low, high - count)
+        if all(_bind_error(port) is None for port in range(base, base + count)):
+            return base
+    raise LocalError(
+        f"no {count} consecutive free ports were found",
+        f"200 ranges between {low} and {high} were tried",
+        "raftmq up --base-port P    (with a P of your choice)",
+        ExitCode.REFUSED,
+    )
+
+
+def _free_range() -> tuple[int, int]:
+    """Where free ports are looked for: the first of these places that the ephemeral ports leave alone."""
+    taken = ephemeral_ports()
+    for low, high in _PLACES:
+        if taken.stop <= low or high <= taken.start:
+            return low, high
+        if taken.start - low >= PORTS_WANTED:
+            return low, taken.start
+    return _PLACES[0]
+
+
+def log_tail(node: NodeRecord, lines: int = 8) -> list[str]:
+    """The last lines the node printed."""
+    try:
+        with Path(node.log).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16384))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []

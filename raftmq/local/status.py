@@ -1,0 +1,166 @@
+"""What the nodes say about themselves over HTTP, and what follows for the cluster."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import http.client
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cluster.config.local_layout import NodeRecord
+from raftmq.client.discovery import split_address
+from raftmq.local.process import is_running
+
+STATUS_SCHEMA = 1
+
+
+class NodeView(NamedTuple):
+    """One node: whether its process runs, and its own words (`/v1/status`), None if it does not answer."""
+
+    record: NodeRecord
+    running: bool
+    status: dict[str, Any] | None
+    elsewhere: str = ""
+    """The "host:port" of its HTTP API, if it is no node of a local cluster."""
+
+    @property
+    def ready(self) -> bool:
+        """It answers and knows a leader."""
+        return self.status is not None and bool(self.status.get("leader"))
+
+    @property
+    def is_removed(self) -> bool:
+        """It says that it was removed from the cluster: nobody leads it any more."""
+        return any(alarm["key"] == "removed" for alarm in (self.status or {}).get("alarms", ()))
+
+
+class ClusterView(NamedTuple):
+    """All nodes at about one moment. Leader and term are those of the highest term that any node knows."""
+
+    nodes: list[NodeView]
+
+    @property
+    def term(self) -> int | None:
+        """Highest term known, None if no node answers."""
+        return max((int(view.status["term"]) for view in self.nodes if view.status), default=None)
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads in that term, by its own word."""
+        for view in self.nodes:
+            status = view.status
+            if status and status["role"] == "leader" and int(status["term"]) == self.term:
+                return view.record.id
+        return None
+
+    @property
+    def writes_open(self) -> bool:
+        """The leader takes writes."""
+        return any(
+            view.record.id == self.leader and view.status is not None and bool(view.status["writes_open"])
+            for view in self.nodes
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Every node answers and knows the same leader, and writes are open."""
+        known = {view.status.get("leader") if view.status else None for view in self.nodes if not view.is_removed}
+        return self.writes_open and known == {self.leader}
+
+    def lag_of(self, node_id: int) -> int | None:
+        """Entries that the node's log is behind the leader's, as the leader sees it; 0 for the leader itself."""
+        for view in self.nodes:
+            if view.record.id == self.leader and view.status is not None:
+                if node_id == self.leader:
+                    return 0
+                lags = {int(peer["node"]): int(peer["lag_entries"]) for peer in view.status["peers"]}
+                return lags.get(node_id)
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of `raftmq status --json`."""
+        return {
+            "schema": STATUS_SCHEMA,
+            "leader": self.leader,
+            "term": self.term,
+            "writes_open": self.writes_open,
+            "nodes": [
+                {
+                    "id": view.record.id,
+                    "pid": view.record.pid if view.running else None,
+                    "running": view.running,
+                    "answers": view.status is not None,
+                    "broker_port": view.record.broker_port,
+                    "namesrv_port": view.record.namesrv_port,
+                    "peer_port": view.record.peer_port,
+                    "admin_port": view.record.admin_port,
+                    "admin": view.elsewhere or f"127.0.0.1:{view.record.admin_port}",
+                    "log": view.record.log,
+                    "status": view.status,
+                }
+                for view in self.nodes
+            ],
+        }
+
+
+def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1") -> dict[str, Any] | None:
+    """`GET /v1/status` of one node (`cluster.admin.port.NodeStatus`); None if nothing, or something else, answers."""
+    body = _get(host, admin_port, "/v1/status", timeout_s)
+    return body if body is not None and "term" in body else None
+
+
+def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return body if response.status == 200 and isinstance(body, dict) else None
+
+
+def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:
+    """The same through HTTP APIs anywhere ("host:port"): each is asked, and whoever else the first to answer names.
+
+    Of such a node only the id and the address are known: its other ports are 0, and it has no process here.
+    """
+    asked = dict(zip(addresses, _statuses(addresses, timeout_s), strict=True))
+    first = next((address for address, status in asked.items() if status), None)
+    members = _members(first, timeout_s) if first is not None else {}
+    known = {int(status["node"]) for status in asked.values() if status}
+    others = [address for node, address in members.items() if node not in known and address not in asked]
+    asked |= dict(zip(others, _statuses(others, timeout_s), strict=True))
+    by_address = {address: node for node, address in members.items()}
+    views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]
+    return ClusterView(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
+
+
+def _elsewhere(address: str, status: dict[str, Any] | None, node_id: int) -> NodeView:
+    number = int(status["node"]) if status else node_id
+    return NodeView(NodeRecord(number, None, 0, 0, 0, 0, ""), status is not None, status, address)
+
+
+def _statuses(addresses: Sequence[str], timeout_s: float) -> list[dict[str, Any] | None]:
+    def ask(address: str) -> dict[str, Any] | None:
+        host, port = split_address(address)
+        return fetch_status(port, timeout_s, host)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
+        return list(pool.map(ask, addresses))
+
+
+def _members(address: str, timeout_s: float) -> dict[int, str]:
+    """Node -> where it says that its HTTP API is; {} if that is not to be had."""
+    body = _get(*split_address(address), "/v1/members", timeout_s) or {}
+    return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
+
+
+def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:
+    """Asks all nodes at once."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        statuses = list(pool.map(lambda node: fetch_status(node.admin_port, timeout_s), nodes))
+    return ClusterView([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])

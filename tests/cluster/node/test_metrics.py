@@ -1,0 +1,174 @@
+"""Metrics: what each call moves, and that docs/metrics.md tells them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from cluster.node.metrics import LoopLagSampler, NodeMetrics
+from cluster.peer.link_metrics import LinkFigures
+from cluster.peer.link_state import LinkState
+from cluster.replication.outcome import Outcome
+from cluster.state.recovery_views import RecoveryStatus
+from raftlog.membership import Membership
+from raftlog.types import NodeId, Role
+
+
+@pytest.fixture
+def metrics() -> NodeMetrics:
+    return NodeMetrics()
+
+
+def value(metrics: NodeMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def raft(metrics: NodeMetrics, leader: int) -> None:
+    metrics.raft(term=7, role=Role.LEADER, leader_id=NodeId(leader), commit_index=10, applied_index=9, last_index=12)
+
+
+def test_a_batch_moves_counts_and_histograms(metrics: NodeMetrics) -> None:
+    metrics.proposed(messages=100, size_bytes=5000)
+    metrics.proposed(messages=0, size_bytes=70)
+    metrics.persisted(5070, 0.002)
+    metrics.applied(2, 0.001)
+    metrics.settled(Outcome.OK, 100, 0.004)
+    metrics.settled(Outcome.UNKNOWN, 3, 3.0)
+    assert value(metrics, "raftmq_raft_proposals_total") == 2
+    assert value(metrics, "raftmq_batch_messages_sum") == 100
+    assert value(metrics, "raftmq_batch_messages_count") == 1
+    assert value(metrics, "raftmq_batch_bytes_sum") == 5070
+    assert value(metrics, "raftmq_append_bytes_total") == 5070
+    assert value(metrics, "raftmq_append_seconds_sum") == 0.002
+    assert value(metrics, "raftmq_apply_entries_total") == 2
+    assert value(metrics, "raftmq_apply_seconds_count") == 1
+    assert value(metrics, "raftmq_raft_settled_total", outcome="ok") == 100
+    assert value(metrics, "raftmq_raft_settled_total", outcome="unknown") == 3
+    assert value(metrics, "raftmq_raft_settled_total", outcome="fail") == 0
+    assert value(metrics, "raftmq_raft_commit_seconds_count") == 1
+
+
+def test_topics_have_their_own_series_until_they_are_deleted(metrics: NodeMetrics) -> None:
+    metrics.messages_in("orders", 10, 1000)
+    metrics.messages_in("orders", 5, 500)
+    metrics.messages_out("orders", 3, 300)
+    assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 15
+    assert value(metrics, "rocketmq_throughput_in_total", topic="orders") == 1500
+    assert value(metrics, "rocketmq_messages_out_total", topic="orders") == 3
+    assert value(metrics, "rocketmq_throughput_out_total", topic="orders") == 300
+    metrics.topic_deleted("orders")
+    metrics.topic_deleted("never seen")
+    assert b"orders" not in metrics.render()
+    metrics.messages_in("orders", 1, 1)
+    assert value(metrics, "rocketmq_messages_in_total", topic="orders") == 1
+
+
+def test_leader_changes_count_only_new_leaders(metrics: NodeMetrics) -> None:
+    for leader in (1, 1, 0, 1, 2):
+        raft(metrics, leader)
+    assert value(metrics, "raftmq_raft_leader_changes_total") == 2
+    assert value(metrics, "raftmq_raft_leader_id") == 2
+    assert value(metrics, "raftmq_raft_role") == 3
+    assert value(metrics, "raftmq_raft_commit_index") == 10
+
+
+def test_peers_are_those_of_now(metrics: NodeMetrics) -> None:
+    metrics.peers([(NodeId(2), 10, 3), (NodeId(3), 13, 0)])
+    assert value(metrics, "raftmq_peer_lag_entries", peer="2") == 3
+    metrics.peers([(NodeId(3), 20, 1)])
+    assert value(metrics, "raftmq_peer_match_index", peer="2") is None
+    assert value(metrics, "raftmq_peer_match_index", peer="3") == 20
+
+
+def test_refusals_and_pulls(metrics: NodeMetrics) -> None:
+    metrics.refused("busy")
+    metrics.refused("busy")
+    metrics.pulled("found")
+    assert value(metrics, "raftmq_requests_refused_total", reason="busy") == 2
+    assert value(metrics, "raftmq_pulls_total", outcome="found") == 1
+
+
+def test_two_nodes_in_one_process_do_not_share_figures(metrics: NodeMetrics) -> None:
+    metrics.proposed(1, 1)
+    assert value(NodeMetrics(), "raftmq_raft_proposals_total") == 0
+
+
+class FakeLoop:
+    """A loop whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timer: Callable[[], None] | None = None
+        self.due = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> FakeLoop:
+        self.due, self.timer = when, callback
+        return self
+
+    def cancel(self) -> None:
+        self.timer = None
+
+    def fire(self, late: float) -> None:
+        assert self.timer is not None
+        self.now = self.due + late
+        self.timer()
+
+
+def test_loop_lag_is_the_largest_of_ten_seconds(metrics: NodeMetrics) -> None:
+    loop = FakeLoop()
+    sampler = LoopLagSampler(loop, metrics)  # type: ignore[arg-type]
+    sampler.start()
+    loop.fire(late=0.5)
+    for _ in range(39):
+        loop.fire(late=0.001)
+    assert value(metrics, "raftmq_loop_lag_seconds") == pytest.approx(0.5)
+    loop.fire(late=0.001)
+    assert value(metrics, "raftmq_loop_lag_seconds") == pytest.approx(0.001)
+    sampler.stop()
+    assert loop.timer is None
+
+
+def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    documented = {
+        name: (kind, labels, meaning)
+        for name, kind, labels, meaning in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", text, re.MULTILINE)
+    }
+    assert documented == {name: facts for name, facts in described(metrics) if not name.startswith("process_")}
+
+
+def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
+    metrics.peers([(NodeId(2), 1, 1)])
+    metrics.retention.trimmed("age")
+    metrics.alarms(["log_damage"])
+    metrics.repair.failed(NodeId(2))
+    metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
+    metrics.links.expired(NodeId(2), "dialled")
+    metrics.links.changed(NodeId(2), LinkState.READY)
+    metrics.links.show([LinkFigures(NodeId(2), LinkState.READY, 1, 1.0)])
+    metrics.install.failed(NodeId(2))
+    metrics.install.received("log", 1)
+    started = RecoveryStatus(
+        clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={"log": 1.0}, reasons=[]
+    )
+    metrics.recovery.update(started)
+    metrics.group_lag.show({("g", "t"): 1})
+    metrics.refused("r")
+    metrics.code_refused("41", "CPP")
+    metrics.pulled("p")
+    metrics.queried("k", "q")
+    metrics.messages_in("t", 1, 1)
+    metrics.messages_out("t", 1, 1)
+    rows = []
+    for family in metrics.registry.collect():
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        rows.append((name, (family.type, ", ".join(f"`{label}`" for label in sorted(labels)), family.documentation)))
+    return rows

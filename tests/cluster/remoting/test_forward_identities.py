@@ -1,0 +1,36 @@
+"""Which identities of forwarded sends stay to be claimed by a retry."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.remoting.forward import Forwarder
+
+
+@pytest.mark.parametrize(
+    ("session", "stored", "closed", "expected"),
+    [
+        (b"now", False, False, "settled"),
+        (b"now", True, False, "settled"),
+        (b"later", False, False, "remembered"),
+        (b"later", True, False, ""),
+        (b"later", False, True, ""),
+        (None, False, False, "remembered"),
+    ],
+)
+def test_a_refused_send_of_a_former_identity_can_be_retried(
+    session: bytes | None, stored: bool, closed: bool, expected: str
+) -> None:
+    """The connection has gone on under another producer id since: a retry is recognised by the former one."""
+    done: list[str] = []
+    current = SimpleNamespace(producer_id=session, settle=lambda _: done.append("settled"))
+    held: Any = SimpleNamespace(
+        identity=SimpleNamespace(producer_id=b"now", sequence=3),
+        path=SimpleNamespace(session=current if session else None, closed=closed),
+    )
+    forwarder: Any = SimpleNamespace(_remember=lambda _: done.append("remembered"))
+    Forwarder._settle(forwarder, held, stored=stored)
+    assert done == ([expected] if expected else [])

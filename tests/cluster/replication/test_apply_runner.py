@@ -1,0 +1,137 @@
+"""Apply inline or on the lane: order, one drain at a time, and back to the lane once it was slow."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.replication import apply_runner
+from cluster.replication.apply_lane import Applied
+from cluster.replication.apply_runner import ApplyRunner
+from raftlog.frame import genesis_entry, make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, Entry, EntryType
+from statemachine.broker_state import ApplyRun
+
+
+class Lane:
+    """Notes on which thread each run was applied."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.seen: list[tuple[int, bool]] = []
+        self.draining = 0
+        self.gate: threading.Event | None = None
+        self.error: Exception | None = None
+
+    def drain(self, batch: Sequence[list[Entry]]) -> Applied:
+        self.draining += 1
+        assert self.draining == 1, "two threads in one lane"
+        main = threading.current_thread() is threading.main_thread()
+        if self.gate is not None and not main:
+            self.gate.wait()
+        entries = [entry for run in batch for entry in run]
+        self.seen += [(entry.index, main) for entry in entries]
+        self.draining -= 1
+        if self.error is not None:
+            raise self.error
+        return Applied(entries, ApplyRun([[] for _ in entries], set()), self.seconds)
+
+    def idle(self) -> None:
+        raise AssertionError
+
+
+def entries(count: int, size: int = 10) -> list[Entry]:
+    made = [genesis_entry(b"", timestamp_ms=0, group_id=1)]
+    tail = tail_after(EMPTY_TAIL, made[0])
+    for _ in range(count):
+        made.append(
+            make_entry(
+                tail,
+                term=1,
+                entry_type=EntryType.NOOP,
+                payload=bytes(size),
+                timestamp_ms=0,
+                group_id=1,
+                segment_size=1 << 24,
+            )
+        )
+        tail = tail_after(tail, made[-1])
+    return made[1:]
+
+
+def runner_of(lane: Lane) -> tuple[ApplyRunner, list[int], list[BaseException]]:
+    done: list[int] = []
+    failed: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    runner = ApplyRunner("apply", lane, loop, lambda a: done.extend(e.index for e in a.entries), failed.append)
+    return runner, done, failed
+
+
+async def until(condition: Any) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("not within 2 s")
+
+
+async def test_a_lone_small_run_is_applied_at_once() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    runner.submit(entries(2))
+    assert done == [1, 2]
+    assert lane.seen == [(1, True), (2, True)]
+    runner.close()
+
+
+async def test_a_large_run_and_what_follows_it_go_to_the_lane_in_order() -> None:
+    lane = Lane()
+    lane.gate = threading.Event()
+    runner, done, _ = runner_of(lane)
+    made = entries(3, size=40_000)
+    runner.submit(made[:2])
+    runner.submit(made[2:])
+    assert done == []
+    lane.gate.set()
+    await until(lambda: done == [1, 2, 3])
+    assert [main for _, main in lane.seen] == [False, False, False]
+    runner.submit(entries(4)[3:])
+    assert lane.seen[-1] == (4, True), "the lane is empty again"
+    runner.close()
+
+
+async def test_one_slow_run_sends_the_next_ones_to_the_lane() -> None:
+    lane = Lane()
+    lane.seconds = apply_runner.SLOW_S * 2
+    runner, done, _ = runner_of(lane)
+    made = entries(2)
+    runner.submit(made[:1])
+    runner.submit(made[1:])
+    await until(lambda: done == [1, 2])
+    assert lane.seen == [(1, True), (2, False)]
+    runner.close()
+
+
+async def test_a_failure_is_told() -> None:
+    lane = Lane()
+    lane.error = ValueError("broken")
+    runner, done, failed = runner_of(lane)
+    runner.submit(entries(1))
+    assert (done, failed) == ([], [lane.error])
+    runner.close()
+
+
+async def test_a_trim_goes_to_the_lane_however_small_it_is() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    first, trim, last = entries(3)
+    runner.submit([first])
+    runner.submit([trim._replace(type=EntryType.TRIM)])
+    await until(lambda: len(done) == 2)
+    runner.submit([last])
+    assert lane.seen == [(1, True), (2, False), (3, True)]
+    runner.close()

@@ -1,0 +1,175 @@
+"""The batch builder beside its bytes (those: remoting/test_message_twin.py): offsets, runs, sessions, taking back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.replication.message_batch import (
+    BatchMessage,
+    QueueCursor,
+    Send,
+    TopicSlot,
+    build,
+    key_hash_of,
+    message_size,
+    normal_kind,
+)
+from cluster.replication.message_keys import KEYS_MARK, key_words, property_of
+from statemachine import payload
+from statemachine.message_index import RECORD, key_hash
+from statemachine.payload import MESSAGES_AT, SESSION_ROW, RowKind
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+A, B = bytes(16), bytes(range(16))
+
+
+def slot_of(name: str = "T", topic_id: int = 1, base: int = 100, dedup: str = "retry") -> TopicSlot:
+    return TopicSlot(name, topic_id, 4, 4, 6, dedup, lambda topic, queue: QueueCursor(topic, queue, base))
+
+
+def send(slot: TopicSlot, queue_id: int = 0, *, pid: bytes = b"", seq: int = 0, low: int = 0, **fields: Any) -> Send:
+    values: dict[str, Any] = {
+        "connection": None,
+        "size": 0,
+        "opaque": 1,
+        "serialize_type": 0,
+        "oneway": False,
+        "flag": 0,
+        "sys_flag": 0,
+        "born_ms": 1,
+        "born_host": HOST,
+        "reconsume_times": 0,
+        "body": b"body",
+        "properties": b"",
+        "tag_hash": 0,
+        "unique_key": "",
+        "kind": 0,
+        "batch": (),
+        "received_ms": 0,
+        "version": 401,
+        "header": b"",
+        "code": 310,
+    }
+    values |= fields
+    return Send(slot=slot, queue_id=queue_id, producer_id=pid, sequence=seq, low_sequence=low, **values)
+
+
+def built_of(*sends: Send, position: int = 1 << 40) -> Any:
+    return build(sends, entry_position=position, store_ms=5, store_host=HOST)
+
+
+def test_the_hash_of_a_unique_key_is_the_same_in_every_release() -> None:
+    """It is in the rows by which strict topics know a message again, whoever leads by then."""
+    assert key_hash_of("7F00000100002A9F18B4AAC2DB7C0000") == 0xB90A7862CA3F1F78
+    assert key_hash_of("é") == 0x1BAB8DDC0E048D3E
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_offsets_continue_per_queue(wanted: list[tuple[int, int]]) -> None:
+    """(queue, messages of a batch; 0: a single message): offsets are dense, positions ascend."""
+    slot = slot_of()
+    one = BatchMessage(0, b"b", b"", 0, 0)
+    sends = [send(slot, queue_id, batch=(one,) * count) for queue_id, count in wanted]
+    built = built_of(*sends)
+    ends = dict.fromkeys(range(4), 100)
+    for (queue_id, count), offset, positions in zip(wanted, built.offsets, built.positions, strict=True):
+        assert offset == ends[queue_id]
+        ends[queue_id] += count or 1
+        assert isinstance(positions, tuple) == bool(count)
+        assert not count or len(positions) == count
+    flat = [at for part in built.positions for at in (part if isinstance(part, tuple) else (part,))]
+    assert flat == sorted(set(flat))
+    assert flat[0] == (1 << 40) + MESSAGES_AT
+    runs = {run.queue_id: (run.base_offset, run.count) for run in payload.decode(built.payload).iter_runs()}
+    assert runs == {queue_id: (100, end - 100) for queue_id, end in ends.items() if end > 100}
+    assert built.message_count == sum(end - 100 for end in ends.values())
+
+
+def test_offsets_continue_over_entries_and_are_taken_back() -> None:
+    slot = slot_of()
+    first = built_of(send(slot), send(slot, 1))
+    second = built_of(send(slot), send(slot))
+    assert (first.offsets, second.offsets) == ([100, 100], [101, 102])
+    second.rewind()
+    again = built_of(send(slot), send(slot))
+    assert again.offsets == [101, 102]
+    assert again.payload == second.payload, "as if it had never been built"
+
+
+def test_sessions_hold_every_named_send_by_sequence() -> None:
+    slot, other = slot_of(), slot_of("U", 2)
+    sends = [
+        send(slot, pid=A, seq=9, low=4),
+        send(slot),
+        send(other, 2, pid=B, seq=1, low=1),
+        send(slot, 1, pid=A, seq=7, low=5),
+        send(slot, pid=A, seq=8, low=5),
+    ]
+    built = built_of(*sends)
+    sessions = {one.producer_id: one for one in payload.decode(built.payload).iter_sessions()}
+    assert set(sessions) == {A, B}
+    assert (sessions[A].low_sequence, sessions[A].max_sequence) == (5, 9)
+    rows = [SESSION_ROW.unpack_from(sessions[A].rows, at) for at in range(0, len(sessions[A].rows), SESSION_ROW.size)]
+    assert rows == [
+        (7, 1, 1, 100, built.positions[3]),
+        (8, 1, 0, 102, built.positions[4]),
+        (9, 1, 0, 100, built.positions[0]),
+    ]
+
+
+def test_unique_rows_only_for_strict_topics() -> None:
+    fields: dict[str, Any] = {"unique_key": "K", "batch": ()}
+    assert not list(payload.decode(built_of(send(slot_of(), **fields)).payload).iter_unique())
+    strict = slot_of("S", 3, dedup="strict")
+    (row,) = payload.decode(built_of(send(strict, 2, **fields)).payload).iter_unique()
+    assert (row.topic_id, row.queue_id, row.queue_offset, row.position) == (3, 2, 100, (1 << 40) + MESSAGES_AT)
+
+
+def test_d4_every_key_has_a_record() -> None:
+    """UNIQ_KEY and each word of KEYS, of single messages and of batches; nothing if the index is off."""
+    slot = slot_of("T", 7)
+    words = b"KEYS\x01a b  a\x02MYKEYS\x01no\x02"
+    one = send(slot, unique_key="U1", properties=b"UNIQ_KEY\x01U1\x02" + words)
+    named = BatchMessage(0, b"", b"UNIQ_KEY\x01U2\x02", 0, 0, b"U2")
+    batch = send(slot, 1, batch=(named, BatchMessage(0, b"", words, 0, 0)))
+    built = built_of(one, batch)
+    first, (second, third) = built.positions
+    expected = [(b"U1", first), (b"a", first), (b"b", first), (b"U2", second), (b"a", third), (b"b", third)]
+    records = list(RECORD.iter_unpack(payload.decode(built.payload).keys))
+    assert records == [(key_hash(7, key), position & 0xFFFFFFFF) for key, position in expected]
+    off = build([one, batch], entry_position=0, store_ms=5, store_host=HOST, index=False)
+    assert payload.decode(off.payload).keys == b""
+
+
+def test_a_property_is_found_by_its_whole_name() -> None:
+    properties = b"XKEYS\x01no\x02KEYS\x01yes\x02"
+    assert property_of(properties, KEYS_MARK) == b"yes"
+    assert property_of(b"KEYS\x01last", KEYS_MARK) == b"last"
+    assert property_of(b"XKEYS\x01no\x02", KEYS_MARK) == b""
+    assert key_words(b"KEYS\x01 one  two one \x02") == [b"one", b"two"]
+
+
+def test_kinds_follow_the_topic() -> None:
+    assert [normal_kind(name) for name in ("T", "%RETRY%g", "%DLQ%g")] == [
+        RowKind.NORMAL,
+        RowKind.RETRY,
+        RowKind.DEAD_LETTER,
+    ]
+    retry = slot_of("%RETRY%g", 4)
+    (run,) = payload.decode(built_of(send(retry, kind=RowKind.RETRY)).payload).iter_runs()
+    assert run.kind == RowKind.RETRY
+
+
+@given(st.sampled_from(["T", "t" * 127, "%RETRY%" + "g" * 200]), st.binary(max_size=99), st.binary(max_size=99))
+def test_the_size_for_cutting_is_an_upper_bound(topic: str, body: bytes, properties: bytes) -> None:
+    one = send(slot_of(topic), body=body, properties=properties, born_host=bytes(20))
+    assert len(payload_messages(built_of(one))) <= message_size(one)
+
+
+def payload_messages(built: Any) -> bytes:
+    decoded = payload.decode(built.payload)
+    messages: bytes = built.payload[payload.HEAD.size : payload.HEAD.size + decoded.messages_len]
+    return messages

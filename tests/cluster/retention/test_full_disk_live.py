@@ -1,0 +1,40 @@
+"""Disk full on the leader, on a follower, on all: refusal, alarm, resume, nothing lost. Real processes and disks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_disks import ROOT, can_mount
+
+STORY = Path(__file__).with_name("full_disk_story.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("who", "percent"), [("leader", 93), ("leader", 100), ("follower", 100), ("all", 93), ("all", 100)]
+)
+def test_a_disk_fills_up_and_is_freed(tmp_path: Path, who: str, percent: int) -> None:
+    """The story itself checks that nothing acknowledged is missing, no process ended and sends were taken again."""
+    place = tmp_path / "probe"
+    place.mkdir()
+    if not can_mount(place):
+        pytest.skip("no file system can be mounted here (unshare -Urm)")
+    command = ["unshare", "-Urm", sys.executable, str(STORY), str(tmp_path / "cluster"), who, str(percent)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    seen = json.loads(done.stdout)
+    told = {key for node in seen["chosen"] for key in seen["alarms"][str(node)]}
+    assert told & {"disk_full", "log_waits_for_space", "closed"}
+    if percent < 100:
+        assert "retention.disk_refuse_writes_percent = 90" in seen["refusal"]
+        assert "Refused" in seen["errors"]
+    if who == "follower":
+        assert seen["during"] > 0, "two of three nodes have room"
+        assert not seen["errors"]

@@ -1,0 +1,81 @@
+"""Logging: one line per record whatever it holds, in both forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.runtime.logs import PACKAGES, setup
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    levels = {name: logging.getLogger(name).level for name in PACKAGES}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, old in levels.items():
+        logging.getLogger(name).setLevel(old)
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def fail() -> None:
+    raise ValueError("first\nsecond")
+
+
+def log_an_error() -> None:
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("cluster.node").exception("it broke\n\nbadly")
+
+
+def test_text() -> None:
+    stream = io.StringIO()
+    setup("info", "text", 2, stream)
+    logging.getLogger("cluster.node").info("term %d", 5, extra={"leader": 3})
+    log_an_error()
+    first, second = lines(stream)
+    at, _, rest = first.partition(" ")
+    assert rest == "INFO    node 2 cluster.node: term 5 leader=3"
+    assert at.endswith("Z")
+    assert "it broke | badly | Traceback" in second
+    assert second.endswith("| ValueError: first | second")
+
+
+def test_json() -> None:
+    stream = io.StringIO()
+    setup("info", "json", 2, stream)
+    logging.getLogger("cluster.node").info("term %d", 5, extra={"leader": 3, "what": {1}, "level": "no"})
+    log_an_error()
+    first, second = (json.loads(line) for line in lines(stream))
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        "level": "info",
+        "node": 2,
+        "logger": "cluster.node",
+        "message": "term 5",
+        "leader": 3,
+        "what": [1],
+    }
+    assert second["message"] == "it broke\n\nbadly"
+    assert second["error"].endswith("ValueError: first\nsecond")
+
+
+def test_levels() -> None:
+    stream = io.StringIO()
+    setup("warning", "text", 1, stream)
+    logging.getLogger("cluster.node").info("hidden")
+    setup("debug", "text", 1, stream)
+    logging.getLogger("raftlog.core").debug("seen once, although set up twice")
+    logging.getLogger("aiohttp.server").info("libraries speak from warning up")
+    assert [line.rpartition(": ")[2] for line in lines(stream)] == ["seen once, although set up twice"]

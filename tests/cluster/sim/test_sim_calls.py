@@ -1,0 +1,70 @@
+"""What a send costs, in calls: a clock on a busy machine does not see 5 %, and a count in virtual time is exact.
+
+A check that is added to the way of every request or message shows here, before a benchmark on a quiet machine shows it.
+Raise a budget only for something that is worth it, and say so in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import cluster
+from raftmq.commands.bench_load import _batch_body, _frame
+from tests.support.sim_cluster import SimCluster
+
+ROOT = Path(cluster.__file__).parents[1]
+PRODUCT = tuple(str(ROOT / package) for package in ("cluster", "raftlog", "statemachine"))
+SENDS = 50
+
+
+class Calls:
+    """Counts calls of the product's Python functions, all nodes together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._on)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.setprofile(None)
+
+    def _on(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PRODUCT):
+            self.count += 1
+
+
+def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
+    """One request of `batch` messages, until it is answered."""
+    body = _batch_body(1024, batch) if batch > 1 else bytes(1024)
+    answers: list[int] = []
+
+    def answered(_: int, code: int, remark: str) -> None:
+        answers.append(code)
+        sim.loop.stop()
+
+    path.on_reply = answered
+    path.ask(_frame("bench", opaque, opaque % 4, batch, body, ""))
+    while not answers:
+        sim.loop.run_forever()
+    assert answers == [0]
+
+
+@pytest.mark.parametrize(("batch", "budget"), [(1, 824), (100, 1048)])
+def test_a_send_costs_no_more_calls_than_its_budget(batch: int, budget: int) -> None:
+    with SimCluster(7, segment_size=1 << 24) as sim:
+        sim.leader()
+        sim.create_topic("bench", 4)
+        path = sim.leader().connect()
+        for opaque in range(SENDS):
+            send(sim, path, opaque, batch)
+        with Calls() as calls:
+            for opaque in range(SENDS, 2 * SENDS):
+                send(sim, path, opaque, batch)
+    assert calls.count / SENDS <= budget, "all nodes together: what is new on the way of a send?"

@@ -1,0 +1,147 @@
+"""What is done beside apply: RUN never ahead of the disk, checkpoints when they are due, alarms when they fail."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.state import tables
+from cluster.state.keeper import ALARM
+from raftlog.errors import StorageError
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.memory_fs import MemoryFileSystem
+from raftlog.storage.run_file import RunFile, RunState, load_run
+from statemachine.kv import KVCorruptError
+
+Place = Any
+
+
+def test_run_tells_of_this_life_and_of_the_one_before(place: Place) -> None:
+    parts = place.open()
+    assert parts.recovery.status(parts.keeper.run).previous is None
+    run = load_run(place.fs, place.path, 1)
+    assert run is not None
+    assert (run.state, run.pid, run.synced_index, run.checkpoint_index) == (RunState.RUNNING, 42, -1, -1)
+    place.write(parts, 10)
+    place.clock.now_ms = 5000
+    parts.keeper.drain([True])
+    run = load_run(place.fs, place.path, 1)
+    assert run is not None
+    assert run.synced_index == 10
+    assert run.log_flushed_ms == run.queues_flushed_ms == run.index_flushed_ms == place.clock.wall_ms()
+    parts.close(clean=True)
+    run = load_run(place.fs, place.path, 1)
+    assert run is not None
+    assert (run.state, run.synced_index, run.checkpoint_index) == (RunState.STOPPED, 10, 10)
+
+
+@pytest.mark.parametrize(("boot", "ended"), [(bytes(16), "process_died"), (b"\1" * 16, "machine_restarted")])
+def test_how_the_run_before_ended(place: Place, boot: bytes, ended: str) -> None:
+    place.run(5, clean=False)
+    place.environment["boot_id"] = lambda: boot
+    parts = place.open()
+    previous = parts.recovery.status(parts.keeper.run).previous
+    assert (previous.ended, previous.pid, previous.synced_index) == (ended, 42, 5)
+    parts.close(clean=True)
+
+
+def test_checkpoints_are_made_by_bytes_by_time_and_at_the_end(tmp_path: Path, new_place: Any) -> None:
+    place = new_place(tmp_path / "n1", checkpoint_bytes=20_000, checkpoint_every_ms=60_000)
+    parts = place.open()
+    keeper, made = parts.keeper, []
+
+    def tick(entries: int, ms: int) -> None:
+        place.write(parts, entries)
+        place.clock.now_ms += ms
+        keeper.drain([True])
+        made.append(keeper.run.checkpoint_index)
+
+    tick(2, 1000)
+    tick(60, 1000)  # over 20,000 bytes
+    tick(1, 1000)
+    tick(0, 56_000)
+    assert not keeper.due
+    tick(0, 4_000)  # a minute since the last try, one entry since the last checkpoint
+    tick(0, 100_000)  # nothing new
+    tick(1, 0)
+    assert made == [-1, 62, 62, 62, 63, 63, 64]
+    place.write(parts, 1)
+    parts.close(clean=True)
+    assert [name[:20].lstrip("0") for name in place.checkpoints().names()] == ["65", "64"]
+
+
+def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
+    place: Place, alarms: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = place.open()
+    parts.watch(alarms, lambda: 0, lambda _: None)
+    place.write(parts, 10)
+
+    def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left", str(target))
+
+    monkeypatch.setattr(OsFileSystem, "link", no_space)
+    parts.keeper.checkpoint()
+    (alarm,) = alarms.all()
+    assert alarm.key == ALARM
+    assert "no space left" in alarm.text
+    assert place.fs.listdir(place.path / "checkpoints") == []
+    assert parts.keeper.run.checkpoint_index == -1
+    monkeypatch.undo()
+    parts.keeper.checkpoint()
+    assert alarms.all() == []
+    assert parts.keeper.run.checkpoint_index == 10
+    parts.close(clean=True)
+
+
+def test_a_run_that_cannot_be_written_stops_the_node(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = place.open()
+    place.write(parts, 3)
+
+    def failing(self: RunFile, run: Any) -> None:
+        raise StorageError("fdatasync failed")
+
+    monkeypatch.setattr(RunFile, "write", failing)
+    with pytest.raises(StorageError):
+        parts.keeper.drain([True])
+    parts.close(clean=True)  # says why it could not, and lets go of everything
+    monkeypatch.undo()
+    run = load_run(place.fs, place.path, 1)
+    assert run is not None
+    assert run.state is RunState.RUNNING
+    place.run(0)
+
+
+def test_damage_met_by_the_keeper_stops_the_node(place: Place, alarms: Any) -> None:
+    parts = place.open()
+    told: list[KVCorruptError] = []
+    parts.watch(alarms, lambda: 0, told.append)
+    place.write(parts, 3)
+
+    def corrupt() -> None:
+        error = KVCorruptError("rotten")
+        parts.kv.on_corruption(error)
+        raise error
+
+    parts.kv.flush_wal, flush = corrupt, parts.kv.flush_wal
+    with pytest.raises(KVCorruptError):
+        parts.keeper.drain([True])
+    parts.kv.flush_wal = flush
+    assert len(told) == 1
+    parts.close(clean=False)
+    assert (place.path / "STATE_SUSPECT").exists()
+
+
+def test_the_list_of_tables_follows_the_tables(place: Place) -> None:
+    parts = place.open()
+    place.write(parts, 20)
+    parts.kv.flush_tables()
+    parts.keeper.sync()
+    listed = tables.load(place.fs, place.path / "state", 1)
+    assert listed is not None
+    assert sorted(listed) == sorted(parts.kv.tables())
+    parts.close(clean=True)
+    assert tables.load(MemoryFileSystem(), Path("/no"), 1) == {}

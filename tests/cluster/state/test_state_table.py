@@ -1,0 +1,361 @@
+"""One test per row of the table in cluster/state/found.py: what the start finds, does, moves, and says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.state import aside
+from cluster.state.found import Done, Facts, Found, classify
+from cluster.state.opening import StateLostError
+from raftlog.errors import CorruptLogError
+from raftlog.storage import vote_withheld
+from raftlog.storage.run_file import RunFile
+from statemachine.broker_state import AppliedMark
+from statemachine.digest import digest
+from statemachine.kv import KVCorruptError, KVError
+
+Place = Any
+Replay = Callable[..., None]
+
+
+def mark(index: int) -> AppliedMark:
+    return AppliedMark(1, index, index * 100, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        (Facts(0, 9, mark=mark(10)), Found.NEWER),
+        (Facts(0, 9, mark=mark(10), synced=10, suspect=True), Found.NEWER),
+        (Facts(0, 0, mark=mark(3)), Found.LOG_EMPTY),
+        (Facts(0, 9, synced=12, mark=mark(9)), Found.FITS),
+        (Facts(0, 9, synced=12, mark=mark(7)), Found.LOST_ROWS),
+        (Facts(0, 9, synced=5, mark=mark(9), suspect=True), Found.SUSPECT),
+        (Facts(0, 9, synced=5, damaged=True, suspect=True, wrong_rows=True), Found.WRONG_ROWS),
+        (Facts(0, 9, mark=mark(10), suspect=True, wrong_rows=True), Found.NEWER),
+        (Facts(0, 9, synced=5, damaged=True), Found.CORRUPT),
+        (Facts(0, 9, exists=False), Found.MISSING),
+        (Facts(0, 0, exists=False, synced=0), Found.NEW),
+        (Facts(0, 0, exists=False), Found.NEW),
+        (Facts(50, 90, mark=mark(48)), Found.OLDER_THAN_LOG),
+        (Facts(50, 90, mark=mark(48), installed=True), Found.INSTALLED),
+        (Facts(50, 90, mark=mark(49), installed=True), Found.BEHIND),
+        (Facts(50, 90, mark=mark(49)), Found.BEHIND),
+        (Facts(0, 9, mark=mark(5), of_this_log=False), Found.OTHER_LOG),
+        (Facts(0, 9, mark=mark(5), synced=6, of_this_log=True), Found.LOST_ROWS),
+        (Facts(0, 9, mark=mark(5), synced=5, of_this_log=True), Found.BEHIND),
+        (Facts(0, 9), Found.BEHIND),
+        (Facts(0, 9, mark=mark(9), synced=9, of_this_log=True), Found.FITS),
+    ],
+)
+def test_every_row_is_told_apart(facts: Facts, found: Found) -> None:
+    assert classify(facts) is found
+
+
+def test_the_rows_say_what_is_done_and_why() -> None:
+    assert {found.done for found in Found} == set(Done)
+    assert all(found.what and found.why for found in Found)
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "disk-format.md").read_text()
+    section = page.split("### State\n")[1].split("### ")[0]
+    shown = [tuple(row.strip("| ").split(" | ")) for row in section.splitlines() if row.startswith("|")][2:]
+    assert shown == [(found.name.lower().replace("_", " "), found.what, found.done.value, found.why) for found in Found]
+
+
+def test_new(place: Place) -> None:
+    parts = place.open()
+    assert parts.recovery.status(parts.keeper.run).state_found == "new"
+    assert parts.state.applied.index == -1
+    parts.close(clean=True)
+
+
+def test_fits(place: Place) -> None:
+    place.run(20)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.replaying, status.clean) == ("fits", False, True)
+    assert status.previous.ended == "orderly"
+    assert status.bytes_scanned == 0
+    parts.close(clean=False)
+
+
+def test_behind(place: Place, replay_all: Replay) -> None:
+    place.run(20, apply=12, clean=False)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.replaying, status.replay_target) == ("behind", True, 20)
+    assert status.entries_replayed == 0
+    replay_all(parts, 17)
+    assert parts.recovery.status(parts.keeper.run).entries_replayed == 16 - parts.recovery._from
+    assert parts.recovery.status(parts.keeper.run).replaying
+    replay_all(parts)
+    status = parts.recovery.status(parts.keeper.run)
+    assert not status.replaying
+    assert "replay" in status.stages_ms
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=False)
+
+
+def test_lost_rows_without_a_newer_checkpoint_are_replayed(place: Place, replay_all: Replay, alarms: Any) -> None:
+    place.run(10, clean=False)
+    before = place.path.with_name("before")
+    shutil.copytree(place.path / "state", before)
+    place.run(10, clean=False)
+    shutil.rmtree(place.path / "state")
+    before.rename(place.path / "state")
+    parts = place.open()
+    parts.watch(alarms, lambda: 0, lambda _: None)
+    status = parts.recovery.status(parts.keeper.run)
+    assert status.state_found == "lost_rows"
+    assert status.state_source == "own"
+    assert any("drops only a suffix" in reason for reason in status.reasons)
+    assert [alarm.key for alarm in alarms.all()] == ["state_lost_rows"]
+    assert place.trash() == []
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=False)
+
+
+def test_lost_rows_below_a_checkpoint_are_restored_from_it(place: Place, replay_all: Replay) -> None:
+    place.run(10, clean=False)
+    shutil.copytree(place.path / "state", place.path.with_name("before"))
+    place.run(10, clean=False, checkpoint=True)
+    shutil.rmtree(place.path / "state")
+    place.path.with_name("before").rename(place.path / "state")
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.state_source, status.replaying) == ("lost_rows", "checkpoint", False)
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=False)
+
+
+@pytest.mark.parametrize("damage", ["table", "manifest", "current", "missing", "suspect"])
+def test_damage_is_replaced_from_a_checkpoint(place: Place, replay_all: Replay, damage: str) -> None:
+    place.run(20, checkpoint=True)
+    place.run(5, clean=False)
+    state = place.path / "state"
+    if damage == "table":
+        place.flip("state/*.sst", 0.99)
+    elif damage == "manifest":
+        place.flip("state/MANIFEST-*", 20)
+    elif damage == "current":
+        (state / "CURRENT").unlink()
+    elif damage == "missing":
+        shutil.rmtree(state)
+    else:
+        aside.mark_suspect(place.fs, place.path, "a block failed its checksum", 5)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    found = {"suspect": "suspect", "current": "missing", "missing": "missing"}.get(damage, "corrupt")
+    assert (status.state_found, status.state_source) == (found, "checkpoint")
+    assert status.state_checkpoint.startswith(f"{20:020d}-1-")
+    assert status.replay_index == 20
+    assert len(status.alarms) == 1
+    if damage != "missing":
+        ((name, report),) = place.trash()
+        assert name == "000001-state"
+        assert status.state_set_aside == "trash/000001-state"
+        assert report["why"]
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(25)
+    parts.close(clean=True)
+    again = place.open()
+    assert again.recovery.status(again.keeper.run).state_found == "fits"
+    again.close(clean=True)
+
+
+def test_the_older_checkpoint_counts_where_the_newer_is_rotten(place: Place, replay_all: Replay) -> None:
+    place.run(10, checkpoint=True)
+    place.run(10, checkpoint=True)
+    newest, older = place.checkpoints().names()
+    place.flip(f"checkpoints/{newest}/*.sst", 0.3)
+    (place.path / "state" / "CURRENT").unlink()
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert status.state_checkpoint == older
+    assert any(newest in reason and "is damaged" in reason for reason in status.reasons)
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=True)
+
+
+class WrongRows:
+    """A node whose rows others contradicted: they are known to have agreed at entry 20, its checkpoints are at 15, 30
+    and, of a peer, at 40."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        place.run(15, checkpoint=True)
+        place.run(15, checkpoint=True)
+        place.run(10, checkpoint=False, clean=False)
+        self.newer, self.older = place.checkpoints().names()
+        aside.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
+
+    def peer(self, tmp_path: Path) -> str:
+        """As a fetch leaves it."""
+        other = copy(self.place)
+        other.path = tmp_path / "other"
+        shutil.copytree(self.place.path, other.path)
+        (other.path / "STATE_SUSPECT").unlink()
+        other.run(0, checkpoint=True)
+        made = other.checkpoints().all()[0]
+        fetched = self.place.path / "checkpoints" / "fetched.tmp"
+        shutil.copytree(made.path, fetched, ignore=shutil.ignore_patterns("CHECKPOINT"))
+        manifest = made.manifest._replace(peer=3, note="fetched from node 3")
+        name: str = self.place.checkpoints().adopt(fetched, manifest).path.name
+        return name
+
+
+def test_wrong_rows_are_replaced_by_a_peers(place: Place, tmp_path: Path, replay_all: Replay) -> None:
+    wrong = WrongRows(place)
+    with pytest.raises(StateLostError, match=f"(?s){wrong.newer} may hold.*{wrong.older} is not used before the peers"):
+        place.open()
+    assert place.trash() == []
+    name = wrong.peer(tmp_path)
+    aside.peers_were_asked(place.fs, place.path, name, "")
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.state_source, status.state_checkpoint) == ("wrong_rows", "peer", name)
+    assert "fetched from node 3" in status.reasons
+    assert [alarm for alarm in status.alarms if "its rows (cq) differ at index 30" in alarm]
+    assert [moved for moved, _ in place.trash()] == ["000001-state", f"000002-{wrong.newer}"]
+    assert place.checkpoints().names() == [name, wrong.older]
+    assert aside.suspicion(place.fs, place.path) is None
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(40)
+    parts.close(clean=True)
+
+
+def test_wrong_rows_are_replaced_by_own_ones_that_others_had_if_no_peer_gives_any(
+    place: Place, replay_all: Replay
+) -> None:
+    wrong = WrongRows(place)
+    aside.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_source, status.state_checkpoint) == ("checkpoint", wrong.older)
+    assert any("(node 2 does not give state: no answer)" in reason for reason in status.reasons)
+    assert place.checkpoints().names() == [wrong.older]
+    replay_all(parts)
+    assert digest(parts.kv) == place.expected(40)
+    parts.close(clean=False)
+
+
+def test_wrong_rows_that_nobody_agreed_with_are_never_used(place: Place) -> None:
+    place.run(15, checkpoint=True)
+    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 9", 5, -1)
+    aside.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    with pytest.raises(StateLostError, match=r"(?s)may hold the same.*The peers were asked: node 2 .*rebuild"):
+        place.open()
+    assert place.trash() == []
+    assert len(place.checkpoints().names()) == 1
+
+
+def test_without_a_sound_checkpoint_nothing_is_moved(place: Place) -> None:
+    place.run(20, checkpoint=True)
+    for name in place.checkpoints().names():
+        place.flip(f"checkpoints/{name}/CHECKPOINT", 20)
+    (place.path / "state" / "CURRENT").unlink()
+    with pytest.raises(StateLostError, match=r"(?s)no sound manifest.*raftmq rebuild .* --plan"):
+        place.open()
+    assert place.trash() == []
+    with pytest.raises(StateLostError):
+        place.open()
+
+
+def test_a_state_that_is_newer_than_the_log_is_refused(place: Place) -> None:
+    place.run(10)
+    shutil.copytree(place.path / "log", place.path.with_name("log10"))
+    place.run(10)
+    shutil.rmtree(place.path / "log")
+    place.path.with_name("log10").rename(place.path / "log")
+    with pytest.raises(CorruptLogError, match=r"(?s)above the end of the log \(applied 20, log 0..10\).*rebuild"):
+        place.open()
+    assert place.trash() == []
+
+
+def test_rows_without_a_log_are_refused(place: Place, tmp_path: Any, new_place: Any) -> None:
+    empty = new_place(tmp_path / "empty")
+    place.run(10)
+    shutil.rmtree(place.path / "log")
+    shutil.copytree(empty.path / "log", place.path / "log")
+    with pytest.raises(CorruptLogError, match=r"(?s)only GENESIS.*only trace.*rebuild"):
+        place.open()
+    assert (place.path / "state" / "CURRENT").exists()
+
+
+def test_a_log_that_lost_what_was_applied_withholds_the_vote(place: Place, alarms: Any) -> None:
+    place.run(10, clean=False)
+    run_file = RunFile(place.fs, place.path, group_id=1)
+    assert run_file.previous is not None
+    run_file.write(run_file.previous._replace(synced_index=15))
+    run_file.close()
+    parts = place.open()
+    parts.watch(alarms, lambda: 0, lambda _: None)
+    withheld = vote_withheld.load(place.fs, place.path, 1)
+    assert withheld is not None
+    assert withheld.index == 15
+    assert parts.recovery.status(parts.keeper.run).state_found == "fits"
+    assert parts.keeper.run.synced_index == 10
+    parts.close(clean=False)
+
+
+def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_place: Any) -> None:
+    other = new_place(tmp_path / "other")
+    other.run(10, apply=4, clean=False)
+    place.run(10, clean=False)
+    parts = place.open()
+    place_mark = parts.state.applied_mark
+    parts.close(clean=False)
+    from statemachine import keys
+    from statemachine.kv import META, Batch
+    from statemachine.rocks import RocksKV
+
+    kv = RocksKV(str(place.path / "state"))
+    batch = Batch()
+    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*place_mark._replace(header_crc=1)))
+    kv.write(batch)
+    kv.close()
+    with pytest.raises(CorruptLogError, match="at that index"):
+        place.open()
+
+
+def test_a_state_in_use_or_of_a_newer_version_is_no_damage(place: Place) -> None:
+    place.run(10, checkpoint=True)
+    from statemachine.rocks import RocksKV
+
+    kv = RocksKV(str(place.path / "state"))
+    with pytest.raises(KVError, match="stop that one"):
+        place.open()
+    kv.close()
+    assert place.trash() == []
+
+
+def test_damage_met_while_running_stops_the_node_and_the_next_start_replaces_the_state(
+    place: Place, replay_all: Replay, alarms: Any
+) -> None:
+    place.run(20, checkpoint=True)
+    place.flip("state/*.sst", 0.2)
+    parts = place.open()
+    told: list[KVCorruptError] = []
+    parts.watch(alarms, lambda: 77, told.append)
+    assert parts.recovery.status(parts.keeper.run).state_found == "fits", "a start reads no consume queue"
+    with pytest.raises(KVCorruptError):
+        digest(parts.kv)
+    assert len(told) == 1
+    assert "checksum" in str(aside.suspicion(place.fs, place.path))
+    parts.close(clean=False)
+    parts = place.open()
+    status = parts.recovery.status(parts.keeper.run)
+    assert (status.state_found, status.state_source) == ("suspect", "checkpoint")
+    assert aside.suspicion(place.fs, place.path) is None
+    assert digest(parts.kv) == place.expected(20)
+    parts.close(clean=True)

@@ -1,0 +1,168 @@
+"""Who leads, and for how long that is believed; routes in either form."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.remoting.codes import RequestCode
+from raftmq.client import Unreachable, aconnect
+from raftmq.client.admin import AsyncAdmin
+from raftmq.client.environment import REAL
+from raftmq.client.route import QueueData, read_route
+from raftmq.client.view import ClusterView
+
+pytestmark = pytest.mark.timeout(20)
+
+
+async def test_a_leader_that_comes_back_as_a_follower_is_not_taken_for_the_leader(fake: Any, wait_until: Any) -> None:
+    """It may lag: a pull from it would come back short."""
+    fake.create("T", 1)
+    fake.fill("T", 0, [b"a", b"b"])
+    old, new = fake.nodes[0], fake.nodes[1]
+    async with aconnect(fake.servers) as mq:
+        await mq.pull("T", 0, 0)
+        assert old.calls.count(RequestCode.PULL_MESSAGE) == 1
+        old.kill()
+        fake.leader = new.number
+        await old.start()
+        await wait_until(lambda: not old.connections)
+        result = await mq.pull("T", 0, 0)
+        assert [m.body for m in result.messages] == [b"a", b"b"]
+        assert old.calls.count(RequestCode.PULL_MESSAGE) == 1
+        assert new.calls.count(RequestCode.PULL_MESSAGE) == 1
+
+
+async def test_the_end_of_another_nodes_connection_changes_nothing(fake: Any, wait_until: Any) -> None:
+    view = ClusterView(REAL, fake.servers.split(";"))
+    leader = await view.find_leader()
+    assert leader == fake.nodes[0].address
+    other = await view.links.get(fake.nodes[2].address)
+    fake.nodes[2].kill()
+    await wait_until(lambda: other.closed)
+    assert view.leader == leader
+    view.close()
+
+
+async def test_servers_that_all_refuse_are_told_early(fake: Any) -> None:
+    fake.stop()
+    view = ClusterView(REAL, fake.servers.split(";"))
+    admin = AsyncAdmin(view, timeout_s=3600, refused_s=0.3)
+    for call in (admin.topics, admin.members, lambda: admin.create_topic("T"), lambda: admin.delete_topic("T")):
+        with pytest.raises(Unreachable, match=r"every server has refused connections for 0\.3 s") as caught:
+            await call()
+        assert caught.value.retryable
+        assert fake.nodes[1].address in str(caught.value)
+    view.close()
+
+
+async def test_a_name_that_is_not_known_is_not_called_refused(fake: Any) -> None:
+    fake.stop()
+    view = ClusterView(REAL, ["raftmq.invalid:9876", fake.nodes[0].address])
+    with pytest.raises(Unreachable) as caught:
+        await AsyncAdmin(view, timeout_s=3600, refused_s=0.3).topics()
+    assert "raftmq.invalid:9876 is a name that is not known" in str(caught.value)
+    assert f"{fake.nodes[0].address} refuses connections" in str(caught.value)
+    view.close()
+
+
+async def test_a_server_that_is_silent_may_come_back(fake: Any, wait_until: Any) -> None:
+    fake.nodes[0].kill()
+    fake.nodes[1].kill()
+    silent = fake.nodes[2]
+    silent.mute, fake.leader = True, 2
+    view = ClusterView(REAL, fake.servers.split(";"))
+    admin = AsyncAdmin(view, timeout_s=3600, refused_s=0.0)
+    asking = asyncio.create_task(admin.topics())
+    await wait_until(lambda: len(silent.calls) >= 3)
+    assert not asking.done()
+    silent.mute = False
+    assert await asking == []
+    view.close()
+
+
+async def test_who_asks_as_the_last_one_gives_up_searches_anew(fake: Any) -> None:
+    """The search that nobody waited for is being cancelled, and not to be joined."""
+    fake.leader = None
+    view = ClusterView(REAL, fake.servers.split(";"))
+    first = asyncio.create_task(view.find_leader())
+    await asyncio.sleep(0)
+    first.cancel()
+    second = asyncio.create_task(view.find_leader())
+    await asyncio.sleep(0)
+    fake.leader = 1
+    assert await second == fake.nodes[1].address
+    assert first.cancelled()
+    view.close()
+
+
+async def test_servers_that_refuse_for_a_moment_are_waited_for(fake: Any) -> None:
+    fake.stop()
+    view = ClusterView(REAL, fake.servers.split(";"))
+    asking = asyncio.create_task(AsyncAdmin(view, timeout_s=3600, refused_s=3600).topics())
+    await asyncio.sleep(0.3)  # a few rounds of refusals; however many, the answer is the same
+    for node in fake.nodes:
+        await node.start()
+    assert await asking == []
+    view.close()
+
+
+async def test_nodes_that_came_while_the_leader_stayed_are_known(fake: Any, wait_until: Any) -> None:
+    """None of the nodes that the client was given is left in the end."""
+    first, *rest = fake.nodes
+    fake.named = [first]
+    view = ClusterView(REAL._replace(members_every_s=0.01), [first.address])
+    assert await view.find_leader() == first.address
+    fake.named = list(fake.nodes)
+    await wait_until(lambda: set(view.brokers) == {node.address for node in fake.nodes})
+    fake.leader, fake.named = 1, rest
+    first.kill()
+    await wait_until(lambda: view.leader is None)
+    assert await view.find_leader() == fake.nodes[1].address
+    await wait_until(lambda: first.address not in view.brokers)
+    view.close()
+
+
+async def test_a_server_of_another_cluster_is_not_used(fake: Any, wait_until: Any) -> None:
+    """The address of a node that left belongs to another cluster by now."""
+    ours, other = fake.nodes[0], fake.nodes[1]
+    ours.clusters, other.clusters = "b a", "x"
+    view = ClusterView(REAL, [ours.address])
+    assert await view.find_leader() == ours.address
+    ours.kill()
+    fake.leader = 1
+    await wait_until(lambda: view.leader is None)
+    finding = asyncio.create_task(view.find_leader())
+    await wait_until(lambda: other.calls.count(RequestCode.GET_BROKER_CLUSTER_INFO) >= 3)
+    assert not finding.done()
+    other.clusters = "c b a"
+    assert await finding == other.address, "it goes on from the cluster that the client knows"
+    assert view.clusters == ("c", "b", "a")
+    view.close()
+
+
+GROUP = QueueData("raft", 8, 8, 4)
+ALIASES = [QueueData("raft-1", 0, 8, 2), QueueData("raft-2", 0, 8, 2)]
+
+
+@pytest.mark.parametrize(
+    ("queues", "expected"),
+    [
+        ([QueueData("raft", 8, 6, 6)], ("raft", 8, 6)),
+        ([GROUP, *ALIASES], ("raft", 8, 8)),
+        ([*ALIASES, GROUP], ("raft", 8, 8)),
+        ([QueueData("raft", 8, 8, 5), QueueData("raft-1", 8, 8, 3)], ("raft", 8, 8)),
+        ([QueueData("raft", 8, 8, 4)], ("raft", 8, 0)),
+        ([QueueData("raft", 8, 8, 0), *ALIASES], ("raft", 0, 8)),
+    ],
+)
+def test_queues_of_a_route(queues: list[QueueData], expected: tuple[str, int, int]) -> None:
+    route = read_route("T", queues, 1.0, True)
+    assert route is not None
+    assert (route.broker_name, route.read_queues, route.write_queues) == expected
+
+
+def test_a_route_without_queues_is_none() -> None:
+    assert read_route("T", [], 1.0, True) is None

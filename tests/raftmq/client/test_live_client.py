@@ -1,0 +1,177 @@
+"""The client against three real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from raftmq.client import NotFound, PullStatus, Refused, Unknown, aconnect, connect
+
+pytestmark = pytest.mark.live
+
+
+def fresh(name: str) -> str:
+    return f"{name}-{uuid4().hex[:8]}"
+
+
+def read_from(mq: Any, topic: str, queue_id: int, node: str) -> list[Any]:
+    found: list[Any] = []
+    while True:
+        result = mq.pull(topic, queue_id, len(found), node=node)
+        if result.status is not PullStatus.FOUND:
+            return found
+        found += result.messages
+
+
+def test_send_and_read_back(live_cluster: Any) -> None:
+    topic, group = fresh("orders"), fresh("billing")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=4)
+        sent = [mq.send(topic, b"%d" % n, key=f"k{n}", tag="new", properties={"n": str(n)}) for n in range(50)]
+        sent += mq.send_batch(topic, [b"50", b"51", b"52"])
+        with mq.consumer(group, topic, follow=False) as c:
+            got = list(c)
+        assert {(m.queue_id, m.queue_offset, m.position) for m in got} == {r[1:] for r in sent}
+        assert {m.message_id for m in got} == {r.message_id for r in sent}
+        by_body = {m.body: m for m in got}
+        assert (by_body[b"7"].key, by_body[b"7"].tag, by_body[b"7"].properties["n"]) == ("k7", "new", "7")
+        assert sum(o.lag for o in mq.admin.offsets(group, topic)) == 0
+        with mq.consumer(group, topic, follow=False) as c:
+            assert list(c) == []
+        info = mq.admin.describe_topic(topic)
+        assert (len(info.queues), info.messages) == (4, 53)
+        assert topic in mq.admin.topics()
+        assert group in mq.admin.groups()
+
+
+def test_d9_messages_are_found_by_key_id_and_position(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=3)
+        sent = [mq.send(topic, b"%d" % n, key=[f"order-{n}", "red" if n % 2 else "blue"]) for n in range(20)]
+        sent += mq.send_batch(topic, [b"20", b"21"])
+        assert [m.body for m in mq.admin.query_messages(topic, "red", count_max=3)] == [b"19", b"17", b"15"]
+        (found,) = mq.admin.query_messages(topic, "order-7")
+        assert (found.body, found.message_id, found.position) == (b"7", sent[7].message_id, sent[7].position)
+        for one in sent:
+            (by_id,) = mq.admin.query_messages(topic, one.message_id, unique=True)
+            assert by_id == mq.admin.view_message(topic, one.position)
+        assert mq.admin.query_messages(topic, "order-7", end_ms=found.store_ms - 1) == []
+        assert mq.admin.query_messages(topic, "none") == []
+        with pytest.raises(NotFound):
+            mq.admin.query_messages(fresh("nowhere"), "red")
+        with pytest.raises(NotFound):
+            mq.admin.view_message(topic, sent[7].position + 1)
+
+
+def test_every_replica_hands_out_the_same_bytes(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        with mq.producer() as p:
+            futures = [p.send_soon(topic, b"%d" % n) for n in range(500)]
+        assert [f.result().queue_offset for f in futures] == list(range(500))
+        for node in live_cluster.nodes:
+            address = f"127.0.0.1:{node.broker_port}"
+            deadline = time.monotonic() + 10
+            while len(got := read_from(mq, topic, 0, address)) < 500 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert [m.body for m in got] == [b"%d" % n for n in range(500)]
+
+
+def test_refusals(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=2)
+        with pytest.raises(Refused):
+            mq.send(topic, b"x", queue_id=99)
+        with pytest.raises(Refused):
+            mq.send(topic, bytes(5 << 20))
+        with pytest.raises(Refused, match=r"limits\.message_bytes_max") as caught:
+            mq.send_batch(topic, [bytes(1 << 20)] * 5)
+        assert len(caught.value.message_ids) == 5
+        with pytest.raises(Refused, match=r"limits\.batch_messages_max"):
+            mq.send_batch(topic, [b""] * 5000)
+        with pytest.raises(Refused):
+            mq.send("SCHEDULE_TOPIC_XXXX", b"x", queue_id=0)
+        with pytest.raises(NotFound), mq.consumer("g", fresh("nowhere")):
+            pass
+
+
+def test_every_send_survives_a_killed_leader_once(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=4)
+        with mq.producer() as p:
+            futures = [p.send_soon(topic, b"%d" % n) for n in range(2000)]
+            leader = live_cluster.leader()
+            live_cluster.kill(leader)
+            futures += [p.send_soon(topic, b"%d" % n) for n in range(2000, 4000)]
+        outcomes = [f.exception() for f in futures]
+        assert Counter(type(o) for o in outcomes) == {type(None): 4000}
+        live_cluster.restart(leader)
+        live_cluster.heal()
+        leader_address = mq.admin.members()["0"]
+        stored = [m for q in range(4) for m in read_from(mq, topic, q, leader_address)]
+    assert Counter(m.body for m in stored) == {b"%d" % n: 1 for n in range(4000)}
+    where = {(m.queue_id, m.queue_offset): m.body for m in stored}
+    assert all(where[f.result()[1:3]] == b"%d" % n for n, f in enumerate(futures))
+    for queue_id in range(4):
+        order = [int(where[queue_id, o]) for o in range(sum(q == queue_id for q, _ in where))]
+        assert order == sorted(order)
+
+
+def test_a_consumer_goes_on_after_a_killed_leader(live_cluster: Any) -> None:
+    topic, group = fresh("orders"), fresh("billing")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=2)
+        mq.send_batch(topic, [b"%d" % n for n in range(100)], queue_id=0)
+        got = []
+        with mq.consumer(group, topic) as c:
+            for message in c:
+                got.append((message.queue_id, message.queue_offset))
+                if len(got) == 50:
+                    leader = live_cluster.leader()
+                    live_cluster.kill(leader)
+                    mq.send_batch(topic, [b"%d" % n for n in range(100)], queue_id=1)
+                if len(got) == 200:
+                    break
+        live_cluster.restart(leader)
+        live_cluster.heal()
+        assert sum(o.lag for o in mq.admin.offsets(group, topic)) == 0
+    assert sorted(got) == [(q, o) for q in range(2) for o in range(100)]
+
+
+def test_without_a_majority_the_outcome_is_not_ok(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers, timeout_s=4) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        leader = live_cluster.leader()
+        others = [node.id for node in live_cluster.nodes if node.id != leader]
+        for node in others:
+            live_cluster.kill(node)
+        try:
+            with pytest.raises((Unknown, Refused)) as caught:
+                mq.send(topic, b"x")
+        finally:
+            for node in others:
+                live_cluster.restart(node)
+            live_cluster.heal()
+        stored = [m.body for m in read_from(mq, topic, 0, mq.admin.members()["0"])]
+        assert stored in ([], [b"x"]) if isinstance(caught.value, Unknown) else stored == []
+
+
+async def test_asyncio_client(live_cluster: Any) -> None:
+    topic, group = fresh("orders"), fresh("billing")
+    async with aconnect(live_cluster.servers) as mq:
+        await mq.admin.create_topic(topic, queues=2)
+        results = await asyncio.gather(*[mq.send(topic, b"%d" % n) for n in range(20)])
+        async with mq.consumer(group, topic, follow=False) as c:
+            got = [message async for message in c]
+            await c.commit()
+    assert {m.message_id for m in got} == {r.message_id for r in results}

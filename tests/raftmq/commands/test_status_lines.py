@@ -1,0 +1,48 @@
+"""`raftmq status` speaks of a mode only where it is weaker than the promise, or cost something."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.replication.modes import SURVIVES, ModesView
+from raftmq.commands.status import mode_lines
+
+
+def lines_of(**fields: Any) -> list[str]:
+    level = fields.get("level", "quorum+fsync")
+    view = ModesView(
+        **{
+            "level": level,
+            "flush_disk_type": "SYNC_FLUSH",
+            "broker_role": "SYNC_MASTER",
+            "transient_store_pool_enable": False,
+            "slave_read_enable": False,
+            "promise": SURVIVES[level],
+            "loss_window_entries_max": 4,
+            "loss_window_bytes_max": 20,
+            "loss_window_messages": 3,
+            "loss_window_messages_seen": 5,
+            "lost_messages": 0,
+            "lost_entries": 0,
+            **fields,
+        }
+    )
+    node = SimpleNamespace(record=SimpleNamespace(id=2), status={"modes": msgspec.to_builtins(view)})
+    silent = SimpleNamespace(record=SimpleNamespace(id=3), status=None)
+    return mode_lines(SimpleNamespace(nodes=[node, silent]))  # type: ignore[arg-type]
+
+
+def test_the_default_is_not_spoken_of() -> None:
+    assert lines_of() == []
+    assert len(lines_of(lost_messages=1)) == 1
+
+
+@pytest.mark.parametrize("level", ["quorum", "leader"])
+def test_a_weak_mode_tells_its_loss_window(level: str) -> None:
+    (line,) = lines_of(level=level, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=True)
+    for part in ("node 2", f"level {level}", "ASYNC_FLUSH", "transient store pool", "at most 4 log entries", "now 3"):
+        assert part in line

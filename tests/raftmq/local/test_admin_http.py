@@ -1,0 +1,155 @@
+"""The command line over HTTP: which node is asked, and what its errors become."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.admin.errors import STATUS
+from cluster.errors import ExitCode, LocalError
+from raftmq.local.admin_http import AdminApi, admin_addresses, each_node
+
+
+class Stub:
+    """An HTTP server that answers everything with one answer and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[int, Any] | None = (200, {"fine": True})
+        self.asked: list[tuple[str, str, bytes]] = []
+        stub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                stub.asked.append((self.command, self.path, body))
+                if stub.answer is None:
+                    self.close_connection = True
+                    return
+                status, value = stub.answer
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
+
+            do_GET = do_POST = do_DELETE = handle_any
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self.server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    made = Stub()
+    made.thread.start()
+    yield made
+    made.server.shutdown()
+    made.thread.join()
+    made.server.server_close()
+
+
+def closed_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_readings_ask_for_linearizable_ones(stub: Stub) -> None:
+    assert AdminApi([stub.address]).get("/v1/topics") == {"fine": True}
+    assert stub.asked == [("GET", "/v1/topics?consistency=linearizable", b"")]
+
+
+def test_a_dead_node_is_passed_over(stub: Stub) -> None:
+    AdminApi([closed_port(), stub.address]).post("/v1/topics", {"name": "t"})
+    assert stub.asked == [("POST", "/v1/topics", b'{"name": "t"}')]
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(LocalError, match="no node answers at") as caught:
+        AdminApi([closed_port(), closed_port()]).get("/v1/topics")
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+
+
+def test_each_node_that_answers(stub: Stub) -> None:
+    stub.answer = (200, {"node": 2})
+    addresses = [closed_port(), stub.address]
+    assert [view for _, view in each_node(addresses, "/v1/links")] == [{"node": 2}]
+    ((api, _),) = each_node(addresses, "/v1/links", 2)
+    api.post("/v1/repair", {})
+    assert stub.asked[-1] == ("POST", "/v1/repair", b"{}")
+
+
+@pytest.mark.parametrize(("node", "says"), [(None, "no node answers"), (3, "node 3 does not answer")])
+def test_no_such_node_answers(stub: Stub, node: int | None, says: str) -> None:
+    stub.answer = (200, {"node": 2})
+    addresses = [closed_port()] if node is None else [closed_port(), stub.address]
+    with pytest.raises(LocalError, match=says) as caught:
+        list(each_node(addresses, "/v1/links", node))
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+
+
+def test_a_node_that_refuses_is_not_passed_over(stub: Stub) -> None:
+    stub.answer = (STATUS["refused"], {"error": {"code": "refused", "message": "it went wrong", "hint": "do this"}})
+    with pytest.raises(LocalError, match="it went wrong"):
+        list(each_node([stub.address, closed_port()], "/v1/links"))
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [("get", ExitCode.UNREACHABLE), ("post", ExitCode.UNKNOWN), ("delete", ExitCode.UNKNOWN)],
+)
+def test_a_broken_connection_leaves_a_change_unknown_and_is_not_repeated(
+    stub: Stub, method: str, code: ExitCode
+) -> None:
+    stub.answer = None
+    api = AdminApi([stub.address, stub.address])
+    with pytest.raises(LocalError) as caught:
+        api.post("/v1/topics", {}) if method == "post" else getattr(api, method)("/v1/topics/t")
+    assert caught.value.exit_code == code
+    assert len(stub.asked) == 1
+
+
+def test_an_answer_that_is_no_json(stub: Stub) -> None:
+    stub.answer = (200, b"<html>")
+    with pytest.raises(LocalError) as caught:
+        AdminApi([stub.address]).delete("/v1/topics/t")
+    assert caught.value.exit_code == ExitCode.UNKNOWN
+
+
+@pytest.mark.parametrize("name", sorted(STATUS))
+def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
+    stub.answer = (STATUS[name], {"error": {"code": name, "message": "it went wrong", "hint": "do this"}})
+    with pytest.raises(LocalError, match="it went wrong") as caught:
+        AdminApi([stub.address]).post("/v1/topics", {})
+    expected = {
+        "unknown_outcome": 3,
+        "exists": 5,
+        "no_leader": 5,
+        "not_leader": 5,
+        "leader_unreachable": 5,
+        "unreachable": 5,
+        "refused": 5,
+        "unconfirmed": 5,
+    }
+    assert caught.value.exit_code == expected.get(name, 1)
+    assert caught.value.why
+    assert caught.value.fix
+
+
+def test_where_the_addresses_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAFTMQ_DATA", raising=False)
+    monkeypatch.setenv("RAFTMQ_ADMIN", "a:1, http://b:2/")
+    assert admin_addresses(None) == ["a:1", "b:2"]
+    assert admin_addresses("c:3") == ["c:3"]
+    with pytest.raises(LocalError, match="there is no cluster in"):
+        admin_addresses(None, str(tmp_path / "other"))

@@ -1,0 +1,320 @@
+"""Making and checking data directories: all or none, and nobody else's."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner
+from google_crc32c import value as crc32c
+
+from cluster.config import node_files as local_config
+from cluster.config.config import ConfigError
+from cluster.config.local_layout import NodeRecord
+from cluster.config.node_files import plan_nodes, write_configs
+from cluster.errors import ExitCode, LocalError
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.layout import lock_directory
+from raftlog.storage.node_dir import create_node_dir, open_node_dir
+from raftmq.cli import cli
+from raftmq.local import init as local_init
+from raftmq.local.begun import BEGUN
+from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.init import check_data_dirs, create_data_dirs
+
+
+def make(folder: Path, count: int = 3) -> list[NodeRecord]:
+    folder.mkdir(exist_ok=True)
+    nodes = plan_nodes(folder, count, 29100)
+    write_configs(nodes)
+    return nodes
+
+
+def configs(nodes: list[NodeRecord]) -> list[Path]:
+    return [node.config_path for node in nodes]
+
+
+def data(node: NodeRecord) -> Path:
+    return node.home / "data"
+
+
+def refused(nodes: list[NodeRecord], *what: str) -> LocalError:
+    with pytest.raises(LocalError) as caught:
+        check_data_dirs(nodes)
+    for part in what:
+        assert part in str(caught.value), caught.value
+    assert caught.value.exit_code == ExitCode.REFUSED
+    return caught.value
+
+
+def test_one_cluster_three_identities_one_genesis(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    made = create_data_dirs(configs(nodes))
+    assert made.created
+    opened = [open_node_dir(OsFileSystem(), data(node)) for node in nodes]
+    try:
+        assert {each.identity.cluster_uuid for each in opened} == {made.cluster_uuid}
+        assert [each.identity.node_id for each in opened] == [1, 2, 3]
+        assert len({each.identity.node_uuid for each in opened}) == 3
+        assert len({each.log.genesis for each in opened}) == 1
+        assert [tuple(voter) for voter in opened[0].log.genesis.voters] == [
+            (each.identity.node_id, each.identity.node_uuid) for each in opened
+        ]
+    finally:
+        for each in opened:
+            each.close(clean=True)
+    assert check_data_dirs(nodes) == made.cluster_uuid
+
+
+def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    first = create_data_dirs(configs(nodes))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("IDENTITY")}
+    assert create_data_dirs(configs(nodes)) == (False, first.cluster_uuid)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("IDENTITY")} == before
+
+
+def test_an_empty_directory_beside_filled_ones_is_refused(tmp_path: Path) -> None:
+    """A lost disk must not come back as a node that forgot its votes."""
+    nodes = make(tmp_path)
+    create_data_dirs(configs(nodes))
+    data(nodes[1]).rename(tmp_path / "lost")
+    with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
+        create_data_dirs(configs(nodes))
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert not data(nodes[1]).exists()
+    refused(nodes, "holds no node")
+
+
+def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = load_cluster(tmp_path)
+    shutil.rmtree(data(nodes[1]))
+    cluster = LocalCluster(tmp_path)
+    started: list[Any] = []
+    monkeypatch.setattr(cluster, "start", started.append)
+    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s: 1)
+    cluster.up()
+    assert started == [1, 3]
+    with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
+        cluster.restart(2)
+    assert caught.value.fix.startswith("raftmq node replace 2")
+    shutil.rmtree(data(nodes[2]))
+    with pytest.raises(LocalError, match="holds no node"):
+        cluster.up()  # one of three could do nothing
+
+
+def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = make(tmp_path)
+    real, calls = create_node_dir, []
+
+    def fail_second(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(local_init, "create_node_dir", fail_second)
+    with pytest.raises(LocalError, match="No space left"):
+        create_data_dirs(configs(nodes))
+    assert not any(data(node).exists() for node in nodes)
+    monkeypatch.undo()
+    assert create_data_dirs(configs(nodes)).created
+
+
+def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
+    mine, other = make(tmp_path / "mine"), make(tmp_path / "other")
+    create_data_dirs(configs(mine))
+    create_data_dirs(configs(other))
+    data(mine[2]).rename(tmp_path / "aside")
+    data(other[2]).rename(data(mine[2]))
+    refused(mine, "belongs to cluster", str(data(mine[2])))
+
+
+def test_a_directory_of_another_node(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    create_data_dirs(configs(nodes))
+    data(nodes[0]).rename(tmp_path / "aside")
+    data(nodes[1]).rename(data(nodes[0]))
+    (tmp_path / "aside").rename(data(nodes[1]))
+    refused(nodes, "belongs to node 2, not to node 1")
+
+
+def test_a_directory_of_a_newer_format(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    create_data_dirs(configs(nodes))
+    path = data(nodes[0]) / "IDENTITY"
+    rest = b"\x00\x03" + path.read_bytes()[10:]
+    path.write_bytes(path.read_bytes()[:4] + crc32c(rest).to_bytes(4) + rest)
+    refused(nodes, "newer RaftMQ (format 3)", "pip install --upgrade")
+
+
+def test_a_damaged_identity(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    create_data_dirs(configs(nodes))
+    path = data(nodes[2]) / "IDENTITY"
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    refused(nodes, "is damaged")
+
+
+def test_a_directory_in_use_is_not_made_anew(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    data(nodes[1]).mkdir()
+    lock = lock_directory(OsFileSystem(), data(nodes[1]))
+    try:
+        with pytest.raises(LocalError, match="in use by process") as caught:
+            create_data_dirs(configs(nodes))
+        assert caught.value.exit_code == ExitCode.REFUSED
+    finally:
+        lock.close()
+    assert not data(nodes[0]).exists()
+
+
+def test_every_member_must_be_named_once(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    for paths in (configs(nodes)[:2], [*configs(nodes)[:2], nodes[0].config_path]):
+        with pytest.raises(LocalError, match="give each one once") as caught:
+            create_data_dirs(paths)
+        assert caught.value.exit_code == ExitCode.USAGE
+    assert not any(data(node).exists() for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("extra", "what"),
+    [
+        ('\n[cluster]\nname = "Other"\n', "cluster.name"),
+        ("\n[log]\nsegment_size_bytes = 8388608\n", "log.segment_size_bytes"),
+        ('\n[cluster]\nid = "00000000-0000-0000-0000-000000000001"\n', "cluster.id"),
+    ],
+)
+def test_files_that_describe_different_clusters(tmp_path: Path, extra: str, what: str) -> None:
+    nodes = make(tmp_path)
+    path = nodes[2].config_path
+    path.write_text(path.read_text() + extra)
+    with pytest.raises(LocalError, match=f"differ in {what}"):
+        create_data_dirs(configs(nodes))
+    assert not any(data(node).exists() for node in nodes)
+
+
+def test_a_cluster_id_given_in_the_files_is_used(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    for node in nodes:
+        text = node.config_path.read_text() + '\n[cluster]\nid = "00000000-0000-0000-0000-00000000000a"\n'
+        node.config_path.write_text(text)
+    assert create_data_dirs(configs(nodes)).cluster_uuid == UUID(int=10)
+
+
+def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    nodes[1].config_path.write_text("[node]\nid = \n")
+    with pytest.raises(ConfigError, match=r"n2/raftmq.toml:2: not valid TOML"):
+        create_data_dirs(configs(nodes))
+    result = CliRunner().invoke(cli, ["up", "--data", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "n2/raftmq.toml:2" in result.stderr
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    nodes[0].config_path.write_text(nodes[0].config_path.read_text() + "\n[raft]\ntick_mss = 5\n")
+    result = CliRunner().invoke(cli, ["up", "--data", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "did you mean tick_ms?" in result.stderr
+
+
+def test_the_init_command(tmp_path: Path) -> None:
+    nodes = make(tmp_path)
+    arguments = ["init", "--json", *(part for node in nodes for part in ("--config", str(node.config_path)))]
+    first = CliRunner().invoke(cli, arguments)
+    again = CliRunner().invoke(cli, arguments)
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert json.loads(first.stdout)["created"] is True
+    assert json.loads(again.stdout) == json.loads(first.stdout) | {"created": False}
+
+
+def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "thesis.doc").write_text("do not touch")
+    with pytest.raises(LocalError, match="is not a data directory of RaftMQ") as caught:
+        LocalCluster(tmp_path).up()
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
+
+
+def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocalError, match="cannot be the data directory"):
+        prepare_data_dir(tmp_path / "file")
+
+
+def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
+    create_data_dirs(configs(make(tmp_path)))
+    with pytest.raises(LocalError, match="has 3 nodes, not 5"):
+        LocalCluster(tmp_path).up(5)
+
+
+# --- the first `raftmq up`, interrupted ------------------------------------------------------------------------------
+
+
+def load_cluster(folder: Path) -> list[NodeRecord]:
+    cluster = LocalCluster(folder)
+    prepare_data_dir(folder)
+    return cluster._load(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
+
+
+@pytest.mark.parametrize("writes_left", [0, 1, 2, 3])
+@pytest.mark.parametrize("step", ["write_config", "create_node_dir"])
+def test_an_interrupted_first_start_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, writes_left: int
+) -> None:
+    module = local_config if step == "write_config" else local_init
+    real, left = getattr(module, step), [writes_left]
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, interrupted)
+        if writes_left < 3:
+            with pytest.raises(KeyboardInterrupt):
+                load_cluster(tmp_path / "data")
+        else:
+            load_cluster(tmp_path / "data")
+    nodes = load_cluster(tmp_path / "data")
+    assert [node.id for node in nodes] == [1, 2, 3]
+    check_data_dirs(nodes)
+    assert not (tmp_path / "data" / BEGUN).exists()
+
+
+def test_files_without_any_data_are_brought_on(tmp_path: Path) -> None:
+    nodes = make(tmp_path / "data")
+    assert load_cluster(tmp_path / "data") == nodes
+    check_data_dirs(nodes)
+
+
+def test_a_cluster_that_ran_and_lost_its_disks_is_not_made_anew(tmp_path: Path) -> None:
+    nodes = load_cluster(tmp_path / "data")
+    for node in nodes:
+        shutil.rmtree(data(node))
+    with pytest.raises(LocalError):
+        load_cluster(tmp_path / "data")
+
+
+def test_the_environment_counts_when_the_directories_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAFTMQ_LOG__SEGMENT_SIZE_BYTES", str(8 << 20))
+    nodes = load_cluster(tmp_path / "data")
+    opened = open_node_dir(OsFileSystem(), data(nodes[0]))
+    try:
+        assert opened.log.segment_size == 8 << 20
+    finally:
+        opened.close(clean=True)

@@ -1,0 +1,374 @@
+"""Stories: commands in, printed outcome. `testdata/*.txt` holds both; `--rewrite` writes the outcome anew.
+
+A block is command lines, a line `----`, the outcome, an empty line. `#` starts a comment. Commands (N, M: node ids):
+
+    nodes COUNT [election=10] [pre_vote=off] [check_quorum=off] [inflight=N] [append=BYTES] [seed=N]
+    group [election=..] ...      the same, from the `disk` lines before it
+    disk N terms=1,1,4 [term=7]  what node N finds on its disk: GENESIS and one entry per term
+    clock N WALL MONOTONIC       tick N [COUNT]      campaign N          propose N TEXT
+    read N CONTEXT               transfer N M        closed N M          persisted N TERM INDEX
+    ready N                      takes one Ready and prints it
+    sync N [COUNT]               completes the disk's oldest writes (all without COUNT)
+    deliver N->M [COUNT]         delivers queued messages of that link, oldest first
+    drop N->M [COUNT]            loses them       repeat N->M   delivers the oldest and keeps it
+    last N->M                    delivers the newest first
+    cut N->M ... | heal          loses everything sent on these links until healed
+    run [quiet]                  ready, sync, deliver, until nothing moves
+    crash N ...  | start N ...
+    damage N LOW HIGH            entries LOW to HIGH of its disk cannot be read         repair N
+    lose N INDEX                 the disk of a crashed node loses INDEX and above      release N     gives its vote back
+    fit N [yes|no]               says whether it may vote, campaign; lets it campaign   resign N
+    join N                       a new node with nothing but GENESIS
+    add N M [UUID] | promote N M | remove N M     the leader N proposes that M joins as learner, becomes a voter, leaves
+    trim N INDEX                 the log of N begins at INDEX from now on: its checkpoint and state reach there
+    install N M                  N takes over the state of M and the end of its log, and starts again
+    network | log N | state [N ...] | progress N | members [N ...]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.raw_node import RawNode, Ready
+from raftlog.errors import RaftLogError
+from raftlog.membership import Address, Membership, promoted, with_learner, without
+from raftlog.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+)
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, NodeId, Voter
+from tests.support.raft_group import Disk, Group, chain
+
+_RUN_MAX = 200
+
+
+def show_id(entry_id: EntryId) -> str:
+    return f"({entry_id.term},{entry_id.index})"
+
+
+def show_entry(entry: Entry) -> str:
+    kind = "" if entry.type == EntryType.MESSAGES else EntryType(entry.type).name
+    return f"{show_id(entry.id)}{kind}"
+
+
+def show_message(m: Message) -> str:
+    head = f"{m.from_id}->{m.to_id} {type(m).__name__} t{m.term}"
+    if isinstance(m, RequestVote):
+        return head + f" last={show_id(m.last)}" + " pre" * m.pre_vote + " transfer" * m.transfer
+    if isinstance(m, RequestVoteReply):
+        return head + (" granted" if m.granted else " refused") + " pre" * m.pre_vote
+    if isinstance(m, AppendEntries):
+        entries = " ".join(show_entry(e) for e in m.entries)
+        return head + f" prev={show_id(m.prev)} commit={m.commit_index} [{entries}]"
+    if isinstance(m, AppendEntriesReply):
+        if m.rejected:
+            return head + f" rejected prev={m.match_index} hint={show_id(m.hint)}"
+        return head + f" match={m.match_index}"
+    if isinstance(m, Heartbeat):
+        return head + f" commit={m.commit_index}" + f" round={m.context}" * bool(m.context)
+    if isinstance(m, HeartbeatReply):
+        return head + f" round={m.context}" * bool(m.context) + " unfit" * (not m.fit)
+    if isinstance(m, InstallSnapshot):
+        return head + f" first={m.first_index} last={show_id(m.last)}"
+    return head
+
+
+def show_members(raw: RawNode) -> str:
+    m = raw.membership
+    what = f"voters {' '.join(map(str, m.voter_ids))}"
+    what += f", learners {' '.join(map(str, m.learner_ids))}" * bool(m.learners)
+    what += f", left {' '.join(str(each.id) for each in m.removed)}" * bool(m.removed)
+    return what + f" (index {m.index}{'' if raw.committed_membership_index == m.index else ', not committed'})"
+
+
+def show_ready(node: NodeId, ready: Ready) -> Iterator[str]:
+    yield f"{node} ready"
+    if ready.soft_state is not None:
+        yield f"  {ready.soft_state.role.name} leader={ready.soft_state.leader_id}"
+    if ready.hard_state is not None:
+        yield f"  hard state: term={ready.hard_state.term} vote={ready.hard_state.vote}"
+    if ready.entries:
+        yield "  persist: " + " ".join(map(show_entry, ready.entries))
+    for message in ready.messages:
+        yield f"  send {show_message(message)}"
+    for message in ready.messages_after_persist:
+        yield f"  after persist {show_message(message)}"
+    if ready.committed_entries:
+        yield "  apply: " + " ".join(map(show_entry, ready.committed_entries))
+    if ready.members_changed:
+        yield "  members changed"
+    if ready.install is not None:
+        yield f"  install: the leader's log begins at {ready.install.first_index}"
+    for read in ready.read_states:
+        yield f"  read {read.context} at index {read.index}"
+
+
+class Story:
+    """Interprets command lines against one group."""
+
+    def __init__(self) -> None:
+        self.disks: dict[NodeId, Disk] = {}
+        self.group: Group
+        self.cuts: set[tuple[int, int]] = set()
+
+    def run(self, line: str) -> list[str]:
+        """One command; protocol errors are part of the outcome."""
+        name, *args = line.split()
+        try:
+            return list(getattr(self, "do_" + name)(*args) or ())
+        except (RaftLogError, ValueError) as error:
+            return [f"{type(error).__name__}: {error}"]
+
+    # -- setting up
+
+    def do_nodes(self, count: str, *options: str) -> None:
+        self.disks = {NodeId(n): Disk() for n in range(1, int(count) + 1)}
+        self.do_group(*options)
+
+    def do_disk(self, node: str, *options: str) -> None:
+        given = dict(option.split("=") for option in options)
+        terms = [int(term) for term in given.get("terms", "").split(",") if term]
+        term = int(given.get("term", max(terms, default=0)))
+        self.disks[NodeId(int(node))] = Disk(chain(terms), HardState(term, NOBODY, 0))
+
+    def do_group(self, *options: str) -> None:
+        given = dict(option.split("=") for option in options)
+        config = RaftConfig(
+            NodeId(1),
+            1,
+            election_ticks=int(given.get("election", 10)),
+            pre_vote=given.get("pre_vote") != "off",
+            check_quorum=given.get("check_quorum") != "off",
+            inflight_messages_max=int(given.get("inflight", 256)),
+            append_bytes_max=int(given.get("append", 1 << 20)),
+        )
+        self.cuts.clear()
+        self.group = Group(lambda node: replace(config, node_id=node), self.disks, int(given.get("seed", 1)))
+        self.disks = {}
+
+    # -- inputs
+
+    def do_clock(self, node: str, wall: str, monotonic: str) -> None:
+        self._act(node, "set_clock", int(wall), int(monotonic))
+
+    def do_tick(self, node: str, count: str = "1") -> None:
+        for _ in range(int(count)):
+            self._act(node, "tick")
+
+    def do_campaign(self, node: str) -> None:
+        self._act(node, "campaign")
+
+    def do_propose(self, node: str, text: str) -> Iterator[str]:
+        raw = self.group.nodes[NodeId(int(node))]
+        entry: Any = self._act(node, "propose", EntryType.MESSAGES, text.encode(), raw.log_time_ms())
+        yield f"{show_entry(entry)} at log time {entry.timestamp_ms}"
+
+    def do_read(self, node: str, context: str) -> None:
+        self._act(node, "read_index", int(context))
+
+    def do_transfer(self, node: str, target: str) -> None:
+        self._act(node, "transfer_leadership", NodeId(int(target)))
+
+    def do_closed(self, node: str, peer: str) -> None:
+        self._act(node, "peer_closed", NodeId(int(peer)))
+
+    def do_persisted(self, node: str, term: str, index: str) -> None:
+        self._act(node, "persisted", EntryId(int(term), int(index)))
+
+    def do_join(self, *nodes: str) -> None:
+        for node in nodes:
+            self.group.join(NodeId(int(node)))
+
+    def do_add(self, node: str, joining: str, uuid: str = "") -> Iterator[str]:
+        voter = Voter(NodeId(int(joining)), UUID(int=int(uuid or joining)))
+        address = Address(voter.id, "host", 9000 + voter.id)
+        return self._change(node, lambda members: with_learner(members, voter, address))
+
+    def do_promote(self, node: str, learner: str) -> Iterator[str]:
+        return self._change(node, lambda members: promoted(members, NodeId(int(learner))))
+
+    def do_remove(self, node: str, leaving: str) -> Iterator[str]:
+        return self._change(node, lambda members: without(members, NodeId(int(leaving))))
+
+    def _change(self, node: str, change: Callable[[Membership], Membership]) -> Iterator[str]:
+        raw = self.group.nodes[NodeId(int(node))]
+        entry: Any = self._act(node, "propose_membership", change(raw.membership), raw.log_time_ms())
+        yield f"{show_entry(entry)}: {show_members(raw)}"
+
+    def do_trim(self, node: str, first_index: str) -> None:
+        raw = self.group.nodes.get(NodeId(int(node)))
+        if raw is not None:
+            self.group.disks[NodeId(int(node))].applied_index = raw.applied_index
+        self.group.trim(NodeId(int(node)), int(first_index))
+
+    def do_install(self, node: str, source: str) -> None:
+        raw = self.group.nodes[NodeId(int(source))]
+        self.group.disks[NodeId(int(source))].applied_index = raw.applied_index
+        self.group.install(NodeId(int(node)), NodeId(int(source)))
+
+    def _act(self, node: str, method: str, *args: object) -> object:
+        return self.group.act(NodeId(int(node)), lambda raw: getattr(raw, method)(*args))
+
+    # -- disk and network
+
+    def do_ready(self, node: str) -> Iterator[str]:
+        if not self.group.nodes[NodeId(int(node))].has_ready():
+            return iter(["nothing"])
+        return show_ready(NodeId(int(node)), self.group.take_ready(NodeId(int(node))))
+
+    def do_sync(self, node: str, count: str = "999") -> Iterator[str]:
+        writes = self.group.disks[NodeId(int(node))].writes
+        for _ in range(min(int(count), len(writes))):
+            ready = self.group.sync(NodeId(int(node)))
+            released = [show_message(m) for m in ready.messages_after_persist]
+            what = ["hard state"] * (ready.hard_state is not None) + [show_entry(entry) for entry in ready.entries]
+            yield "\n  ".join([f"{node} synced {' '.join(what) or 'nothing new'}", *released])
+
+    def _link(self, link: str) -> list[Message]:
+        ends = tuple(map(int, link.split("->")))
+        return [m for m in self.group.network if (m.from_id, m.to_id) == ends]
+
+    def _take(self, message: Message) -> None:
+        at = next(at for at, queued in enumerate(self.group.network) if queued is message)
+        del self.group.network[at]
+
+    def do_deliver(self, link: str, count: str = "999") -> Iterator[str]:
+        for message in self._link(link)[: int(count)]:
+            self._take(message)
+            yield show_message(message)
+            self.group.deliver(message)
+
+    def do_last(self, link: str) -> Iterator[str]:
+        message = self._link(link)[-1]
+        self._take(message)
+        yield show_message(message)
+        self.group.deliver(message)
+
+    def do_repeat(self, link: str) -> Iterator[str]:
+        message = self._link(link)[0]
+        yield show_message(message)
+        self.group.deliver(message)
+
+    def do_drop(self, link: str, count: str = "999") -> Iterator[str]:
+        for message in self._link(link)[: int(count)]:
+            self._take(message)
+            yield "lost " + show_message(message)
+
+    def do_cut(self, *links: str) -> None:
+        for link in links:
+            a, b = map(int, link.split("->"))
+            self.cuts.add((a, b))
+
+    def do_heal(self) -> None:
+        self.cuts.clear()
+
+    def do_run(self, quiet: str = "") -> Iterator[str]:
+        lines: list[str] = []
+        for _ in range(_RUN_MAX):
+            if not self._round(lines):
+                return iter([] if quiet else lines)
+        raise AssertionError("the group does not come to rest")
+
+    def _round(self, lines: list[str]) -> bool:
+        moved = False
+        for node in list(self.group.nodes):
+            if self.group.nodes[node].has_ready():
+                lines.extend(show_ready(node, self.group.take_ready(node)))
+                moved = True
+            while self.group.disks[node].writes:
+                self.group.sync(node)
+                moved = True
+        network, self.group.network = self.group.network, []
+        for message in network:
+            lost = (message.from_id, message.to_id) in self.cuts or message.to_id not in self.group.nodes
+            lines.append(("lost " if lost else "") + show_message(message))
+            if not lost:
+                self.group.deliver(message)
+        return moved or bool(network)
+
+    def do_crash(self, *nodes: str) -> None:
+        for node in nodes:
+            self.group.crash(NodeId(int(node)))
+
+    def do_start(self, *nodes: str) -> None:
+        for node in nodes:
+            self.group.start(NodeId(int(node)))
+
+    def do_damage(self, node: str, low: str, high: str) -> None:
+        self.group.disks[NodeId(int(node))].damaged = range(int(low), int(high) + 1)
+
+    def do_repair(self, node: str) -> None:
+        self.group.disks[NodeId(int(node))].damaged = range(0)
+        self._act(node, "repaired")
+
+    def do_lose(self, node: str, index: str) -> None:
+        self.group.lose_from(NodeId(int(node)), int(index))
+
+    def do_release(self, node: str) -> None:
+        self.group.release(NodeId(int(node)))
+
+    def do_resign(self, node: str) -> None:
+        self._act(node, "resign")
+
+    def do_fit(self, node: str, campaigns: str = "") -> Iterator[str]:
+        raw = self.group.nodes[NodeId(int(node))]
+        if campaigns:
+            self.group.act(NodeId(int(node)), lambda raw: raw.hold_campaigns("story", campaigns == "no"))
+        what = [("votes", raw.may_vote), ("campaigns", raw.may_campaign), ("has caught up", raw.caught_up_with_leader)]
+        return iter([f"{node} " + (", ".join(name for name, is_so in what if is_so) or "neither votes nor campaigns")])
+
+    # -- looking
+
+    def do_network(self) -> Iterator[str]:
+        return map(show_message, self.group.network)
+
+    def do_log(self, node: str) -> Iterator[str]:
+        raw = self.group.nodes[NodeId(int(node))]
+        yield " ".join(
+            show_entry(raw.raft.log.entry(index)) for index in range(raw.raft.log.first_index, raw.last_index + 1)
+        )
+
+    def do_state(self, *nodes: str) -> Iterator[str]:
+        for node in map(NodeId, map(int, nodes)) if nodes else list(self.group.nodes):
+            raw = self.group.nodes[node]
+            s = raw.status()
+            yield (
+                f"{node} {s.role.name} term={s.term} vote={s.vote} leader={s.leader_id} last={show_id(raw.tail.id)} "
+                f"persisted={s.persisted_index} commit={s.commit_index} applied={s.applied_index}"
+            )
+
+    def do_members(self, *nodes: str) -> Iterator[str]:
+        for node in map(NodeId, map(int, nodes)) if nodes else list(self.group.nodes):
+            yield f"{node} counts {show_members(self.group.nodes[node])}"
+
+    def do_progress(self, node: str) -> Iterator[str]:
+        for peer in self.group.nodes[NodeId(int(node))].status().peers:
+            yield (
+                f"{peer.node_id} {peer.state} match={peer.match_index} next={peer.next_index} lag={peer.lag} "
+                f"inflight={peer.inflight_messages}"
+            )
+
+
+def retell(text: str) -> str:
+    """Runs the commands of a story file and returns the file with the outcomes that came out."""
+    story = Story()
+    told: list[str] = []
+    for block in text.strip("\n").split("\n\n"):
+        commands = block.split("\n----")[0].split("\n")
+        lines = [line for line in commands if line and not line.startswith("#")]
+        if not lines:
+            told.append("\n".join(commands))
+            continue
+        outcome = [out for line in lines for out in story.run(line)]
+        told.append("\n".join([*commands, "----", *outcome]))
+    return "\n\n".join(told) + "\n"
