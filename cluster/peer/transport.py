@@ -120,8 +120,10 @@ class PeerTransport:
         self._dial_all()
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Closes every connection, and whatever is accepted while it does."""
         self._closing = True
+        for server in self._servers:
+            server.close()
         tasks = [*(task for tasks in self._diallers.values() for task in tasks), *self._lookups]
         tasks += self._renewals.values()
         for task in tasks:
@@ -130,8 +132,6 @@ class PeerTransport:
         for transport in [link.transport for link in self.dialled] + [inlet.transport for inlet in self.inlets]:
             if transport is not None:
                 transport.abort()
-        for server in self._servers:
-            server.close()
 
     def set_members(self, membership: Membership, addresses: Addresses) -> None:
         """The members have changed: new ones are dialled, those that left are told so, links to old addresses end."""
@@ -323,6 +323,9 @@ class PeerTransport:
     def on_inlet(self, inlet: Inlet) -> None:
         """Somebody connected."""
         self.inlets[inlet] = None
+        if self._closing:  # accepted before the port was closed, and heard of only now
+            inlet.abort()
+            return
         surplus = self.admission.surplus_stranger(self.inlets)
         if surplus is not None:
             self.note_refused(surplus.remote, "too many connections have not said who they are")

@@ -66,8 +66,11 @@ class Peer:
 
 
 async def end(peer: Peer) -> None:
-    """Closes it; what it aborts, or was about to accept, is closed some turns of the loop later."""
+    """Closes it; what it was about to accept, and the other ends, are closed some turns of the loop later. They are
+    counted: a sleep is one turn if the machine stands still meanwhile."""
     await peer.transport.close()
+    for _ in range(20):
+        await asyncio.sleep(0)
     await asyncio.sleep(0.05)
 
 

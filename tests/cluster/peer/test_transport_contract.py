@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -198,6 +200,23 @@ async def test_bad_frames_close_the_connection(listening: tuple[Peer, int], fram
     peer, port = listening
     assert await dial(port, *frames) == b""
     assert not peer.messages
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_what_is_accepted_while_it_closes_is_closed_too(listening: tuple[Peer, int], turns: int) -> None:
+    """However far the loop has come with it: it may have been accepted, and its protocol not yet heard of it."""
+    peer, port = listening
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as stranger:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await peer.transport.close()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert isinstance(peer.transport, PeerTransport)
+        assert not peer.transport.inlets
+        stranger.setblocking(False)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
 
 
 async def test_what_follows_the_handshake_at_once_is_taken(listening: tuple[Peer, int]) -> None:
