@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from cluster.remoting.body_limits import too_long
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import (
     RETRY_PREFIX,
@@ -25,7 +26,6 @@ from cluster.remoting.services import Handler, Request, Services
 from cluster.remoting.subscription import Subscription
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime.request_limits import (
-    HEARTBEAT_BYTES_MAX,
     HEARTBEAT_GROUPS_MAX,
     HEARTBEAT_SUBSCRIPTIONS_MAX,
     ClientId,
@@ -216,8 +216,7 @@ def handlers(services: Services, members: Members) -> dict[int, Handler]:
 
 def _parse(body: bytes) -> HeartbeatData:
     """All of it is checked before any of it counts. Raises Refusal (29)."""
-    if len(body) > HEARTBEAT_BYTES_MAX:
-        remark = f"a heartbeat of {len(body)} bytes; {HEARTBEAT_BYTES_MAX} are allowed"
+    if remark := too_long(RequestCode.HEART_BEAT, len(body)):
         raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
     try:
         data = _decode(body)

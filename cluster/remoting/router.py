@@ -140,6 +140,10 @@ class Router(Dispatch):
             self._forwarder.pump()  # this node leads since a moment ago: what was held until then goes first
         self._enter(path, serialize_type, header, header_bytes, body, identity)
 
+    def on_too_long(self, path: ReplyPath, serialize_type: int, header: Header, remark: str) -> None:
+        """Answers it alone; the connection goes on with what follows the body."""
+        self._replies.refuse(path, serialize_type, header, ResponseCode.INVALID_PARAMETER, remark)
+
     def _enter(
         self,
         path: ReplyPath,

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from cluster.remoting.body_limits import too_long
 from cluster.remoting.codec import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -138,6 +139,10 @@ class Dispatch:
         """Called for every request frame, oneway ones included."""
         raise NotImplementedError
 
+    def on_too_long(self, path: ReplyPath, serialize_type: int, header: Header, remark: str) -> None:
+        """Called for a request whose body is longer than its code allows, before that body has come."""
+        raise NotImplementedError
+
     def on_open(self, connection: RemotingConnection) -> bool:
         """False refuses the connection (too many)."""
         raise NotImplementedError
@@ -157,6 +162,7 @@ class Leaving(Dispatch):
     def __init__(self, before: Dispatch, remark: str) -> None:
         self._before = before
         self._remark = remark
+        self.on_too_long = before.on_too_long  # type: ignore[method-assign]
         self.on_open = before.on_open  # type: ignore[method-assign]
         self.on_close = before.on_close  # type: ignore[method-assign]
         self.watch = before.watch  # type: ignore[method-assign]
@@ -262,8 +268,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             if self._buffer.buffered:
                 self._dispatch.watch(self)
                 if self._buffer.needed > SMALL_FRAME_BYTES and self._unfinished is None:
-                    check_header_size(self._buffer.head(HEADER_AT))
-                    self._claim_frame()
+                    self._begin_large_frame()
         except (CodecError, FrameTooLargeError) as error:
             self._bad_frame(error)
 
@@ -291,6 +296,24 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                     kept = buffer[first : rest[-1][1]]  # the read alone, not a large frame before it
                     self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
                 return
+
+    def _begin_large_frame(self) -> None:
+        """Refuses what is coming by its header, or takes room for it. What is refused is neither kept nor waited for:
+        the first touch of so much memory alone would stop this node for longer than an honest request takes."""
+        buffer = self._buffer
+        begun = buffer.head(HEADER_AT)
+        check_header_size(begun)
+        end = HEADER_AT + int.from_bytes(begun[5:HEADER_AT], "big")
+        if len(begun) == HEADER_AT and HEADER_AT < end <= min(buffer.buffered, buffer.needed):
+            header = decode_header(begun[4], buffer.head(end)[HEADER_AT:])
+            remark = None if header.flag & FLAG_RESPONSE else too_long(header.code, buffer.needed - end)
+            if remark is not None:
+                buffer.skip()
+                if self._wanted is not None:
+                    self._free_frame()
+                self._dispatch.on_too_long(self, begun[4], header, remark)
+                return
+        self._claim_frame()
 
     def _claim_frame(self) -> None:
         """Takes room for all of the frame that is coming, or reads no more of it until there is some."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cluster.remoting.body_limits import too_long
 from cluster.remoting.codec import is_true
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import (
@@ -26,7 +27,6 @@ from cluster.remoting.route import SYSTEM_TOPICS
 from cluster.remoting.services import Handler, Request, Services
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime.request_limits import (
-    GROUP_BODY_BYTES_MAX,
     RETRY_POLICY_BYTES_MAX,
     Attributes,
     GroupName,
@@ -133,8 +133,7 @@ class TopicsAdmin:
         self._write(request, [commands.DELETE_TOPIC, text(request, "topic")], absent_is_fine=True)
 
     def _put_group(self, request: Request) -> None:
-        if len(request.body) > GROUP_BODY_BYTES_MAX:
-            remark = f"the body has {len(request.body)} bytes, {GROUP_BODY_BYTES_MAX} are allowed"
+        if remark := too_long(request.code, len(request.body)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
         try:
             group = _decode_group(request.body)

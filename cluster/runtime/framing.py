@@ -17,7 +17,7 @@ class FrameTooLargeError(ValueError):
 class FrameBuffer:
     """Feed it what arrives; it answers where the complete frames are (without their length prefix)."""
 
-    __slots__ = ("_pieces", "buffered", "limit", "needed")
+    __slots__ = ("_pieces", "_skips", "buffered", "limit", "needed")
 
     def __init__(self, limit: int) -> None:
         """`limit`: the longest acceptable L, bytes."""
@@ -27,17 +27,29 @@ class FrameBuffer:
         """Bytes kept of an incomplete frame (Invariant: buffered < needed, or both 0)."""
         self.needed = 0
         """Bytes of that frame with its length prefix; 4 until the prefix is there."""
+        self._skips = 0
+        """Bytes still to come of a frame that nobody wants."""
 
     def head(self, size: int) -> bytes:
         """The first `size` bytes of the incomplete frame, its length prefix included; fewer if they are not here."""
         first = self._pieces[0] if self._pieces else b""
         return first[:size] if len(first) >= size else b"".join(self._pieces)[:size]
 
+    def skip(self) -> None:
+        """Gives up the incomplete frame: what has come of it is forgotten, what still comes is not kept."""
+        self._skips = self.needed - self.buffered
+        self._pieces.clear()
+        self.buffered = self.needed = 0
+
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """A buffer, and (start, end) in it of each complete frame, in order: no frame is copied here.
 
         Raises FrameTooLargeError; the FrameBuffer is then unusable, and keeps nothing.
         """
+        if self._skips:
+            unwanted = min(self._skips, len(data))
+            self._skips -= unwanted
+            data = data[unwanted:]
         if self._pieces:
             self._pieces.append(data)
             self.buffered += len(data)

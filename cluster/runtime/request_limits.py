@@ -60,6 +60,9 @@ RETRY_POLICY_BYTES_MAX: Final = 16 * 1024
 GROUP_BODY_BYTES_MAX: Final = 64 * 1024
 """Of the body of a request that makes or changes a group."""
 
+OTHER_BODY_BYTES_MAX: Final = 4 << 20
+"""Of the body of a request that carries no message and has no limit of its own."""
+
 HEARTBEAT_BYTES_MAX: Final = 2 << 20
 HEARTBEAT_GROUPS_MAX: Final = 1024
 """Consumer groups, and as many producer groups."""

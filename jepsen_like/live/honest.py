@@ -32,8 +32,10 @@ class Seen(NamedTuple):
         return len(self.latencies_us.get(asked, ()))
 
 
-def seen_between(ops: Iterable[Op], from_ns: int, until_ns: int) -> Seen:
-    """Of requests that began in that span, on the clock of the history. Those still under way at its end are whole."""
+def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> Seen:
+    """Of requests that began in one of these spans (from, until), nanoseconds on the clock of the history. Those still
+    under way at its end are whole."""
+    wanted = sorted(spans)
     begun: dict[int, Op] = {}
     latencies: dict[str, list[int]] = {}
     unanswered: Counter[str] = Counter()
@@ -42,7 +44,7 @@ def seen_between(ops: Iterable[Op], from_ns: int, until_ns: int) -> Seen:
         if op.f not in ASKED:
             continue
         if op.type == "invoke":
-            if from_ns <= op.time_ns < until_ns:
+            if any(start <= op.time_ns < stop for start, stop in wanted):
                 begun[op.process] = op
             continue
         asked = begun.pop(op.process, None)

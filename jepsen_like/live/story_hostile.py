@@ -1,8 +1,9 @@
 """`--nemesis hostile`: every attack of `jepsen_like.hostile` beside honest clients, again and again, and what it costs.
 
-First nobody attacks: the honest load finds what the cluster takes, and then runs at half of it, which gives the
-latency to compare with. Then all attacks are played at once. Nothing that a client sends may end a node, move the
-leadership, pass the bound of memory or leave an honest request without its answer.
+First the honest load finds what the cluster takes; from then on it runs at half of it. Then all attacks are played at
+once, again and again, with short calms before, between and after: both share what a disk, a machine and a longer log do
+to latency, so what differs is the attacks' doing. Nothing that a client sends may end a node, move the leadership, pass
+the bound of memory or leave an honest request without its answer.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from collections import Counter, defaultdict
 
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.live.assault import Assault, Round, orders_for
-from jepsen_like.live.honest import seen_between
+from jepsen_like.live.honest import seen_in
 from jepsen_like.live.nemesis_seam import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.raftmq_subject import LOAD
 from jepsen_like.live.story import Scene, Story
 from jepsen_like.live.watch import Watch
 
-CALM_SHARE, CALM_S = 0.1, (4.0, 30.0)
-"""How much of the run is calm, within these limits."""
+CALM_SHARE, CALM_MIN_S = 0.1, 4.0
+"""How much of the time of the attacks is calm besides, and how long each calm is at least."""
+WINDOW_S = 100.0
+"""So long, about, are attacks played between two calms."""
+REST_S = 3.0
+"""After attacks, before calm is measured: what they left goes on for a while."""
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
 """The load that is offered to find out what is taken, and for how long."""
 SLOWER_MAX = 2.0
@@ -30,30 +35,45 @@ MEMORY_MAX = 1 << 30
 requests held for the leader, frames that are not whole, answers that wait to be read), twice, because bytes that were
 given back stay with the allocator for a while."""
 _SHOWN = 3
+_SLACK_S = 1.0
+"""The last rounds of a window begin a little late."""
 _MIB = 1 << 20
+
+Span = tuple[int, int]
+"""From, until: nanoseconds on the clock of the history."""
 
 
 def play(scene: Scene) -> None:
     """Calm, then attacks; raises StoryEnds and OSError if it cannot go on."""
+    windows = max(1, round(scene.time_s / WINDOW_S))
+    calm_s = max(CALM_MIN_S, CALM_SHARE * scene.time_s / (windows + 1))
+    calms: list[Span] = []
+    attacks: list[Span] = []
+    rounds = _Rounds()
     with Watch(scene.subject) as watch:
         rate = _settle_rate(scene)
-        calm_s = min(max(CALM_S[0], CALM_SHARE * scene.time_s), CALM_S[1])
-        with scene.act("calm") as told:
-            calm_ns = time.monotonic_ns()
-            scene.stage.sleep(calm_s)
-            told.append(f"{rate:,.0f} sends per second")
+        calms.append(_calm(scene, calm_s, rate))
         resting = dict(watch.latest)
         watch.forget_peak()
         begun_s = time.monotonic()
-        attack_ns = time.monotonic_ns()
-        rounds = _attack(scene, watch)
-        attacked_s = time.monotonic() - begun_s
-        end_ns = time.monotonic_ns()
-    scene.measured |= {"rate": round(rate), "calm_s": round(calm_s, 1), "attacked_s": round(attacked_s, 1)}
+        for _ in range(windows):
+            attacks.append(_attack(scene, rounds, scene.time_s / windows))
+            scene.stage.sleep(REST_S)
+            calms.append(_calm(scene, calm_s, rate))
+    attacked_s = sum(stop - start for start, stop in attacks) / 1e9
+    scene.measured |= {"rate": round(rate), "calm_s": round(calm_s * len(calms), 1), "attacked_s": round(attacked_s, 1)}
     _judge_life(scene, watch, rounds, begun_s)
     _judge_memory(scene, resting, watch.peak)
-    _judge_honest(scene, (calm_ns, attack_ns), (attack_ns, end_ns))
+    _judge_honest(scene, calms, attacks)
     _judge_rounds(scene, rounds, attacked_s)
+
+
+def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
+    with scene.act("calm") as told:
+        start = time.monotonic_ns()
+        scene.stage.sleep(calm_s)
+        told.append(f"{rate:,.0f} sends per second")
+    return start, time.monotonic_ns()
 
 
 def _settle_rate(scene: Scene) -> float:
@@ -97,19 +117,20 @@ class _Rounds:
         return sorted(name for name, count in open_rounds.items() if count > 0)
 
 
-def _attack(scene: Scene, watch: Watch) -> _Rounds:
-    rounds, subject = _Rounds(), scene.subject
-    names = scene.attacks
+def _attack(scene: Scene, rounds: _Rounds, time_s: float) -> Span:
+    subject, names, before = scene.subject, scene.attacks, len(rounds.over)
     orders = orders_for(subject, scene.stage.leader(), names, scene.rng.getrandbits(32), scene.scale)
     assault = Assault(subject.processes, orders, rounds.hear)
     with scene.act("attacks") as told, assault:
-        deadline = time.monotonic() + scene.time_s
+        start = time.monotonic_ns()
+        deadline = time.monotonic() + time_s + _SLACK_S
         while time.monotonic() < deadline and all(map(subject.is_running, subject.node_ids)):
             scene.stage.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
-        told.append(f"{len(rounds.over)} rounds of {len(names)} attacks")
+        stop = time.monotonic_ns()
+        told.append(f"{len(rounds.over) - before} rounds of {len(names)} attacks")
     if assault.died:
         scene.doubts.append(f"the attacker ended by itself: {' | '.join(assault.noise)}")
-    return rounds
+    return start, stop
 
 
 def _judge_life(scene: Scene, watch: Watch, rounds: _Rounds, begun_s: float) -> None:
@@ -138,8 +159,8 @@ def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -
         )
 
 
-def _judge_honest(scene: Scene, calm: tuple[int, int], attacked: tuple[int, int]) -> None:
-    before, during = (seen_between(scene.history.ops, *span) for span in (calm, attacked))
+def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span]) -> None:
+    before, during = (seen_in(scene.history.ops, spans) for spans in (calms, attacks))
     calm_ms, attacked_ms = before.p99_ms(), during.p99_ms()
     lost = sum(during.unanswered.values())
     scene.measured |= {

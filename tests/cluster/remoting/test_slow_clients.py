@@ -13,7 +13,8 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.remoting.codec import decode_header, encode_frame
+from cluster.remoting.codec import FLAG_ONEWAY, decode_header, encode_frame
+from cluster.remoting.codes import ResponseCode
 from cluster.runtime.request_limits import HEADER_BYTES_MAX
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
@@ -335,4 +336,30 @@ async def test_a_header_that_is_too_long_is_not_waited_for(start: Start) -> None
     length, header = (2 << 20).to_bytes(4, "big"), (HEADER_BYTES_MAX + 1).to_bytes(4, "big")
     client.writer.write(length + header + bytes(64 * KIB))
     assert await client.is_closed(), "most of it is still to come"
+    assert node.router.rooms.unfinished.taken == 0
+
+
+@pytest.mark.parametrize(("code", "begun"), [(200, 64 * KIB), (34, 64 * KIB), (34, 150), (351, 64 * KIB)])
+async def test_a_body_that_is_too_long_is_refused_before_it_comes(start: Start, code: int, begun: int) -> None:
+    """15 MB of group configuration were received, joined and copied, only to be refused: 50 ms in which the leader did
+    nothing else. Whatever follows on the connection is served."""
+    node = await start(
+        frame_bytes_max=16 * MIB, connection_inflight_bytes_max=16 * MIB, node_inflight_bytes_max=32 * MIB
+    )
+    client = await Client.to(node)
+    frame = encode_frame(code, 9, 0, body=bytes(6 * MIB))
+    client.writer.write(frame[:begun])
+    assert (await client.answer())[:2] == (9, ResponseCode.INVALID_PARAMETER), "most of it is still to come"
+    assert node.router.rooms.unfinished.taken == 0
+    client.writer.write(frame[begun:])
+    assert await client.ask(HEARTBEAT) == 0
+
+
+async def test_a_long_body_that_nobody_waits_an_answer_for_is_dropped(start: Start) -> None:
+    node = await start(
+        frame_bytes_max=16 * MIB, connection_inflight_bytes_max=16 * MIB, node_inflight_bytes_max=32 * MIB
+    )
+    client = await Client.to(node)
+    client.writer.write(encode_frame(34, 9, FLAG_ONEWAY, body=bytes(6 * MIB)))
+    assert await client.ask(HEARTBEAT) == 0
     assert node.router.rooms.unfinished.taken == 0

@@ -47,6 +47,22 @@ def test_an_incomplete_frame_is_kept_and_counted(frames: list[bytes], missing: i
     assert buffer.buffered == 0
 
 
+@given(st.lists(st.binary(max_size=LIMIT), min_size=1, max_size=4), st.data())
+def test_a_frame_that_is_skipped_is_forgotten_and_those_behind_it_come(
+    frames: list[bytes], data: st.DataObject
+) -> None:
+    first = stream_of(frames[:1])
+    begun = data.draw(st.integers(4, len(first)))
+    buffer = FrameBuffer(LIMIT)
+    if feed(buffer, first[:begun]):
+        return
+    buffer.skip()
+    assert (buffer.buffered, buffer.needed) == (0, 0)
+    rest = first[begun:] + stream_of(frames[1:])
+    pieces = cut(rest, data.draw(st.lists(st.integers(0, 1000), max_size=9)))
+    assert [frame for piece in pieces for frame in feed(buffer, piece)] == frames[1:]
+
+
 def test_byte_by_byte() -> None:
     frames = [b"", b"a", bytes(LIMIT)]
     buffer = FrameBuffer(LIMIT)

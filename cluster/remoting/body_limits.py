@@ -1,0 +1,27 @@
+"""How long a request's body may be, by its code: known when its header is here, long before a large body has come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.remoting.codes import RequestCode
+from cluster.runtime.request_limits import GROUP_BODY_BYTES_MAX, HEARTBEAT_BYTES_MAX, OTHER_BODY_BYTES_MAX
+
+_REPLIES: Final = (324, 325)
+"""SEND_REPLY_MESSAGE and its second version: the body is a message."""
+_WITH_MESSAGES: Final = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, *_REPLIES}
+)
+_LIMITS: Final[dict[int, int]] = {
+    RequestCode.HEART_BEAT: HEARTBEAT_BYTES_MAX,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: GROUP_BODY_BYTES_MAX,
+}
+
+
+def too_long(code: int, size: int) -> str | None:
+    """Why a request of that code has no body of so many bytes; None if it may. What carries messages is judged by its
+    handler, which knows the limits of a message."""
+    if code in _WITH_MESSAGES:
+        return None
+    most = _LIMITS.get(code, OTHER_BODY_BYTES_MAX)
+    return f"the body of request {code} has {size} bytes, {most} are allowed" if size > most else None
