@@ -204,7 +204,7 @@ def _show(error: LocalError, arguments: list[str]) -> int:
 
 def _client_error(error: Any) -> LocalError:
     """What the client knows of the outcome decides the exit code."""
-    from cluster.remoting.codes import ResponseCode
+    from cluster.wire.codes import ResponseCode
     from raftmq.client import errors
 
     by_input = {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}

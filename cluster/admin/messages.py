@@ -10,9 +10,9 @@ import msgspec
 from cluster.admin.call import Call, Consistency
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
-from cluster.remoting.message_format import encode_message_id, parse_properties
 from cluster.remoting.query_lookup import Found, KeyLookup, Stored, UnreadableError, message_at
 from cluster.runtime.request_limits import INT64_MAX
+from cluster.wire.message_format import encode_message_id, parse_properties
 
 MESSAGES_MAX = 32
 

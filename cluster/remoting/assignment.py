@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, after_read_index, refusing
 from cluster.remoting.group_members import BROADCASTING, Members
 from cluster.remoting.heartbeat import SubscriptionData
 from cluster.remoting.route import PERM_READ
 from cluster.remoting.services import Handler, Request, Services
 from cluster.remoting.subscription import check_expression
+from cluster.wire.codes import RequestCode, ResponseCode
 
 _BROADCASTING_NAMES = (BROADCASTING, "0", 0)
 _Body = TypeVar("_Body")

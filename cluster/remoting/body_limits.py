@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cluster.remoting.codes import RequestCode
 from cluster.runtime.request_limits import GROUP_BODY_BYTES_MAX, HEARTBEAT_BYTES_MAX, OTHER_BODY_BYTES_MAX
+from cluster.wire.codes import RequestCode
 
 _REPLIES: Final = (324, 325)
 """SEND_REPLY_MESSAGE and its second version: the body is a message."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.remoting.services import Handler, Request, Services
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX, INT64_MAX, NUMBER_DIGITS_MAX, TEXT_MAX
+from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from statemachine.commands import NAME
 
 RETRY_PREFIX = "%RETRY%"

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.peer.wire import Kind, WireError
-from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
-from cluster.remoting.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from cluster.remoting.forward_frame import decode_forward
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
@@ -24,6 +22,8 @@ from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.room import Room, Share
 from cluster.remoting.server import raw_frame
 from cluster.replication.identity import Identity
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
+from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:

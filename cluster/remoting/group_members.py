@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal
 from cluster.remoting.room import Room, Share
 from cluster.remoting.services import Connection, Services
 from cluster.remoting.subscription import Subscription, check_text
+from cluster.wire.codes import RequestCode, ResponseCode
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000

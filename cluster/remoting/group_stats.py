@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from cluster.remoting.codec import LANGUAGES
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, after_read_index, check_group_name, no_topic, refusing, text
 from cluster.remoting.group_members import Member, Members
 from cluster.remoting.services import Handler, Request, Services
+from cluster.wire.codec import LANGUAGES
+from cluster.wire.codes import RequestCode, ResponseCode
 from statemachine.topics import TopicConfig
 
 ROWS_MAX = 10_000

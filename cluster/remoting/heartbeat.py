@@ -12,7 +12,6 @@ from typing import Annotated
 import msgspec
 
 from cluster.remoting.body_limits import too_long
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import (
     RETRY_PREFIX,
     Refusal,
@@ -36,6 +35,7 @@ from cluster.runtime.request_limits import (
     Unsigned31,
     Word,
 )
+from cluster.wire.codes import RequestCode, ResponseCode
 from statemachine import commands
 
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)

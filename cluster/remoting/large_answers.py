@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.query_lookup import BYTES_MAX
 from cluster.remoting.services import Handler, Request
+from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.remoting.fields import Refusal, integer
 from cluster.remoting.services import Request, Services
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine import commands
 from statemachine.payload import SESSION_ROW, SessionRows
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.remoting.codec import FLAG_ONEWAY
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, after_read_index, integer, no_topic, refusing, reply_written, text
 from cluster.remoting.named_commits import NamedCommits, name_of
 from cluster.remoting.services import Handler, Request, Services
 from cluster.replication.outcome import ProposeResult
+from cluster.wire.codec import FLAG_ONEWAY
+from cluster.wire.codes import RequestCode, ResponseCode
 from statemachine import commands
 
 if TYPE_CHECKING:

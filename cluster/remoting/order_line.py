@@ -7,7 +7,7 @@ did nothing, and no later one has been handed on since.
 
 from __future__ import annotations
 
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codes import RequestCode
 
 ONE_TRY = frozenset(
     {

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import RETRY_PREFIX, Refusal, integer, no_topic, refusing, text
 from cluster.remoting.group_members import Members
 from cluster.remoting.hold_back import HoldBack
@@ -24,6 +23,7 @@ from cluster.remoting.route import PERM_READ
 from cluster.remoting.services import Handler, Request, Services
 from cluster.remoting.subscription import TagFilter, compares_tags, tag_filter
 from cluster.replication.follower_reads import LEADER, FollowerReads
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cluster.remoting.codec import is_true
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import Refusal, integer, no_topic, refusing, text
 from cluster.remoting.query_lookup import Found, KeyLookup, UnreadableError, message_at
 from cluster.remoting.services import Handler, Request, Services
+from cluster.wire.codec import is_true
+from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.remoting.request_figures import RequestFigures

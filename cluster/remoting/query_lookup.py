@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import google_crc32c
 
-from cluster.remoting.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from cluster.replication.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
+from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.remoting.codec import LANGUAGES
-from cluster.remoting.codes import REFUSED_NAMES, ResponseCode
 from cluster.remoting.services import Connection, Request
+from cluster.wire.codec import LANGUAGES
+from cluster.wire.codes import REFUSED_NAMES, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.remoting.request_figures import RequestFigures

@@ -6,10 +6,10 @@ import socket
 from collections.abc import Callable
 from typing import ClassVar
 
-from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
 from cluster.remoting.order_line import OrderLine
 from cluster.remoting.room import Room
 from cluster.replication.identity import ConnectionSession
+from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 
 
 class ReplyPath:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.peer.reach import stand_ins
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import no_topic, refusing, text
 from cluster.remoting.services import Connection, Handler, Request, Services
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.remoting.codec import CodecError, Header, decode_header
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
@@ -21,6 +19,8 @@ from cluster.remoting.server import Dispatch, RemotingConnection, RemotingReques
 from cluster.remoting.services import Handler, Request
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
+from cluster.wire.codec import CodecError, Header, decode_header
+from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import Config

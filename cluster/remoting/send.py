@@ -12,8 +12,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
-from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, java_hash
-from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.retry_send import redirect
@@ -25,6 +23,8 @@ from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key
 from cluster.replication.message_keys import property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
+from cluster.wire.codec import FLAG_ONEWAY, Header, decode_header, java_hash
+from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.commands import CREATE_TOPIC, NAME
 
 if TYPE_CHECKING:

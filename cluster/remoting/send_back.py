@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.remoting.codec import FLAG_ONEWAY
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import (
     RETRY_PREFIX,
     Refusal,
@@ -23,11 +21,6 @@ from cluster.remoting.fields import (
     text,
 )
 from cluster.remoting.inflight import over_limit
-from cluster.remoting.message_format import (
-    PROPERTIES_BYTES_MAX,
-    Message,
-    encode_message_id,
-)
 from cluster.remoting.query_lookup import Stored, UnreadableError, message_at
 from cluster.remoting.reply_path import pack_host
 from cluster.remoting.route import PERM_READ, PERM_WRITE
@@ -38,6 +31,13 @@ from cluster.replication.ack_levels import Ack
 from cluster.replication.message_batch import Send, TopicSlot, normal_kind
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.codec import FLAG_ONEWAY
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import (
+    PROPERTIES_BYTES_MAX,
+    Message,
+    encode_message_id,
+)
 from raftlog.errors import StorageError
 from statemachine.commands import CREATE_TOPIC
 

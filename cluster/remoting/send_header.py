@@ -7,8 +7,8 @@ from typing import cast
 
 import msgspec
 
-from cluster.remoting.codec import CodecError, Header
-from cluster.runtime.request_limits import Signed32, Signed64, Unsigned31, Unsigned63
+from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
+from cluster.wire.codec import CodecError, Header, Signed32
 
 _LETTERS = {
     "producer_group": "a",

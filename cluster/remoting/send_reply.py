@@ -10,12 +10,12 @@ import json
 import struct
 from typing import TYPE_CHECKING
 
-from cluster.remoting.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, Header, encode_frame
-from cluster.remoting.codes import UNKNOWN_REMARK, ResponseCode
 from cluster.replication.identity import Identity, RetryMemory
 from cluster.replication.message_batch import Built, Send
 from cluster.replication.outcome import ReplyTo
 from cluster.runtime.clock import Clock
+from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, Header, encode_frame
+from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.broker_state import BrokerState
 
 if TYPE_CHECKING:

@@ -16,18 +16,6 @@ from collections.abc import Callable
 from typing import cast
 
 from cluster.remoting.body_limits import too_long
-from cluster.remoting.codec import (
-    FLAG_ONEWAY,
-    FLAG_RESPONSE,
-    HEADER_AT,
-    CodecError,
-    Header,
-    check_header_size,
-    decode_header,
-    encode_frame,
-    ext_of,
-)
-from cluster.remoting.codes import ResponseCode
 from cluster.remoting.reply_path import ReplyPath, pack_host
 from cluster.remoting.room import Share, Waiter
 from cluster.remoting.rooms import (
@@ -40,6 +28,18 @@ from cluster.remoting.rooms import (
 )
 from cluster.remoting.services import Request
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.wire.codec import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    HEADER_AT,
+    CodecError,
+    Header,
+    check_header_size,
+    decode_header,
+    encode_frame,
+    ext_of,
+)
+from cluster.wire.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
 

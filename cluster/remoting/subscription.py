@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.remoting.codec import java_hash
-from cluster.remoting.codes import ResponseCode
 from cluster.remoting.fields import Refusal
+from cluster.wire.codec import java_hash
+from cluster.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.remoting.services import Request

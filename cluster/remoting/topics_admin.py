@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.remoting.body_limits import too_long
-from cluster.remoting.codec import is_true
-from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.fields import (
     Refusal,
     after_read_index,
@@ -33,6 +31,8 @@ from cluster.runtime.request_limits import (
     RetryTimes,
     Unsigned31,
 )
+from cluster.wire.codec import is_true
+from cluster.wire.codes import RequestCode, ResponseCode
 from statemachine import commands
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
 

@@ -1,7 +1,7 @@
 """Builds the payload of one MESSAGES entry from the sends that have gathered: the hot loop of the leader.
 
 The leader decides everything here: store time, queue offsets, positions. Stored form of a message: RocketMQ's
-MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `remoting.message_format` is the
+MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `cluster.wire.message_format` is the
 readable twin; a test compares both.
 """
 

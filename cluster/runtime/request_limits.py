@@ -15,7 +15,6 @@ INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 UINT32_MAX: Final = (1 << 32) - 1
 
-Signed32 = Annotated[int, msgspec.Meta(ge=-INT32_MAX - 1, le=INT32_MAX)]
 Unsigned31 = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
 Unsigned63 = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
@@ -68,6 +67,3 @@ HEARTBEAT_GROUPS_MAX: Final = 1024
 """Consumer groups, and as many producer groups."""
 HEARTBEAT_SUBSCRIPTIONS_MAX: Final = 1024
 """Topics of one group."""
-EXT_FIELDS_MAX: Final = 256
-HEADER_BYTES_MAX: Final = 1 << 20
-"""Of a request header: the longest properties take a fifth of it, every byte escaped."""

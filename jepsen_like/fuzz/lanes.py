@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from cluster.remoting.codec import FLAG_RESPONSE, CodecError, decode_header
+from cluster.wire.codec import FLAG_RESPONSE, CodecError, decode_header
 from jepsen_like.fuzz import http
 from jepsen_like.fuzz.shot import Shot
 

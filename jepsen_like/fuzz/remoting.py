@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cluster.remoting.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
+from cluster.wire.codes import RequestCode
 from jepsen_like.fuzz import mutate
 from jepsen_like.fuzz.shot import Port, Shot
 

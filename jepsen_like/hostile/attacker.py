@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codes import RequestCode
 from jepsen_like.hostile.attack import BULK_TOPIC, EVERY_S, GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire

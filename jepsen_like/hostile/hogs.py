@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codes import RequestCode
 from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.wire import HOST, Target, Wire, request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.hostile.attack import GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 

@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import Any, NamedTuple, Self
 
-from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
 
 HOST = "127.0.0.1"
 ANSWER_S = 10.0

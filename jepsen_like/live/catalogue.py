@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codes import RequestCode
 from raftmq.client import AsyncClient
 from raftmq.client.admin import AsyncAdmin
 

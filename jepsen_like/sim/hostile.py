@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codes import RequestCode
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, foreign_send
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.odd import OWN_TOPICS, draw_odd

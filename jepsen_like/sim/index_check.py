@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cluster.remoting.message_format import decode_message
 from cluster.replication.message_keys import UNIQUE_MARK, key_words, property_of
+from cluster.wire.message_format import decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cluster.remoting.codes import RequestCode
 from cluster.remoting.pull_request import SUSPEND_MS_MAX
+from cluster.wire.codes import RequestCode
 from jepsen_like.sim.clients import TOPIC
 
 OWN_TOPICS = ("odd-a", "odd-b", "odd-c")

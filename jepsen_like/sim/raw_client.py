@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame, ext_of
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame, ext_of
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.network import Endpoint
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients import TOPIC, ClientHost, Retries, id_of
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import stream

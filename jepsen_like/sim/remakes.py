@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.asking import ask, dial
 from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from cluster.remoting.codes import ResponseCode
+from cluster.wire.codes import ResponseCode
 from jepsen_like.history import Op
 from jepsen_like.sim.asking import ask, dial
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send

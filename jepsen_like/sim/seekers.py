@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.asking import ask, dial
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.raw_client import RawConnection, Report

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients import TOPIC, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import stream

@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.asking import ask, dial
 from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send
 from jepsen_like.sim.raw_client import Asked, RawConnection, Report

@@ -1,6 +1,6 @@
 """The Python client, speaking RocketMQ remoting. Users import these names from `raftmq`.
 
-May import only the protocol's frames, codes and message format from `cluster`. Runs on the user's event loop;
+Of the server it may import `cluster.wire` alone. Runs on the user's event loop;
 for the blocking API, on a thread of its own (`raftmq.client.loop_thread`). Called by users, the commands,
 Spark and the demo.
 """

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed, NotFound
 from raftmq.client.message import Message, decode_messages

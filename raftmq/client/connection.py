@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
-from cluster.remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
 from raftmq.client.discovery import split_address
 from raftmq.client.environment import Environment
 

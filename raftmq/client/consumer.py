@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unreachable
 from raftmq.client.group_member import GroupMember, allocate_averagely, normal_tags, split_tags
 from raftmq.client.inbox import Batch, Inbox, QueueFeed

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from cluster.remoting.codec import Header, ext_of, java_hash
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codec import Header, ext_of, java_hash
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Links, Reply
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.remoting.codes import ResponseCode
+from cluster.wire.codes import ResponseCode
 from raftmq.client.errors import Failed, Refused
 
 MAGIC_V1 = 0xDAA320A7

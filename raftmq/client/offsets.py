@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
 

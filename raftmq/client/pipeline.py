@@ -13,8 +13,8 @@ import asyncio
 import functools
 from collections import deque
 
-from cluster.remoting.codec import Header
-from cluster.remoting.codes import ResponseCode
+from cluster.wire.codec import Header
+from cluster.wire.codes import ResponseCode
 from raftmq.client.connection import Connection, dial
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
 from raftmq.client.message import SendResult

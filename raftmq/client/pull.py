@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Connection, Reply
 from raftmq.client.errors import Failed, error_of
 from raftmq.client.message import Message, decode_messages

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.remoting.codec import VERSION_SENT
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codec import VERSION_SENT
+from cluster.wire.codes import RequestCode
 from raftmq.client.message import MAX_BODY_BYTES, encode_batch, encode_properties
 from raftmq.client.send_window import AnyFuture, too_large
 

@@ -8,7 +8,7 @@ import contextlib
 
 import msgspec
 
-from cluster.remoting.codec import Header
+from cluster.wire.codec import Header
 from raftmq.client.errors import Unknown
 from raftmq.client.message import SendResult, position_of
 from raftmq.client.send_window import AnyFuture, Pending

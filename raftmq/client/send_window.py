@@ -27,7 +27,7 @@ from collections import deque
 from enum import Enum
 from typing import Any
 
-from cluster.remoting.codes import ResponseCode
+from cluster.wire.codes import ResponseCode
 from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of, is_unknown
 
 STORED = frozenset((0, 10, 11, 12))

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cluster.remoting.codec import CodecError
-from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.wire.codec import CodecError
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Connection, Links, Reply
 from raftmq.client.environment import Environment
 from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown

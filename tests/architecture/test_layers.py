@@ -36,6 +36,7 @@ ROOMS = (
     "runtime",
     "config",
     "errors",
+    "wire",
 )
 
 
@@ -67,6 +68,10 @@ def small_tree(tmp_path: Path) -> Path:
         ("cluster/replication", "import cluster.remoting", "The rooms of the server"),
         ("cluster/retention", "import cluster.remoting", "The rooms of the server"),
         ("cluster/runtime", "if TYPE_CHECKING:\n    import cluster.node", "The rooms of the server"),
+        ("cluster/wire", "import cluster.runtime", "The rooms of the server"),
+        ("cluster/wire", "import asyncio", "What goes over the wire stands alone"),
+        ("raftmq/client", "import cluster.remoting", "The client knows of a node only"),
+        ("raftmq/client", "import raftlog.storage", "The client knows of a node only"),
         ("raftlog/core", "import raftlog.storage", "The sans-IO core does not know the files"),
         ("raftlog/core", "import time", "see no clock"),
         ("statemachine", "import asyncio", "see no clock"),
@@ -84,6 +89,12 @@ def test_a_forbidden_import_breaks_its_contract(small_tree: Path, module: str, l
 
 def test_the_pipeline_may_use_the_client(small_tree: Path) -> None:
     (small_tree / "pyspark_raftmq" / "__init__.py").write_text("import raftmq, raftmq.client, raftlog.storage\n")
+    assert run("lint-imports", "--no-cache", cwd=small_tree).returncode == 0
+
+
+def test_the_client_may_use_what_goes_over_the_wire(small_tree: Path) -> None:
+    (small_tree / "cluster" / "wire" / "codes.py").touch()
+    (small_tree / "raftmq" / "client" / "errors.py").write_text("import cluster.wire.codes\n")
     assert run("lint-imports", "--no-cache", cwd=small_tree).returncode == 0
 
 

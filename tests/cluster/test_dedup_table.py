@@ -17,8 +17,8 @@ import pytest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.remoting.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
-from cluster.remoting.message_format import decode_message
+from cluster.wire.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
+from cluster.wire.message_format import decode_message
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from statemachine.commands import CREATE_TOPIC

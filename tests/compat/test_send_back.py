@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import raftmq
-from cluster.remoting.codec import JSON, decode_header, encode_frame
+from cluster.wire.codec import JSON, decode_header, encode_frame
 from raftmq.client.errors import NotFound
 from raftmq.local.cluster import LocalCluster
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from cluster.config.loading import load
 from cluster.peer.memory import MemoryNetwork
-from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
 from raftlog.storage.memory_fs import MemoryFileSystem

@@ -11,10 +11,8 @@ from cluster.config.config import Config
 from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import Handlers
 from cluster.remoting import heartbeat, offsets, topics_admin
-from cluster.remoting.codec import decode_header
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.group_members import Members
-from cluster.remoting.message_format import decode_message
 from cluster.remoting.reply_path import ReplyPath, pack_host
 from cluster.remoting.router import Router
 from cluster.remoting.send import SendHandler
@@ -29,6 +27,8 @@ from cluster.replication.outcome import ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
 from cluster.replication.written import WrittenRelay
+from cluster.wire.codec import decode_header
+from cluster.wire.message_format import decode_message
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.membership import of_genesis

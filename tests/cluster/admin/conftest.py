@@ -19,11 +19,11 @@ from cluster.config.loading import load
 from cluster.members.changes import MemberChanges
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
-from cluster.remoting.message_format import Message, build_properties, encode_message
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.recovery_views import RecoveryStatus
+from cluster.wire.message_format import Message, build_properties, encode_message
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.identity import Identity

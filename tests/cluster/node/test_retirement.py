@@ -13,7 +13,7 @@ from cluster.config.loading import load
 from cluster.node import retirement
 from cluster.node.node import Node
 from cluster.node.retirement import successor
-from cluster.remoting.codec import decode_header, encode_frame
+from cluster.wire.codec import decode_header, encode_frame
 from raftlog.core.status import PeerStatus, Status
 from raftlog.types import NOBODY, NodeId, Role
 from raftmq.local.init import create_data_dirs

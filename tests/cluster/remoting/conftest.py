@@ -14,11 +14,11 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
-from cluster.remoting.codec import FLAG_ONEWAY, java_hash
 from cluster.remoting.group_members import Members
 from cluster.remoting.group_stats import GroupStats
-from cluster.remoting.message_format import Message, build_properties, encode_message
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.codec import FLAG_ONEWAY, java_hash
+from cluster.wire.message_format import Message, build_properties, encode_message
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.remoting.codec import BINARY, JSON, Header, decode_header, encode_frame
+from cluster.wire.codec import BINARY, JSON, Header, decode_header, encode_frame
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 

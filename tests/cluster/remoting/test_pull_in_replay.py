@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cluster.remoting.message_format import decode_messages
+from cluster.wire.message_format import decode_messages
 from raftlog.frame import decode_entries
 from raftlog.types import NodeId
 

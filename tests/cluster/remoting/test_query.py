@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.remoting import query_lookup
-from cluster.remoting.message_format import decode_messages
+from cluster.wire.message_format import decode_messages
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from statemachine import message_index
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cluster.node.metrics import NodeMetrics
-from cluster.remoting.codes import REFUSED_NAMES, RequestCode
 from cluster.remoting.refused import (
     CONNECTION_WAITING_MAX,
     DELAY_MAX_MS,
@@ -19,6 +18,7 @@ from cluster.remoting.refused import (
     WAITING_MAX,
     RefusedCodes,
 )
+from cluster.wire.codes import REFUSED_NAMES, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 
 LOCK = 41

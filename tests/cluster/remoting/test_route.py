@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.codes import RequestCode
 from cluster.remoting.forward import SENDS
 from cluster.remoting.route import HOLD_MS
 from cluster.remoting.router import LEADER_ONLY
+from cluster.wire.codes import RequestCode
 from raftlog.types import NOBODY, NodeId
 
 BROKER = (

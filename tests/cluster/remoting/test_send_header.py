@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.codec import BINARY, JSON, CodecError, Header, decode_header, encode_frame
 from cluster.remoting.send_header import SendHeader, decode_send_header
+from cluster.wire.codec import BINARY, JSON, CodecError, Header, decode_header, encode_frame
 
 LONG = {
     "producerGroup": "g",

@@ -13,9 +13,8 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.remoting.codec import FLAG_ONEWAY, decode_header, encode_frame
-from cluster.remoting.codes import ResponseCode
-from cluster.runtime.request_limits import HEADER_BYTES_MAX
+from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
+from cluster.wire.codes import ResponseCode
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.remoting.codec import encode_frame
 from cluster.replication import message_batch, pending
 from cluster.replication.outcome import Outcome
+from cluster.wire.codec import encode_frame
 from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command, join, pack, pack_bare

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
+from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 from tests.support.sim_node import SimNode
 

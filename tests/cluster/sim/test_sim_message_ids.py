@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.message_format import decode_message_id
 from cluster.remoting.query_lookup import Found, KeyLookup, message_at
+from cluster.wire.message_format import decode_message_id
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 from tests.support.sim_node import SimNode
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.codec import FLAG_ONEWAY, encode_frame
 from cluster.replication.outcome import Outcome
+from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 from tests.support.sim_node import ClientPath, SimNode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.remoting.codec import decode_header, encode_frame
+from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import NOBODY, NodeId
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import SimCluster, codes

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.remoting.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from cluster.replication.outcome import Outcome
+from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from raftmq.client.message import encode_batch
 from statemachine.commands import CREATE_TOPIC
 from tests.support.sim_cluster import SimCluster, codes

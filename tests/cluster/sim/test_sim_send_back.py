@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from cluster.remoting.message_format import Message, decode_message, decode_message_id, parse_properties
 from cluster.remoting.send_back import SendBack, copied_properties
 from cluster.replication.outcome import Outcome
+from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
+from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from raftlog.types import Entry, EntryType
 from statemachine import commands
 from statemachine.payload import RowKind, decode

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cluster.remoting.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
+from cluster.wire.codes import RequestCode
 from jepsen_like.hostile import hogs, requests, wire
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS

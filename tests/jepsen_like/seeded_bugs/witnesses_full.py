@@ -12,10 +12,10 @@ from uuid import UUID
 from google_crc32c import value as crc32c
 
 from cluster.node.node import Node
-from cluster.remoting.codec import FLAG_RESPONSE, encode_frame
-from cluster.remoting.codes import ResponseCode
 from cluster.remoting.pull import read_intact
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.wire.codec import FLAG_RESPONSE, encode_frame
+from cluster.wire.codes import ResponseCode
 from jepsen_like.sim.disk import FaultyFileSystem, Left
 from jepsen_like.sim.scripted import Stage
 from raftlog.errors import StorageError

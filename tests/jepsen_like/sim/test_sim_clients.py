@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster.remoting import pull
-from cluster.remoting.codes import RequestCode
 from cluster.remoting.server import RemotingConnection
 from cluster.replication.effects import Effects
 from cluster.replication.pending import TopicBarriers
+from cluster.wire.codes import RequestCode
 from jepsen_like.sim.odd import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play

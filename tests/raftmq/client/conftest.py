@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.remoting.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_of
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_of
+from cluster.wire.codes import RequestCode
 from raftmq.client.loop_thread import LoopThread
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.codec import FLAG_RESPONSE, encode_frame
+from cluster.wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq.client.connection import Connection, Links, dial
 from raftmq.client.environment import REAL
 

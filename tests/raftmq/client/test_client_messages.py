@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.codec import decode_header, ext_of
+from cluster.wire.codec import decode_header, ext_of
 from raftmq.client import message as m
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.send_frame import FrameWriter, MessageIds, build_batch, build_single

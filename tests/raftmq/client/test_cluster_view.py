@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.codes import RequestCode
+from cluster.wire.codes import RequestCode
 from raftmq.client import Unreachable, aconnect
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.environment import REAL

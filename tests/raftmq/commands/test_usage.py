@@ -16,7 +16,7 @@ from rich.table import Table
 
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.remoting.codes import ResponseCode
+from cluster.wire.codes import ResponseCode
 from raftmq.cli import COMMANDS, cli
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.commands.common import show_table

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.codec import (
+from cluster.wire.codec import (
     BINARY,
     JSON,
     LANGUAGES,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.codec import java_hash
-from cluster.remoting.message_format import (
+from cluster.wire.codec import java_hash
+from cluster.wire.message_format import (
     MAGIC_V2,
     SYS_FLAG_BORN_IPV6,
     SYS_FLAG_STORE_IPV6,

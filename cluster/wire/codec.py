@@ -13,14 +13,17 @@ RocketMQSerializable; facts in docs/wire-protocol.md.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from cluster.runtime.request_limits import EXT_FIELDS_MAX, HEADER_BYTES_MAX, Signed32
+Signed32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 JSON = 0
 BINARY = 1
+HEADER_BYTES_MAX: Final = 1 << 20
+"""Of a request header: the longest properties take a fifth of it, every byte escaped."""
+EXT_FIELDS_MAX: Final = 256
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 VERSION_SENT = 477

@@ -1,0 +1,42 @@
+"""A program that only talks to a cluster does not load one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cluster.wire
+
+WIRE = sorted(f"cluster.wire.{path.stem}" for path in Path(cluster.wire.__file__).parent.glob("[!_]*.py"))
+HEAVY = {"asyncio", "threading", "aiohttp", "uvloop", "rocksdict", "raftlog", "statemachine", "raftmq"}
+CLIENT = {"asyncio", "threading", "uvloop", "raftmq"}
+LOADED = "import sys; {}; print(*sorted(sys.modules))"
+
+
+def loaded(code: str) -> set[str]:
+    """What a fresh interpreter has loaded after `code`."""
+    command = [sys.executable, "-c", LOADED.format(code)]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split())
+
+
+def of_the_server(modules: set[str]) -> set[str]:
+    """Which of `cluster` they are."""
+    return {name for name in modules if name.partition(".")[0] == "cluster"}
+
+
+@pytest.mark.parametrize("module", WIRE)
+def test_it_loads_nothing_of_a_node(module: str) -> None:
+    found = loaded(f"import {module}") - loaded("pass")
+    assert module in found
+    assert {name for name in found if name.partition(".")[0] in HEAVY} == set()
+    assert of_the_server(found) <= {"cluster", "cluster.wire", *WIRE}
+
+
+def test_the_client_loads_nothing_else_of_the_server() -> None:
+    found = loaded("import raftmq.client")
+    assert {name for name in found if name.partition(".")[0] in HEAVY - CLIENT} == set()
+    assert "cluster.wire.codec" in found
+    assert of_the_server(found) <= {"cluster", "cluster.wire", *WIRE}
