@@ -89,7 +89,7 @@ def draw(seed: int) -> Knobs:
         "heartbeat_ticks": rng.choice([1, 2, 3]),
         "append_bytes_max": rng.choice([1, 200, 600, 1 << 20, 1 << 20]),
         # Without order, each refusal repeats the whole window, and copies breed copies: TCP keeps order, a wide
-        # window without it would only show that (docs/robustness.md).
+        # window without it would only show that (docs/internals/robustness.md).
         "inflight_messages_max": rng.choice([1, 2, 8, 256] if fifo else [1, 2, 4]),
         "inflight_bytes_max": rng.choice([300, 1 << 20]),
         "cache_bytes_max": rng.choice([1, 4000, 1 << 20]),
