@@ -1,4 +1,4 @@
-"""Errors of the log and of consensus; each says whose fault it is and whether the node may go on."""
+"""Errors of the log and of consensus; each says whose fault it is and whether the node may continue."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class NotLeaderError(RaftLogError):
 
 
 class ProposalDroppedError(RaftLogError):
-    """The leader takes no proposal now (transfer under way, window full): nothing was proposed."""
+    """The leader accepts no proposals at present (leadership transfer, full window): nothing was proposed."""
 
 
 class MembershipError(RaftLogError, ValueError):
-    """A change of the members that is refused; nothing was proposed, and the text says what would work."""
+    """A membership change was refused; nothing was proposed, and the text says what would work."""
 
 
 class FrameError(RaftLogError):
@@ -26,22 +26,22 @@ class FrameError(RaftLogError):
 
 
 class StorageError(RaftLogError):
-    """The disk failed a call. Final: the node stops taking part (a failed fdatasync is never retried)."""
+    """A disk call failed. Final: the node stops taking part (a failed fdatasync is never retried)."""
 
 
 class DiskFullError(StorageError):
-    """No space for the write. What was acknowledged is intact; the node stops until there is room."""
+    """No space for the write. Acknowledged entries are intact; the node stops until there is room."""
 
 
 class OutOfSpaceError(DiskFullError):
-    """No space for a write of which nothing counts yet: unlike its parent not final, the same call may be made again.
+    """No space for a write of which no part counts yet. Unlike its parent not final: the same call may be repeated.
 
-    Never raised for a sync: after a failed one nobody knows what is on disk.
+    Never raised for a sync: after a failed sync it is unknown what is on disk.
     """
 
 
 class OutOfRangeError(RaftLogError, LookupError):
-    """The index or position is not in this log: trimmed, not written yet, or cut by a conflict meanwhile."""
+    """The index or position is not in this log: trimmed, not written yet, or truncated by a conflict meanwhile."""
 
 
 class CorruptLogError(StorageError):
@@ -55,7 +55,7 @@ class LogGoneError(CorruptLogError):
 class DamagedLogError(StorageError):
     """Bytes below the durable point cannot be read intact: never served, and to be fetched from a peer.
 
-    Unlike its siblings not final: the node goes on, and asks again when the range is repaired.
+    Unlike its siblings not final: the node continues, and reads again when the range is repaired.
     """
 
     def __init__(self, text: str, *, position: int, first_index: int, last_index: int) -> None:
@@ -67,18 +67,18 @@ class DamagedLogError(StorageError):
 
 
 class IdentityError(StorageError):
-    """The data directory belongs to another cluster, node or format; the message says what to type."""
+    """The data directory belongs to another cluster, node or format; the message names the command that helps."""
 
 
 class InvariantViolationError(RaftLogError):
-    """A state that must not exist. The node stops; the message carries both sides of the contradiction."""
+    """An impossible state. The node stops; the message has both sides of the contradiction."""
 
 
 class ImplausibleMessageError(InvariantViolationError):
-    """A peer sent what cannot be true; nothing was done about it. Final for its connection, not for the node."""
+    """A peer sent a message that cannot be true; it was ignored. Final for its connection, not for the node."""
 
     peer = 0
-    """Who sent it."""
+    """The sender."""
 
 
 def out_of_space(error: OSError) -> bool:

@@ -35,7 +35,7 @@ MAGIC = 0x524D5131
 VERSION = 1
 HEADER_SIZE = 64
 FRAME_LENGTH_MAX = 32 * 1024 * 1024
-"""A frame longer than this is never written, and is damage when read (bytes)."""
+"""A longer frame is never written, and counts as damage when read (bytes)."""
 
 _HEADER = struct.Struct(">IIIIIIBBHIQQQQ")
 _AFTER_CRC = struct.Struct(">IIIIBBHIQQQQ")
@@ -54,7 +54,7 @@ def make_entry(
 ) -> Entry:
     """Stamps the frame that follows `tail`; a frame that would not fit the segment file opens the next one.
 
-    Raises FrameError if the payload is too long. `timestamp_ms` is raised to the tail's: log time never runs back.
+    Raises FrameError if the payload is too long. `timestamp_ms` is raised to the tail's: log time never goes back.
     """
     length = HEADER_SIZE + len(payload)
     if length > FRAME_LENGTH_MAX:

@@ -1,9 +1,9 @@
-"""MEMBERSHIP: the entry that says who the members are from here on. The newest one in the log counts, else GENESIS.
+"""MEMBERSHIP: the entry that defines the members from its index on. The newest in the log counts, else GENESIS.
 
 Payload: a msgpack map, docs/disk-format.md "MEMBERSHIP". While the group runs, its leader writes one per change, one
-member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force. Two things
-write it while no node runs: a restore (new nodes over the log of a backup) and unsafe-recover (one survivor goes on
-alone). Both give the cluster a new uuid, so that no node of the old one is ever let in.
+member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force. Two
+commands write it while no node runs: a restore (new nodes over the log of a backup) and unsafe-recover (one survivor
+continues alone). Both give the cluster a new uuid, so that no node of the old cluster is ever accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REMOVE = "remove"
 ADDRESS = "address"
 
 REMOVED_KEPT = 64
-"""Members that left and are remembered, newest last: their ids are not given to others."""
+"""How many former members are remembered: their ids are not reused."""
 
 
 class Address(NamedTuple):
@@ -42,24 +42,24 @@ class Address(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """Who the members are, and of which cluster."""
+    """The members, and the cluster that they belong to."""
 
     cluster_uuid: UUID
     voters: tuple[Voter, ...]
     learners: tuple[Voter, ...] = ()
-    """Members that are sent the log and do not count: neither for elections nor for commits."""
+    """Members that receive the log and do not count, neither for elections nor for commits."""
     reason: str = GENESIS
     """`genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove` or `address`."""
     detail: str = ""
-    """For people: what was done, and what may have been lost by it."""
+    """For people: what was done, and what may have been lost."""
     index: int = 0  # type: ignore[assignment]
-    """Of the entry that says so; not in the payload."""
+    """Index of the entry; not in the payload."""
     addresses: tuple[Address, ...] = ()
-    """Of those members that one is known of, by id. The others are found through each node's configuration."""
+    """Addresses by node id, where known. Each node's configuration has the others."""
     removed: tuple[Voter, ...] = ()
     """The newest members that left, oldest first."""
     manual: tuple[NodeId, ...] = ()
-    """Learners that stay learners until somebody promotes them by hand."""
+    """Learners that stay learners until an operator promotes them."""
 
     @property
     def node_uuids(self) -> dict[NodeId, UUID]:
@@ -78,16 +78,16 @@ class Membership(NamedTuple):
 
     @property
     def highest_id(self) -> NodeId:
-        """The highest id that a member has or, as far as remembered, had: the next new node takes the one above."""
+        """The highest id that a member has or had, as far as remembered: a new node gets the next one."""
         return max(member.id for member in (*self.voters, *self.learners, *self.removed))
 
     def address(self, node: NodeId) -> Address | None:
-        """How to reach `node`; None if no entry says so."""
+        """How to reach `node`; None if no entry has its address."""
         return next((address for address in self.addresses if address.id == node), None)
 
 
 class Constants(Protocol):
-    """What GENESIS tells of the members (raftlog/storage/genesis.py)."""
+    """The members according to GENESIS (raftlog/storage/genesis.py)."""
 
     @property
     def cluster_uuid(self) -> UUID:
@@ -107,7 +107,7 @@ def of_genesis(genesis: Constants) -> Membership:
 
 
 def with_learner(old: Membership, voter: Voter, address: Address, *, manual: bool = False) -> Membership:
-    """`voter` joins and is sent the log; `manual`: nobody promotes it unasked.
+    """`voter` joins as a learner and receives the log; `manual`: only an operator promotes it.
 
     Raises MembershipError if its id is or was another node's, or it is a member already.
     """
@@ -147,7 +147,7 @@ def promoted(old: Membership, node: NodeId) -> Membership:
 
 
 def without(old: Membership, node: NodeId) -> Membership:
-    """`node` leaves. Raises MembershipError if it is no member, or the last voter."""
+    """`node` leaves. Raises MembershipError if it is not a member, or is the last voter."""
     gone = next((member for member in (*old.voters, *old.learners) if member.id == node), None)
     if gone is None:
         raise MembershipError(f"node {node} is no member; voters are {old.voter_ids}, learners {old.learner_ids}")
@@ -167,7 +167,7 @@ def without(old: Membership, node: NodeId) -> Membership:
 
 
 def with_address(old: Membership, address: Address) -> Membership:
-    """A member is reached elsewhere from now on. Raises MembershipError if it is no member, or is there already."""
+    """The member's address changes. Raises MembershipError if it is not a member, or has that address already."""
     if address.id not in old.node_uuids:
         raise MembershipError(f"node {address.id} is no member; members are {tuple(old.node_uuids)}: add it first")
     if old.address(address.id) == address:
@@ -230,7 +230,7 @@ def _pack_members(members: tuple[Voter, ...]) -> list[dict[str, Any]]:
 
 
 def decode(entry: Entry) -> Membership:
-    """Reads a MEMBERSHIP entry. Raises FrameError if it is none that this version can read."""
+    """Reads a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
     if entry.type != EntryType.MEMBERSHIP:
         raise FrameError(f"entry {entry.index} of type {entry.type} is not MEMBERSHIP")
     return decode_payload(entry.payload, entry.index)

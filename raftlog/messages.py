@@ -11,7 +11,7 @@ from raftlog.types import Entry, EntryId, NodeId
 
 
 class RequestVote(NamedTuple):
-    """Vote or pre-vote. In a pre-vote `term` is the term the sender would campaign in; nobody's term moves."""
+    """Vote or pre-vote. In a pre-vote `term` is the term the sender would campaign in; no node's term changes."""
 
     from_id: NodeId
     to_id: NodeId
@@ -19,7 +19,7 @@ class RequestVote(NamedTuple):
     last: EntryId
     pre_vote: bool
     transfer: bool
-    """True when a leader asked for this campaign (TimeoutNow): followers do not refuse it for hearing a leader."""
+    """True if a leader asked for this campaign (TimeoutNow): followers vote although they hear a leader."""
 
 
 class RequestVoteReply(NamedTuple):
@@ -60,7 +60,7 @@ class AppendEntriesReply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Keeps the term alive; `context` confirms ReadIndex rounds; `commit_index` is capped at the follower's match."""
+    """Maintains leadership; `context` confirms ReadIndex rounds; `commit_index` is capped at the follower's match."""
 
     from_id: NodeId
     to_id: NodeId
@@ -89,9 +89,10 @@ class TimeoutNow(NamedTuple):
 
 
 class InstallSnapshot(NamedTuple):
-    """An offer: what the follower needs is trimmed. It carries no data, the follower fetches (thesis 5.1 sends chunks).
+    """Offers a snapshot, because entries that the follower needs are trimmed. It carries no data: the follower fetches
+    the snapshot (thesis 5.1 sends chunks).
 
-    The leader's log begins at `first_index`; a checkpoint that is not below `first_index - 1` exists.
+    The leader's log begins at `first_index`; a checkpoint at or above `first_index - 1` exists.
     """
 
     from_id: NodeId

@@ -24,7 +24,7 @@ class Voter(NamedTuple):
 
 
 class EntryType(IntEnum):
-    """What a frame's payload is. Values are on disk and on the wire: never renumber."""
+    """The kind of a frame's payload. Values are on disk and on the wire: never renumber."""
 
     GENESIS = 0
     NOOP = 1
@@ -83,7 +83,7 @@ class Entry(NamedTuple):
 
 
 class LogTail(NamedTuple):
-    """All that is needed to stamp or to check the next frame."""
+    """Everything needed to stamp or to check the next frame."""
 
     term: int
     index: int  # type: ignore[assignment]
@@ -100,11 +100,11 @@ class LogTail(NamedTuple):
 
 
 EMPTY_TAIL = LogTail(0, -1, 0, 0, 0, 0)
-"""The tail of a log that does not even hold GENESIS."""
+"""The tail of a log without even GENESIS."""
 
 
 class HardState(NamedTuple):
-    """What must be on disk before any message that depends on it leaves (Raft paper, figure 2).
+    """The state that must be on disk before any message that depends on it is sent (Raft paper, figure 2).
 
     `commit_index` is a hint for a faster start, never a reason to sync.
     """

@@ -17,8 +17,8 @@ _NO_HINT = EntryId(0, -1)
 def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     """Appends what is new, accepts up to the last entry of the message, or refuses with a hint.
 
-    What stands in front of a conflict has to be read. While it is damaged on disk nothing is changed and nothing
-    answered: the range is fetched meanwhile, and the leader asks again with every heartbeat that is answered.
+    The entry before a conflict has to be read. While it is damaged on disk, nothing is changed and nothing is answered:
+    the node fetches the range from a peer, and the leader sends again after each heartbeat reply.
     """
     hear_leader(raft, message.from_id)
     membership_change.check_received(message.entries)
@@ -26,7 +26,7 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     prev = message.prev
     try:
         if prev.index < log.commit_index:
-            # Late or repeated: all of it up to the commit index is here and equal. Say where we are.
+            # Late or repeated: everything up to the commit index is here and equal. Report the commit index.
             accept(raft, message.from_id, _append_above_commit(raft, message))
             return
         if not log.matches(prev):
@@ -38,7 +38,7 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     except DamagedLogError:
         return  # a conflict next to a damaged entry
     last_new = prev.index + len(message.entries)
-    # "set commitIndex = min(leaderCommit, index of last new entry)": what lies above it here may still be cut
+    # "set commitIndex = min(leaderCommit, index of last new entry)": later entries of this log may still be truncated
     log.commit_to(min(message.commit_index, last_new))
     accept(raft, message.from_id, last_new)
 
@@ -60,7 +60,7 @@ def accept(raft: Raft, leader: NodeId, match_index: int) -> None:
 
 
 def hear_leader(raft: Raft, leader: NodeId) -> None:
-    """A message of the current term's leader: whoever campaigns in this term gives up (Raft paper 5.2).
+    """A message of the current term's leader: a candidate of this term becomes a follower (Raft paper 5.2).
 
     Raises InvariantViolationError on a second leader of the term.
     """
@@ -92,7 +92,7 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
     if progress.accepted(message.match_index, raft.log.first_index):
         commit.advance(raft)
         if not raft.leads:
-            return  # that commit was its removal
+            return  # that commit removed this node
     replication.fill_window(raft, message.from_id, progress)
     transfer.hand_over_if_caught_up(raft)
 

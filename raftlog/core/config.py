@@ -1,4 +1,4 @@
-"""The settings of one Raft member: one validated value, handed in once. Times are ticks, sizes are bytes."""
+"""The settings of one Raft member: one validated value, passed in once. Times are in ticks, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class RaftConfig:
     node_id: NodeId
     group_id: int
     election_ticks: int = 10
-    """A follower campaigns after a random election_ticks..2*election_ticks-1 ticks of silence; within the first
-    election_ticks it refuses to help others campaign, and a leader unheard by a majority for as long steps down."""
+    """A follower that hears no leader campaigns after a random election_ticks..2*election_ticks-1 ticks. Within the
+    first election_ticks it ignores campaigns. A leader that hears from no majority for election_ticks steps down."""
     heartbeat_ticks: int = 2
     inflight_bytes_max: int = 8 * MIB
     """Sent and not yet acknowledged, per follower."""
     inflight_messages_max: int = 256
     append_bytes_max: int = 1 * MIB
-    """Entries in one AppendEntries; one entry goes out alone even if it is larger."""
+    """Entries in one AppendEntries; a larger entry is sent alone."""
     cache_bytes_max: int = 32 * MIB
-    """Recent entries kept in memory; older ones come back through the LogReader. What is not on the own disk yet
-    is kept whatever its size."""
+    """Recent entries kept in memory; older ones are read through the LogReader. Entries that are not on the node's
+    own disk yet are kept whatever their size."""
     apply_bytes_max: int = 8 * MIB
-    """Committed entries in one Ready; one entry is handed out even if it is larger."""
+    """Committed entries in one Ready; a larger entry is given out alone."""
     applying_bytes_max: int = 32 * MIB
-    """Handed out for apply and not yet reported by `applied`: above that, `Ready.committed_entries` waits."""
+    """Bytes given out for apply and not reported by `applied` yet. Above this, Ready holds no committed entries."""
     segment_size: int = 1024 * MIB
-    """Length at which the leader starts a new segment file (FLAG_ROLL); a fact of the cluster, from GENESIS."""
+    """Length at which the leader starts a new segment file (FLAG_ROLL); GENESIS sets it for the whole cluster."""
     pre_vote: bool = True
     check_quorum: bool = True
 
     def validate(self) -> None:
-        """Raises ValueError naming the field, its value and what would be accepted."""
+        """Raises ValueError, which names the field, its value and the accepted range."""
         if self.node_id <= NOBODY:
             raise ValueError(f"node_id is {self.node_id}: give a positive integer (0 means nobody)")
         if self.heartbeat_ticks < 1:

@@ -1,11 +1,11 @@
 """Pre-vote, RequestVote and their replies (Raft paper 5.2, 5.4.1; thesis 9.6 for pre-vote).
 
 Terms in pre-votes: the request and a *granted* reply carry the term the sender would campaign in, so that an answer to
-an older attempt is recognised; a refusal carries the voter's own term. Nobody's term moves because of the first two.
+an older attempt is recognised; a refusal carries the voter's own term. Requests and grants change no node's term.
 
-When two followers notice at the same moment that the leader is gone, both pre-votes succeed and the votes split. So the
-pre-candidate that sees a better one (longer log, then larger id) withdraws; the better one carries on. Withdrawing is
-always safe and is undone by the next election timeout.
+When two followers detect at the same moment that the leader is gone, both pre-votes succeed and the votes split.
+Therefore a pre-candidate that receives a request of a better one (longer log, then larger id) withdraws. Withdrawing is
+always safe, and lasts until the next election timeout.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def tick(raft: Raft) -> None:
 
 
 def on_peer_closed(raft: Raft, peer: NodeId) -> None:
-    """The connection from `peer` ended. If it led, do not wait for the timeout: timers are for partitions.
+    """The connection from `peer` closed. If `peer` led, do not wait for the timeout: timers are for partitions.
 
-    The pre-vote starts within a few ticks, drawn at random. A living leader's next message stops it, and followers
-    that still hear the leader do not answer it.
+    The pre-vote starts after a random delay of a few ticks. If the leader is alive, its next message stops the
+    pre-vote, and followers that still hear the leader do not answer it.
 
-    A leader counts the peer as dead until it is heard again: another voter removed in that moment could leave it
-    without a majority (membership_change.py). Check-quorum goes on by what was heard.
+    A leader counts the peer as dead until it hears from it again: removing another voter at that moment could leave
+    no majority (membership_change.py). Check-quorum continues to use the time of the last message.
     """
     if raft.role is Role.LEADER and (progress := raft.members.peers.get(peer)) is not None:
         progress.gone = True
@@ -83,7 +83,7 @@ def _pre_campaign(raft: Raft) -> None:
 
 
 def campaign(raft: Raft, *, transfer: bool) -> None:
-    """A new term. The request and the own vote leave only when term and vote are on disk."""
+    """Starts a new term. The request and the node's own vote are sent only when term and vote are on disk."""
     raft.become_candidate()
     raft.transfer = transfer
     raft.send_after_persist(RequestVoteReply(raft.id, raft.id, raft.term, True, False, raft.wall_ms))
@@ -101,7 +101,7 @@ def _ask_votes(raft: Raft) -> None:
 
 
 def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
-    """Counts an answer to the campaign under way; the first answer of a voter stands."""
+    """Counts an answer to the current campaign; only the first answer of each voter counts."""
     if message.pre_vote:
         expected = Role.PRE_CANDIDATE
         current = message.term == raft.term + 1 if message.granted else True
@@ -118,7 +118,7 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
 
 
 def _count(raft: Raft) -> bool:
-    """True if the campaign under way ended, either way."""
+    """True if the current campaign was won or lost."""
     granted = sum(raft.votes.values())
     quorum = raft.members.quorum
     if granted >= quorum:
@@ -129,7 +129,7 @@ def _count(raft: Raft) -> bool:
         return True
     if len(raft.votes) - granted > len(raft.members.voters) - quorum:
         reasons.refused(raft)
-        # A majority can no longer be reached. The term, and the vote given to itself in it, stay.
+        # A majority can no longer be reached. The term, and the node's vote for itself in it, remain.
         raft.become_follower(raft.term, NOBODY)
         return True
     return False
@@ -160,10 +160,10 @@ def _win(raft: Raft) -> None:
 
 
 def on_request_vote(raft: Raft, message: RequestVote) -> None:
-    """Grants or refuses. The rules about terms and about hearing a leader were applied by step.py."""
+    """Grants or refuses. step.py has applied the rules about terms and about a live leader."""
     free = raft.vote == message.from_id or (raft.vote == NOBODY and raft.leader_id == NOBODY)
     # "If votedFor is null or candidateId, and candidate's log is at least as up-to-date, grant vote" (figure 2);
-    # a pre-vote for a future term binds nobody.
+    # a pre-vote for a future term is not binding.
     may_vote = free or (message.pre_vote and message.term > raft.term)
     granted = may_vote and raft.log.is_up_to_date(message.last) and fit.may_vote(raft)
     if message.pre_vote:

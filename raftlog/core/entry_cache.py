@@ -5,32 +5,32 @@ from __future__ import annotations
 from raftlog.types import Entry
 
 _OVERHEAD = 512
-"""What an Entry takes besides its payload: the tuple, its integers and the header (measured: 450-500 bytes)."""
+"""Memory of an Entry besides its payload: the tuple, its integers and the header (measured: 450-500 bytes)."""
 
 
 class EntryCache:
     """A contiguous run of entries that ends at the tail of the log.
 
-    A plain list: eviction drops an eighth of the limit at once, so that moving the rest costs little per entry.
+    A plain list: eviction drops an eighth of the limit at once, so that shifting the rest costs little per entry.
     """
 
     __slots__ = ("_bytes_max", "_entries", "bytes", "first_index")
 
     def __init__(self, next_index: int, bytes_max: int) -> None:
         self.first_index = next_index
-        """Index of the oldest entry held; the next index to come when nothing is held."""
+        """Index of the oldest entry held; the next index if none is held."""
         self.bytes = 0
-        """Memory held, roughly."""
+        """Approximate memory of the entries held, in bytes."""
         self._entries: list[Entry] = []
         self._bytes_max = bytes_max
 
     def append(self, entry: Entry) -> None:
-        """Adds the new tail."""
+        """Adds the entry after the last one."""
         self._entries.append(entry)
         self.bytes += _OVERHEAD + len(entry.payload)
 
     def evict(self, persisted_index: int) -> None:
-        """Drops the oldest entries if over the limit; never one that only memory holds."""
+        """Drops the oldest entries above the limit; never one that is not on disk yet."""
         if self.bytes <= self._bytes_max:
             return
         target = self._bytes_max - self._bytes_max // 8

@@ -1,20 +1,21 @@
-"""Members that are not fit to lead, or not even to vote, because their disk lost something.
+"""Members that must not lead, or not even vote, because their disk lost data.
 
-**A damaged middle** (`holds`): entries below the durable point cannot be read; the last (term, index) is known. Such
-a member votes truthfully, appends and acks; it does not campaign, because a leader must be able to read what it
-replicates (Protocol-Aware Recovery, FAST'18). The same holds for a suspect state machine, for segments that are still
-being fetched, and for whatever else the node has a reason for; each reason holds on its own.
+**Damage in the middle** (`holds`): entries below the durable point cannot be read, but the last (term, index) is known.
+Such a member votes truthfully, appends and acknowledges. It does not campaign, because a leader must be able to read
+what it replicates (Protocol-Aware Recovery, FAST'18). The same applies to a suspect state machine, to segments that are
+still being fetched, and to any other reason of the node. Each reason holds independently of the others.
 
 **A lost end** (`vote_withheld_since`): entries that the member acknowledged may be gone. They may be committed, with
-this member's ack as the deciding one; a vote for a candidate that lacks them would lose them. So it neither votes nor
-campaigns until its log again holds everything that it can have acknowledged:
+this member's ack as the deciding one, and a vote for a candidate without them would lose them. The member therefore
+neither votes nor campaigns until its log again holds everything that it can have acknowledged:
 
-- What it acknowledged in term T or earlier, T being the term in which the loss was found, and what was committed with
-  that, is in the log of every leader of a later term: those were elected by votes that were given truthfully (leader
-  completeness, Raft paper 5.4.3). An index below which the log holds a committed entry of such a term is enough.
-- A leader of T itself is not enough: its commit index says nothing of entries above it that this member had
-  acknowledged and that may be committed the moment after. And that leader would be stuck with it, because a match index
-  never falls within a term. So the member enters T + 1 as it starts: hearing that, the leader of T steps down.
+- Let T be the term in which the loss was found. Every entry that was committed with an acknowledgement of this member
+  in T or earlier is in the log of each leader of a later term, because truthful votes elected that leader (leader
+  completeness, Raft paper 5.4.3). It is therefore enough that the log reaches a committed entry of a term after T.
+- A leader of T itself is not enough. Its commit index does not cover later entries that this member acknowledged and
+  that may be committed a moment later. It also could not make progress with this member, because a match index never
+  falls within a term. The member therefore enters T + 1 when it starts, and the leader of T steps down when it learns
+  of that term.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from raftlog.types import NOBODY, Role
 
 
 def may_vote(raft: Raft) -> bool:
-    """Its log holds all that it ever acknowledged, as far as known."""
+    """The log holds everything that this member ever acknowledged, as far as is known."""
     return raft.vote_withheld_since is None
 
 
 def is_fit(raft: Raft) -> bool:
-    """Nothing keeps it from leading but, perhaps, that it is no voter."""
+    """Nothing prevents this member from leading, except perhaps that it is not a voter."""
     return not raft.holds and may_vote(raft)
 
 
 def may_campaign(raft: Raft) -> bool:
-    """A campaign begins with a vote for oneself."""
+    """The member may vote and lead: a campaign begins with a vote for itself."""
     return is_fit(raft) and membership_change.may_stand(raft)
 
 
 def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
-    """Ends a campaign under way if it may not go on; a leader goes on until it hands over or resigns."""
+    """Ends the current campaign if it may not continue; a leader leads on until it transfers leadership or resigns."""
     if held:
         raft.holds.add(reason)
     else:
@@ -50,7 +51,7 @@ def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
 
 
 def stand_aside(raft: Raft) -> None:
-    """Does not campaign when it is time to, but stops helping a silent leader: it answers whoever campaigns."""
+    """At its election timeout the member does not campaign, but no longer ignores candidates either."""
     reasons.stood_aside(raft)
     raft.become_follower(raft.term, NOBODY)
 

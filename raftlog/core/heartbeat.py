@@ -1,4 +1,4 @@
-"""Heartbeats: they keep the term, carry commit notices, confirm reads, and find out what got lost."""
+"""Heartbeats: they maintain leadership, carry the commit index, confirm reads, and detect lost messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tick_leader(raft: Raft) -> None:
 
 
 def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
-    """Follows, learns commits, echoes the round."""
+    """Follows the sender, advances the commit index, echoes the round."""
     append_entries.hear_leader(raft, message.from_id)
     raft.log.commit_to(message.commit_index)
     reply = HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms, fit.is_fit(raft))
@@ -34,7 +34,7 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
 
 
 def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
-    """The follower lives: confirm reads; if it lacks entries, find out whether something was lost on the way."""
+    """The follower is alive: confirms reads; if it lacks entries, checks whether a message was lost."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return

@@ -1,7 +1,7 @@
 """The offer of a snapshot, at the follower (Raft paper 7, thesis 5.1). When it is made: replication.py.
 
-No data is in it: the follower fetches a checkpoint and the log after it by itself, from whichever peer it likes, while
-it goes on voting. Then it starts from a log that reaches to where the leader's begins, and says so.
+The offer carries no data. The follower fetches a checkpoint and the log after it from a peer of its choice, and keeps
+voting meanwhile. It then starts from a log that reaches the beginning of the leader's log, and reports its end.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from raftlog.messages import InstallSnapshot
 
 
 def on_install_snapshot(raft: Raft, message: InstallSnapshot) -> None:
-    """Answers how far the log matches, if the leader's can continue it; else the driver is told to install.
+    """Answers how far the log matches, if the leader's log can continue it; else tells the driver to install.
 
-    Late and repeated offers come to the same: what was trimmed is committed, so "if existing log entry has same index
-    and term as snapshot's last included entry, retain log entries following it and reply" (figure 13), and an offer
-    that the log has outgrown is answered with the commit index.
+    Late and repeated offers are harmless. Trimmed entries are committed, so "if existing log entry has same index
+    and term as snapshot's last included entry, retain log entries following it and reply" (figure 13). An offer that
+    lies below the commit index is answered with the commit index.
     """
     hear_leader(raft, message.from_id)
     log, last = raft.log, message.last

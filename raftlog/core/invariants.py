@@ -1,9 +1,9 @@
-"""What must hold, checked: of one member, of one step, and of the whole group. Tests and the simulator run all of it.
+"""Checks the invariants of one member, of one step, and of the whole group. Tests and the simulator run all of them.
 
-`check_state` looks at one member, `Before` compares it with itself a step earlier, `GroupInvariants` holds the members
-against each other (Raft paper, figure 3: election safety, leader append-only, log matching, leader completeness, state
-machine safety), against their disks (nothing is committed that a majority does not hold on disk), and the members that
-each of them counts against what its log says and against what the others count.
+`check_state` checks one member, and `Before` compares it with its own state one step earlier. `GroupInvariants`
+compares the members with each other (Raft paper, figure 3: election safety, leader append-only, log matching, leader
+completeness, state machine safety) and with their disks (a committed entry is on a majority of disks). It also compares
+the configuration that each member uses with its log and with those of the others.
 All raise InvariantViolationError with both sides of the contradiction. Cost: per call O(peers) plus the new entries.
 """
 
@@ -22,7 +22,7 @@ from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
 
 
 def check_state(raft: Raft) -> None:
-    """One member, now."""
+    """Checks the current state of one member."""
     _check_marks(raft)
     _check_role(raft)
     check_own(raft)
@@ -80,7 +80,7 @@ def _check_role(raft: Raft) -> None:
 
 def _check_progress(raft: Raft) -> None:
     last = raft.log.tail.index
-    no_op = raft.term_start_index  # it may be trimmed, when it is applied for long
+    no_op = raft.term_start_index  # it may have been trimmed long after it was applied
     _require(
         no_op < raft.log.first_index or raft.log.term_at(no_op) == raft.term, raft, "a leader's no-op is in its log"
     )
@@ -112,7 +112,7 @@ class Before(NamedTuple):
 
     @classmethod
     def of(cls, raft: Raft) -> Before:
-        """Remembers `raft` as it is."""
+        """Remembers the current state of `raft`."""
         log = raft.log
         return cls(
             raft.term,
@@ -127,7 +127,7 @@ class Before(NamedTuple):
         )
 
     def check(self, raft: Raft) -> None:
-        """`raft` after the step: what may never move back has not."""
+        """Checks `raft` after the step: what must never move back has not."""
         log = raft.log
         _require(raft.term >= self.term, raft, "the term never falls", self.term)
         _require(log.commit_index >= self.commit.index, raft, "the commit index never falls", self.commit)
@@ -159,19 +159,19 @@ class Before(NamedTuple):
 
 
 class GroupInvariants:
-    """The group as one omniscient observer sees it; lives through crashes and restarts of its members."""
+    """The group as an omniscient observer sees it, across crashes and restarts of its members."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, NodeId] = {}
         self._entries: dict[EntryId, int] = {}
         self._committed: dict[int, tuple[int, int]] = {}
-        """Index -> (header_crc, term in which some member first knew it committed)."""
+        """Index -> (header_crc, term in which a member first knew that it was committed)."""
         self._members = MemberInvariants(self._committed)
         self._seen: dict[NodeId, int] = {}
         self._lost: set[tuple[NodeId, int, int]] = set()
 
     def lost(self, node: NodeId, entries: Iterable[Entry]) -> None:
-        """The disk of `node` lost entries that it had synced: a fault that was injected, not a promise broken."""
+        """The disk of `node` lost entries that it had synced: an injected fault, not a broken promise."""
         self._lost.update((node, entry.index, entry.header_crc) for entry in entries)
 
     def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
@@ -182,7 +182,7 @@ class GroupInvariants:
         self._check_leader(raft)
 
     def check_elections(self, rafts: Sequence[Raft]) -> None:
-        """Call it now and then with all that are up; cost: O(members squared)."""
+        """Call from time to time with all members that are up; cost: O(members squared)."""
         self._members.check_elections(rafts)
 
     def applied(self, raft: Raft, entries: Sequence[Entry]) -> None:
@@ -192,7 +192,7 @@ class GroupInvariants:
             _require(crc == entry.header_crc, raft, "only what is committed is applied", entry.id)
 
     def is_committed(self, entry: Entry) -> bool:
-        """Whether some member was seen to know that this very entry is committed."""
+        """Whether a member was observed to know that this very entry is committed."""
         return self._committed.get(entry.index, (None, 0))[0] == entry.header_crc
 
     def _check_log_matching(self, raft: Raft) -> None:
@@ -210,7 +210,7 @@ class GroupInvariants:
             index -= 1
 
     def _entry(self, raft: Raft, index: int) -> tuple[EntryId, int]:
-        """Id and header_crc of an entry of `raft`'s log; of a damaged one, what it was when it was seen before."""
+        """Id and header_crc of an entry of `raft`'s log; if it is damaged, as they were when last seen."""
         try:
             entry = raft.log.entry(index)
         except DamagedLogError:
@@ -232,7 +232,7 @@ class GroupInvariants:
             self._seen[raft.id] = index
 
     def _held(self, node: NodeId, disk: LogReader, index: int, header_crc: int) -> bool:
-        """The entry is, or was before an injected fault, on the disk of `node`."""
+        """The entry is on the disk of `node`, or was there before an injected fault."""
         if (node, index, header_crc) in self._lost:
             return True
         if index < disk.first_index:

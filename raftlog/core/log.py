@@ -1,17 +1,17 @@
-"""The log as the core sees it: what the disk holds, what is on its way there, and the marks that move along it.
+"""The log as the core sees it: the entries on disk, those being written, and the marks that move along the log.
 
     previous < first_index .. applied <= applying <= min(commit, persisted)     commit <= last
                    persisted <= handed <= last = tail.index
 
-`previous` is the tail just before `first_index`: what lies at or below it was committed, applied and then trimmed.
-`applying` is what Ready handed out for apply, `handed` what Ready handed out for the disk. Entries above `persisted`
-live only in the cache; older ones may come back through the LogReader.
+`previous` is the tail just before `first_index`: entries at or below it were committed, applied and then trimmed.
+Ready has given out entries up to `applying` for apply, and up to `handed` for the disk. Entries above `persisted`
+are only in the cache; older ones may have to be read through the LogReader.
 
 Acks from the disk and the ABA problem. Terms 1, 2 and 3 may write index 5 as (1,5), (2,5) and again (1,5) while the
-disk still works on the first. An ack names (1,5): of which write? The log remembers every write it handed out, in
-order, and an ack settles the *first* one that holds the id; a write whose entries were truncated meanwhile counts only
-up to the truncation. Disk writes complete in the order they were handed out, so this is exact when each write is acked,
-and errs on the safe side when acks are skipped.
+disk is still working on the first. An ack names (1,5), but of which write? The log remembers every write that it gave
+out, in order, and an ack settles the *first* one that holds the id. A write whose entries were truncated meanwhile
+counts only up to the truncation. Disk writes complete in the order they were given out, so this is exact if each write
+is acked, and errs on the safe side if acks are skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LogReader(Protocol):
 
 
 class _Write:
-    """Entries handed to the disk in one Ready."""
+    """Entries that one Ready gave to the disk."""
 
     __slots__ = ("entries", "first_index", "valid_to")
 
@@ -60,7 +60,7 @@ class _Write:
         self.entries = entries
         self.first_index = entries[0].index
         self.valid_to = entries[-1].index
-        """The log still holds what this write and those before it put on disk, up to this index."""
+        """The log still holds the entries that this write and those before it put on disk, up to this index."""
 
     def holds(self, entry_id: EntryId) -> bool:
         at = entry_id.index - self.first_index
@@ -68,7 +68,7 @@ class _Write:
 
 
 class RaftLog:
-    """Tail, marks, cache and term ranges; reads older entries through `reader`."""
+    """Holds the tail, the marks, the cache and the term ranges; reads older entries through `reader`."""
 
     __slots__ = (
         "_rolls",
@@ -102,7 +102,7 @@ class RaftLog:
         self.previous = previous
         """The last entry that was trimmed; EMPTY_TAIL if none was. Moves only in `trimmed`."""
         self.tail = tail
-        """Last entry, persisted or not: what the next entry is stamped after."""
+        """The last entry, persisted or not. The next entry is stamped after it."""
         self.persisted_index = tail.index
         """fdatasync returned for everything up to here. Moves back only by truncation."""
         self.handed_index = tail.index
@@ -138,13 +138,13 @@ class RaftLog:
         return self.term_at(entry_id.index) == entry_id.term
 
     def is_up_to_date(self, last: EntryId) -> bool:
-        """A log that ends at `last` is at least as up to date as this one (Raft paper 5.4.1)."""
+        """Whether a log that ends at `last` is at least as up to date as this one (Raft paper 5.4.1)."""
         return (last.term, last.index) >= (self.tail.term, self.tail.index)
 
     def last_not_above(self, index: int, term: int) -> EntryId:
         """The largest entry with index <= `index` and term <= `term`: the conflict hint, on both sides.
 
-        `previous` if there is none in the log: what lies below is trimmed, and only an offer can tell about it.
+        `previous` if there is none in the log: entries below are trimmed, and only an offer can cover them.
         """
         if index <= self.previous.index:
             return self.previous.id
@@ -176,13 +176,13 @@ class RaftLog:
     def append_received(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Adds entries that follow one this log holds (a follower, after the prev check); returns those that are new.
 
-        The first of them took the place of whatever the log held at its index and above.
+        The first of them replaced everything that the log held at its index and above.
 
         "If an existing entry conflicts with a new one (same index but different terms), delete the existing entry and
         all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already
         there are left alone: a late, shorter message must not cut what a newer one brought.
         Raises ImplausibleMessageError if a committed entry conflicts, or if the chain of headers breaks, and
-        DamagedLogError if what stands in front of a conflict cannot be read. Nothing was changed then.
+        DamagedLogError if the entry before a conflict cannot be read. In both cases nothing was changed.
         """
         for at, entry in enumerate(entries):
             if entry.index > self.tail.index:
@@ -199,7 +199,7 @@ class RaftLog:
         return ()
 
     def _append_chained(self, tail: LogTail, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Puts `entries` behind `tail`, in the place of what is there: proven once, all of them before the first."""
+        """Puts `entries` behind `tail`, replacing what is there. All of them are checked before the first is added."""
         tails: list[LogTail] = []
         try:
             for entry in entries:
@@ -237,12 +237,12 @@ class RaftLog:
         if index == self.previous.index:
             return self.previous
         last = self.entry(index)
-        # Rolled before this process started: not remembered. A base that is too low only rolls the next file early.
+        # Rolled before this process started, so not remembered. A base that is too low only rolls the next file early.
         base = max((roll for roll in self._rolls if roll <= last.position), default=0)
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 
     def trimmed(self) -> None:
-        """The reader's beginning moved: up, because entries went, or down, because older ones came back."""
+        """The reader's first index moved: up, as entries were trimmed, or down, as older ones were restored."""
         first, self.previous = self.first_index, self.reader.previous
         if self.first_index < first:
             self.terms.prepend([pair for pair in self.reader.term_ranges() if pair[0] < first])
@@ -291,7 +291,7 @@ class RaftLog:
 
     @property
     def applicable_index(self) -> int:
-        """Apply may go up to here: committed, and on the own disk."""
+        """Apply may reach this index: it is committed and on the node's own disk."""
         return min(self.commit_index, self.persisted_index)
 
     def hand_to_apply(self, bytes_max: int) -> list[Entry]:

@@ -1,8 +1,8 @@
-"""Log time: the only clock that store times, retention, timers and expiry read.
+"""Log time: the only clock that store times, retention, timers and expiry use.
 
-It starts at the median of the clocks of those who voted for the leader (one wild clock in three cannot move it when
-all three answer), never below the last entry's timestamp, and then follows the leader's monotonic clock, so that a
-clock that is set during the term changes nothing.
+It starts at the median of the wall clocks of the voters that elected the leader, but never below the last entry's
+timestamp. If three voters answer, one wrong clock cannot move it. It then follows the leader's monotonic clock, so
+setting a wall clock during the term changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LogTime:
         self._offset_ms = 0
 
     def start(self, offsets_ms: Iterable[int], floor_ms: int, monotonic_ms: int) -> None:
-        """`offsets_ms`: wall clock less own monotonic clock when it was read, one per granting voter."""
+        """`offsets_ms`: wall clock minus the leader's monotonic clock when it was read, one per granting voter."""
         self._offset_ms = max(lower_median(offsets_ms), floor_ms - monotonic_ms)
 
     def now(self, monotonic_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""What must hold of who counts: the members that a node counts against its log, and against what the others count.
+"""Invariants of membership: the members that a node counts, compared with its log and with what the others count.
 
 Part of invariants.py, which says when it is called.
 """
@@ -22,7 +22,7 @@ def require(holds: bool, raft: Raft, rule: str, *facts: object) -> None:
 
 
 def check_own(raft: Raft) -> None:
-    """One member, now: who campaigns and leads is a voter, or was until a removal that it does not know committed."""
+    """One member, now: a node that campaigns or leads is a voter, or was one until a removal not known as committed."""
     members, commit = raft.members, raft.log.commit_index
     current = members.current
     if raft.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
@@ -41,15 +41,15 @@ def check_own(raft: Raft) -> None:
 
 
 class MemberInvariants:
-    """Every MEMBERSHIP entry that was in some log, and who could be elected by whom."""
+    """Every MEMBERSHIP entry that was in any log, and which voters could elect which member."""
 
     def __init__(self, committed: Container[int]) -> None:
-        """`committed`: the indexes that some member was seen to know committed; it grows."""
+        """`committed`: the indexes that a member was observed to know as committed; it grows."""
         self._committed = committed
         self._known: dict[EntryId, Membership] = {}
 
     def note(self, raft: Raft, entry: Entry) -> None:
-        """`entry` is in a log for the first time, that of `raft`. Of a leader's own change the rules are checked."""
+        """`entry` appears in a log for the first time, that of `raft`. A leader's own change must follow the rules."""
         if entry.type != EntryType.MEMBERSHIP:
             return
         new = self._known[entry.id] = memberships.decode(entry)
@@ -80,8 +80,8 @@ class MemberInvariants:
         """Of all members that could be elected now by the logs as they are, any two count voters that differ by one
         at most: their majorities meet.
 
-        That is more than thesis 4.1 says, which speaks of a configuration and the next. Who was away may count
-        older ones; but then nobody who knows better helps it.
+        This is stronger than thesis 4.1, which compares a configuration with the next one only. A member that was away
+        may count older ones, but no member with a newer log votes for it.
         """
         if len({raft.members.voters for raft in rafts}) <= 1:
             return

@@ -1,10 +1,11 @@
-"""Who belongs to the group, as the own log says, and the leader's progress table.
+"""The members of the group according to this node's log, and the leader's progress table.
 
 "A server always uses the latest configuration in its log, regardless of whether the entry is committed" (thesis, 4.1).
-So a MEMBERSHIP entry is in force when it is appended, on the leader and on followers, and stops being so if it is
-truncated. `history` keeps what may have to come back: the newest one at or below the commit index, and all after it.
+A MEMBERSHIP entry therefore takes effect when it is appended, on the leader and on followers, and ends if it is
+truncated. `history` keeps the entries that may take effect again: the newest at or below the commit index, and all
+after it.
 
-`voters` decides quorums, `peers` decides who is sent the log: voters and learners less the own node.
+`voters` determines quorums. `peers` receive the log: voters and learners except this node.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Members:
         self.learners: tuple[NodeId, ...] = ()
         self.is_own_voter = False
         self.changed = False
-        """Others are in force since the last Ready."""
+        """The members in force have changed since the last Ready."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self.peers: dict[NodeId, Progress] = {}
@@ -72,7 +73,7 @@ class Members:
         self._take_effect()
 
     def truncate_from(self, index: int) -> None:
-        """The log lost `index` and everything above: what was in force before is so again."""
+        """The log was truncated from `index` on: the members before that are in force again."""
         if self.history[-1].index < index:
             return
         while self.history[-1].index >= index:
@@ -101,7 +102,7 @@ class Members:
         return [node for node in self.voters if node != self.own_id]
 
     def agreed_match(self, own_persisted: int) -> int:
-        """Largest index that a majority of voters has on disk; the own disk is one vote like any other, or none."""
+        """Largest index that a majority of voters has on disk; this node's own disk counts only if it is a voter."""
         peers = self.peers
         own = self.own_id
         return agreed_value([own_persisted if node == own else peers[node].match_index for node in self.voters])
@@ -113,12 +114,12 @@ class Members:
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
 
     def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
-        """Those of `voters` that were heard from lately, the own node included."""
+        """Those of `voters` that were heard from recently, this node included."""
         peers = self.peers
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 
     def active_voters(self) -> int:
-        """Voters heard from since the last call, the own node included; starts a new observation."""
+        """Voters heard from since the last call, this node included; starts a new observation."""
         active = 0
         for node in self.voters:
             active += node == self.own_id or self.peers[node].recent_active
@@ -129,12 +130,12 @@ class Members:
     # -- peers
 
     def reset(self, next_index: int) -> None:
-        """A new term: nothing is known about anyone."""
+        """Starts a new term: nothing is known about any peer."""
         self.peers = {}
         self.meet_peers(next_index)
 
     def meet_peers(self, next_index: int) -> None:
-        """A progress for each member in force and for nobody else; of those that stay, what is known stays."""
+        """Keeps one progress for each member in force; members that stay keep theirs."""
         known = self.peers
         self.peers = {
             node: known.get(node) or Progress(next_index, Inflights(self._messages_max, self._bytes_max))

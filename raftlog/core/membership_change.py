@@ -1,12 +1,12 @@
 """Changes of the members, one at a time (Ongaro's thesis, chapter 4). What is in force: members.py.
 
-A leader appends a MEMBERSHIP entry, which is in force from then on, there and wherever it is appended. Two rules keep
-any two majorities that can decide something in touch:
+A leader appends a MEMBERSHIP entry, which takes effect at once, on the leader and wherever it is appended. Two rules
+ensure that any two majorities that can decide anything overlap:
 
 - one change at a time: the next one waits until this one is committed (thesis 4.1);
-- not before an entry of the own term is committed. Without that, leaders of two terms can each have a change under way
-  that differs by one member from what is committed and by two from the other's, and both be elected (Ongaro, "bug in
-  single-server membership changes", raft-dev, July 2015).
+- no change before an entry of the leader's own term is committed. Otherwise leaders of two terms can each have an
+  uncommitted change that differs by one member from the committed configuration and by two from the other change, and
+  both be elected (Ongaro, "bug in single-server membership changes", raft-dev, July 2015).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_received(entries: Sequence[Entry]) -> None:
 
 
 def on_appended(raft: Raft, entries: Sequence[Entry]) -> None:
-    """`entries` are new in the log; the first took the place of what was there at its index and above.
+    """`entries` are new in the log; the first replaced what was there at its index and above.
 
     Raises InvariantViolationError if one of them cannot be read: this node would count wrong majorities.
     """
@@ -60,7 +60,7 @@ def _take_effect(raft: Raft, entry: Entry) -> None:
 
 
 def on_proposed(raft: Raft, entry: Entry) -> None:
-    """The leader appended the MEMBERSHIP `entry`: it sends the log to who is in force now, and to nobody else."""
+    """The leader appended the MEMBERSHIP `entry`: it now sends the log to the members in force only."""
     _take_effect(raft, entry)
     raft.members.meet_peers(entry.index)
 
@@ -117,10 +117,10 @@ def _check_live(raft: Raft, new: Membership) -> None:
 
 
 def step_down_if_removed(raft: Raft) -> None:
-    """A leader that is no voter any more leads until everyone else knows so, "does not count itself in majorities",
+    """A leader that is no longer a voter keeps leading without counting itself ("does not count itself in majorities")
     and steps down "once the Cnew entry is committed" (thesis 4.2.2).
 
-    It tells the others of the commit, and the one that has most to take over: nobody waits for a timeout.
+    It sends the commit index to the others and asks the one with the longest log to take over, without a timeout.
     """
     members = raft.members
     if members.is_own_voter or members.current.index > raft.log.commit_index:

@@ -1,12 +1,12 @@
-"""Whether a message can be true, before anything is done about it.
+"""Checks whether a message can be true, before the node acts on it.
 
-A peer that keeps the rules never sends what is refused here; one that does not, or a message that was damaged in a way
-no checksum sees, must not bring this node into a state that must not exist. So the message is not looked at any
-further, and its connection ends: the node goes on. What is left for InvariantViolationError are our own mistakes.
+A peer that follows the protocol never sends a message that is refused here. A peer that does not, or damage that no
+checksum detects, must not bring this node into an impossible state. The message is therefore dropped and its
+connection closed, and the node continues. Only bugs of this node are left for InvariantViolationError.
 
 Pure: reads the state and changes nothing. It costs one call and a few comparisons per message, and nothing per entry:
-what a message of the usual course shows is looked at first, and only a strange one any further. Terms that run away
-are refused where a higher term is adopted (`step`).
+the properties of an ordinary message are checked first, and only an unusual one is checked further. Terms that are too
+far ahead are refused where a higher term is adopted (`step`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from raftlog.messages import (
 from raftlog.types import EntryId, NodeId, Role
 
 TERM_MAX = 1 << 62
-"""No term is higher; half of what its fields hold. A thousand elections a second reach it after 146 million years."""
+"""The highest term: half the range of its fields. A thousand elections a second reach it after 146 million years."""
 TERM_STEP_MAX = 1 << 24
-"""Terms that a message may be ahead of this node. One that was away while others elected twice a second for three
-months is let in again; a message that would use up the terms is not."""
+"""How many terms a message may be ahead of this node. A node that was away while others held two elections a second
+for three months is accepted again; a message that would use up the terms is not."""
 
 
 def check_term(raft: Raft, term: int) -> None:
@@ -110,7 +110,7 @@ def _append_reply(raft: Raft, message: AppendEntriesReply) -> str:
 
 
 def _counts(raft: Raft, message: AppendEntriesReply | HeartbeatReply) -> bool:
-    """Whether it is an answer to this leader from one of its followers; others are ignored."""
+    """Whether it is a follower's answer to this leader; others are ignored."""
     return raft.role is Role.LEADER and message.term == raft.term and message.from_id in raft.members.peers
 
 

@@ -1,9 +1,9 @@
 """What the leader knows about one follower, and how it paces what it sends there (etcd's tracker).
 
-How to think of it: `next_index` is an optimistic guess, `match_index` is a fact. In PROBE the guess may be wrong: one
-message at a time until the follower has answered. In REPLICATE it has been right: messages are pipelined, bounded
+`next_index` is an optimistic guess, `match_index` is a fact. In PROBE the guess may be wrong, so the leader sends one
+message at a time until the follower has answered. In REPLICATE the guess was right: messages are pipelined, bounded
 by `Inflights`, and only a rejection or silence turns the follower back to PROBE. In SNAPSHOT the entry at `next_index`
-is trimmed: an offer is repeated with each heartbeat until the follower's log reaches to where the leader's begins.
+is trimmed: an offer is repeated with each heartbeat until the follower's log reaches the beginning of the leader's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Inflights:
 
     @property
     def full(self) -> bool:
-        """Nothing more may be sent. One message may pass the byte limit, so that a large entry gets through."""
+        """Nothing more may be sent. One message may exceed the byte limit, so that a large entry gets through."""
         return self.bytes >= self._bytes_max or len(self._sent) >= self._messages_max
 
     def add(self, last_index: int, size: int) -> None:
@@ -51,7 +51,7 @@ class Inflights:
             self.bytes -= sent.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing is in flight any more, as far as the leader is concerned."""
+        """The leader counts nothing as in flight any more."""
         self._sent.clear()
         self.bytes = 0
 
@@ -86,20 +86,20 @@ class Progress:
         self.probe_sent = False
         """PROBE only: a probe is under way; cleared by its reply, or by a heartbeat reply (it may be lost)."""
         self.recent_active = False
-        """Something was heard since the last check-quorum."""
+        """The follower was heard since the last check-quorum."""
         self.was_active = False
-        """Something was heard between the last two check-quorums."""
+        """The follower was heard between the last two check-quorums."""
         self.gone = False
-        """Its connection closed, and nothing was heard since."""
+        """Its connection closed, and it was not heard since."""
         self.fit = True
-        """As its last heartbeat reply says: it may lead. Not known yet counts as fit: it looks for itself (fit.py)."""
+        """Its last heartbeat reply said that it may lead. Unknown counts as fit: the member checks itself (fit.py)."""
         self.sent_commit = -1
-        """Largest commit index told to the follower in a message it can act on; if lost, a heartbeat tells it."""
+        """Largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
         self.acked_round = 0
         """Newest heartbeat round (ReadIndex) it echoed in this term."""
         self.inflights = inflights
         self.held = False
-        """What it needs comes from the disk, and the budget for that is used up."""
+        """The entries that it needs are on disk only, and the budget for such reads is used up."""
 
     @property
     def paused(self) -> bool:
@@ -114,19 +114,19 @@ class Progress:
         return (self.recent_active or self.was_active) and not self.gone
 
     def caught_up(self, commit_index: int) -> bool:
-        """It was sent all that is committed, and has room for more: a majority with it in it would not wait for it."""
+        """All committed entries were sent to it and its window has room: no majority would have to wait for it."""
         replicates = self.state is ProgressState.REPLICATE and not self.inflights.full
         return replicates and self.is_live and self.next_index > commit_index
 
     def become_probe(self) -> None:
-        """The guess was wrong: back to what is known."""
+        """The guess was wrong: return to PROBE after `match_index`."""
         self.state = ProgressState.PROBE
         self.next_index = self.match_index + 1
         self.probe_sent = False
         self.inflights.clear()
 
     def become_replicate(self) -> None:
-        """The follower's log matches: pipeline from here."""
+        """The follower's log matches: pipeline from here on."""
         self.state = ProgressState.REPLICATE
         self.probe_sent = False
         self.inflights.clear()
@@ -138,11 +138,11 @@ class Progress:
         self.inflights.clear()
 
     def leave_snapshot(self) -> None:
-        """The entry before `next_index` came back: the guess can be tried again."""
+        """The entry before `next_index` is available again: probe once more."""
         self.state = ProgressState.PROBE
 
     def sent(self, last_index: int, size: int) -> None:
-        """Entries up to `last_index`, `size` bytes (0 for an empty message), left for the follower."""
+        """Entries up to `last_index`, `size` bytes (0 for an empty message), were sent to the follower."""
         if self.state is ProgressState.PROBE:
             self.probe_sent = True
         elif size:
@@ -152,7 +152,7 @@ class Progress:
     def accepted(self, match_index: int, first_index: int) -> bool:
         """The follower has everything up to `match_index`; False if that was known (a late or repeated reply).
 
-        `first_index`: where the leader's log begins; SNAPSHOT lasts until the follower's reaches to there.
+        `first_index`: where the leader's log begins; SNAPSHOT lasts until the follower's log reaches it.
 
         Neither index ever moves back here: replies may be reordered and duplicated.
         """
@@ -170,9 +170,8 @@ class Progress:
     def rejected(self, refused_index: int, hint_index: int) -> bool:
         """The follower refused a message with prev index `refused_index`; False if the reply is stale.
 
-        In REPLICATE a refusal at or below `match_index` answers an old message; in PROBE only the refusal of the one
-        probe under way counts; in SNAPSHOT nothing is under way. `next_index` never falls to or below what is known to
-        match.
+        In REPLICATE a refusal at or below `match_index` answers an old message. In PROBE only the refusal of the
+        current probe counts. In SNAPSHOT nothing is in flight. `next_index` always stays above `match_index`.
         """
         if self.state is ProgressState.SNAPSHOT:
             return False

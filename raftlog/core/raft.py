@@ -1,8 +1,8 @@
-"""The state of one member and its transitions between roles; what each message does lives in the file of its name.
+"""The state of one member and its transitions between roles; each message is handled in the file of its name.
 
 Two rules of this package:
 
-1. Nothing here waits, sleeps, sends or writes. Inputs are ticks, messages, proposals and acks; outputs gather in
+1. Nothing here waits, sleeps, sends or writes. Inputs are ticks, messages, proposals and acks; outputs are collected in
    `messages`, `messages_after_persist` and the log, and leave through `RawNode.ready`.
 2. A message that depends on the term, the vote or an entry being on disk goes to `send_after_persist`; everything else
    to `send`. The candidate's own RequestVote depends on its vote: a candidate that wins, replicates and crashes before
@@ -78,17 +78,17 @@ class Raft:
         self.term = hard_state.term
         """Never falls."""
         self.vote = hard_state.vote
-        """Whom this node voted for in `term`. Set once per term; only a *higher* term clears it."""
+        """The node that got this node's vote in `term`. Set once per term; only a *higher* term clears it."""
         self.holds: set[str] = set()
         """Why it must not campaign; the vote is still given truthfully (fit.py)."""
         self.vote_withheld_since = vote_withheld_since
         self.catch_up_budget: int | None = None
-        """Bytes from the disk that followers may still be sent; None for no limit. The driver grants them."""
+        """Bytes that may still be read from disk for followers; None for no limit. The driver grants them."""
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
-        """Why it took its role, or began its campaign, in a few words for a log (reasons.py). Nothing depends on it."""
+        """Why it took its role or began its campaign, in a few words for the log (reasons.py). No decision uses it."""
         self.wall_ms = 0
         self.monotonic_ms = 0
         self.messages: list[Message] = []
@@ -97,11 +97,11 @@ class Raft:
         """The newest offer that the log cannot do without, for the driver."""
         # elections
         self.votes: dict[NodeId, bool] = {}
-        """Answers to the campaign under way."""
+        """Answers to the current campaign."""
         self.vote_clocks: dict[NodeId, int] = {}
-        """Wall clock of each granting voter less the own monotonic clock when the answer came."""
+        """Wall clock of each granting voter minus this node's monotonic clock when the answer arrived."""
         self.transfer = False
-        """The campaign under way was asked for by the leader."""
+        """The leader asked for the current campaign."""
         self.election_elapsed = 0
         """Ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum."""
         self.election_timeout = 0
@@ -109,7 +109,7 @@ class Raft:
         self.heartbeat_elapsed = 0
         self.log_time = LogTime()
         self.term_start_index = -1
-        """Index of the no-op of the own term: once committed, so is everything before (Raft paper 5.4.2, 8)."""
+        """Index of the no-op of its own term: once it is committed, all earlier entries are (Raft paper 5.4.2, 8)."""
         self.reads = ReadQueue()
         self.transferee = NOBODY
         self.transfer_elapsed = 0
@@ -141,7 +141,7 @@ class Raft:
 
     @property
     def hard_state(self) -> HardState:
-        """Term, vote, and a commit index that the own disk covers."""
+        """Term, vote, and a commit index that this node's disk covers."""
         return HardState(self.term, self.vote, self.log.applicable_index)
 
     @property
@@ -151,7 +151,7 @@ class Raft:
 
     @property
     def hears_leader(self) -> bool:
-        """Within the minimum election timeout of hearing a leader, or being one (thesis 4.2.3): no help to others."""
+        """It leads, or heard a leader within the minimum election timeout, and ignores campaigns (thesis 4.2.3)."""
         return self.leader_id != NOBODY and self.election_elapsed < self.config.election_ticks
 
     # -- transitions
@@ -179,7 +179,7 @@ class Raft:
         self.reads.clear()
 
     def become_follower(self, term: int, leader_id: NodeId) -> None:
-        """Follows `leader_id` (maybe nobody yet) in `term`; in the same term the vote stays."""
+        """Follows `leader_id` (NOBODY if unknown) in `term`; in the same term the vote stays."""
         self._reset(term)
         self.role = Role.FOLLOWER
         self.leader_id = leader_id
@@ -192,7 +192,7 @@ class Raft:
         self.role = Role.PRE_CANDIDATE
 
     def become_candidate(self) -> None:
-        """A new term and a vote for itself, both durable before anyone hears of them."""
+        """Starts a new term with a vote for itself; both are durable before any message reveals them."""
         self._reset(self.term + 1)
         self.vote = self.id
         self.role = Role.CANDIDATE

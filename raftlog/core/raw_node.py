@@ -1,4 +1,4 @@
-"""The door to the core: inputs as calls, outputs as one value, `Ready`."""
+"""The interface of the core: inputs are calls, outputs are one value, `Ready`."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail,
 
 
 class Ready(NamedTuple):
-    """Everything the core wants done. The caller's duties:
+    """Everything that the caller has to do next. The caller's duties:
 
     1. Send `messages` at once, in any order, losing any.
-    2. Hand `hard_state` (if not None) and `entries` to the disk, in the order of the Readys. Write and fdatasync the
+    2. Write `hard_state` (if not None) and `entries` to disk, in the order of the Readys. Write and fdatasync the
        hard state before the entries. If `entries[0].index` is not above the last index stored, truncate there first.
     3. Send `messages_after_persist` once the hard state and entries of this Ready *and of every Ready before it* are on
-       disk, even if this Ready brings neither. Messages to the own node go back into `step`, at the same moment.
+       disk, even if this Ready has neither. Messages to this node itself go back into `step`, at the same moment.
     4. When entries are on disk, call `persisted(id of the last one)`, once per Ready with entries, in order.
        (One fdatasync may cover many Readys; acks that skip all but the last are accepted, and may be credited late.)
-    5. Apply `committed_entries` in order and call `applied(index)`. Each entry is handed out once, never above what
-       `persisted` reported, never before it is committed.
+    5. Apply `committed_entries` in order and call `applied(index)`. Each entry is given out once, never above the index
+       that `persisted` reported, and never before it is committed.
     6. `read_states`: answer each read once the applied index has reached its index. When `soft_state` shows that
-       leadership ended, reads without a state are never answered: fail them.
-    7. `members_changed`: `RawNode.membership` is another; connect to its members and let the others go.
-    8. `install`: the leader has trimmed what this node's log lacks. Fetch a checkpoint and the log from it on, from any
-       peer, and start from them; the offer comes again until then, and meanwhile everything goes on as usual.
-    9. A disk that fails duty 2 ends the node: take no further Ready, send nothing more.
+       leadership ended, fail the reads that have no state: they never get one.
+    7. `members_changed`: `RawNode.membership` has changed. Connect to its members and disconnect from all others.
+    8. `install`: the leader has trimmed entries that this node's log lacks. Fetch a checkpoint and the log after it
+       from any peer, and start from them. Until then the offer is repeated, and the node continues as usual.
+    9. If the disk fails duty 2, stop the node: take no further Ready and send nothing more.
 
     Steps 1 and 2 of one Ready may overlap; the next Ready may be taken while the disk still works on this one.
     """
 
     hard_state: HardState | None
-    """Changed term or vote. The commit index rides along; it alone never makes a hard state to write."""
+    """Changed term or vote, with the commit index; a changed commit index alone never needs a write."""
     soft_state: SoftState | None
     """Changed role or leader."""
     entries: list[Entry]
@@ -92,9 +92,9 @@ class RawNode:
         vote_withheld_since: int | None = None,
     ) -> None:
         """Starts as a follower. `applied_index`: what the state machine durably holds, -1 for nothing.
-        `members`: ascending by index, the newest that the state machine holds (else GENESIS), then all that the log
-        has above. The node need not be one of them: it then follows whoever leads, and never campaigns.
-        `vote_withheld_since`: the hard state's term when it was found that the disk lost acknowledged entries (fit.py).
+        `members`: ascending by index, the newest that the state machine holds (else GENESIS), then all later ones
+        in the log. If the node is not one of them, it follows the leader and never campaigns.
+        `vote_withheld_since`: the hard state's term when the loss of acknowledged entries was detected (fit.py).
 
         Raises ValueError on a bad configuration, InvariantViolationError if disk and state machine contradict.
         """
@@ -121,18 +121,18 @@ class RawNode:
     # -- inputs
 
     def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
-        """The clocks of this turn; they reach only votes, heartbeat replies and log time."""
+        """Sets the clocks of this turn; only votes, heartbeat replies and log time use them."""
         self.raft.wall_ms = wall_ms
         self.raft.monotonic_ms = monotonic_ms
 
     def tick(self) -> None:
-        """One tick passed."""
+        """Advances time by one tick."""
         step.tick(self.raft)
 
     def step(self, message: Message) -> None:
-        """A message arrived, from a peer or (duty 3) from this node.
+        """Takes a message from a peer or (duty 3) from this node.
 
-        Raises ImplausibleMessageError, having changed nothing but, perhaps, term and leader, if it cannot be true.
+        Raises ImplausibleMessageError if the message cannot be true. At most term and leader have changed then.
         """
         raft = self.raft
         check = plausible.CHECKS.get(type(message))
@@ -150,7 +150,7 @@ class RawNode:
             election.start(self.raft)
 
     def propose(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
-        """Stamps and appends one entry; its id tells later whether it was committed or replaced.
+        """Stamps and appends one entry; its id shows later whether it was committed or replaced.
 
         Raises NotLeaderError or ProposalDroppedError (transfer under way): nothing was proposed; FrameError if the
         payload is too long. The timestamp is raised to the last entry's.
@@ -160,17 +160,18 @@ class RawNode:
         return self._append(entry_type, payload, timestamp_ms)
 
     def propose_membership(self, new: Membership, timestamp_ms: int) -> Entry:
-        """Appends `new`, made from `membership` by a function of raftlog/membership.py; in force from now on.
+        """Appends `new`, made from `membership` by a function of raftlog/membership.py; in force at once.
 
-        Raises as `propose` does, and MembershipError: a change is under way, nothing of this term is committed yet, it
-        is more than one change, a learner is not ready to be promoted, or too few of the new voters answer.
+        Raises as `propose` does, and MembershipError: another change is uncommitted, no entry of this term is committed
+        yet, it is more than one change, a learner is not ready to be promoted, or too few of the new voters answer.
         """
         self._check_may_propose()
         membership_change.check(self.raft, new)
         entry = self._append(EntryType.MEMBERSHIP, memberships.encode(new), timestamp_ms)
         membership_change.on_proposed(self.raft, entry)
-        commit.advance(self.raft)  # a smaller majority may have had entries below for long,
-        read_index.confirm(self.raft)  # and have echoed a round: nobody says so twice
+        # The smaller majority may have acknowledged earlier entries and echoed a round; no message repeats that.
+        commit.advance(self.raft)
+        read_index.confirm(self.raft)
         return entry
 
     def _check_may_propose(self) -> None:
@@ -205,11 +206,11 @@ class RawNode:
         read_index.request(self.raft, context)
 
     def transfer_leadership(self, to: NodeId) -> None:
-        """Hands leadership to `to`, or gives up after an election timeout. Raises NotLeaderError, ValueError."""
+        """Transfers leadership to `to`, or gives up after an election timeout. Raises NotLeaderError, ValueError."""
         transfer.start(self.raft, to)
 
     def resign(self) -> None:
-        """A leader follows nobody from now on; nothing on any other member."""
+        """A leader becomes a follower without a leader; any other member does nothing."""
         if self.raft.role is Role.LEADER:
             reasons.resigned(self.raft)
             self.raft.become_follower(self.raft.term, NOBODY)
@@ -224,33 +225,34 @@ class RawNode:
         self.raft.vote_withheld_since = None
 
     def hold_campaigns(self, reason: str, held: bool) -> None:
-        """Keeps this node from campaigning (True) or no longer (False), as far as `reason` goes: others may hold too.
+        """Adds (True) or removes (False) `reason` as a hold on campaigns; other reasons may hold as well.
 
-        It ends a campaign under way; a leader leads on. The leader hears of it, and hands over to nobody unfit.
+        A hold ends the current campaign; a leader keeps leading. The leader learns of it and transfers leadership to
+        fit members only.
         """
         fit.hold_campaigns(self.raft, reason, held)
 
     def trimmed(self) -> None:
-        """The first index of the LogReader moved: up, as entries were trimmed, or down, as older ones came back."""
+        """The first index of the LogReader moved: up, as entries were trimmed, or down, as older ones were restored."""
         replication.trimmed(self.raft)
 
     def repaired(self) -> None:
-        """A damaged range of the log can be read again: what waited for it goes on."""
+        """A damaged range of the log can be read again: replication that waited for it continues."""
         self._apply_waits = False
         self.raft.replication_due = self.raft.replication_due or self.raft.role is Role.LEADER
 
     def peer_closed(self, peer: NodeId) -> None:
-        """The TCP connection from `peer` closed: if it led, a pre-vote starts at once or within two ticks."""
+        """The TCP connection from `peer` closed. If it led, a pre-vote starts at once or within two ticks."""
         election.on_peer_closed(self.raft, peer)
 
     def persisted(self, entry_id: EntryId) -> None:
-        """Everything up to `entry_id` is on the own disk. Ignored if the log no longer holds that entry."""
+        """Everything up to `entry_id` is on this node's disk. Ignored if the log no longer holds that entry."""
         raft = self.raft
         if raft.log.persisted(entry_id) and raft.role is Role.LEADER:
             commit.advance(raft)
 
     def applied(self, index: int) -> None:
-        """The state machine holds everything up to `index`. InvariantViolationError if that was not handed out."""
+        """The state machine holds everything up to `index`. InvariantViolationError if that was not given out."""
         self.raft.log.applied(index)
         applying = self._applying
         while applying and applying[0][0] <= index:
@@ -277,7 +279,7 @@ class RawNode:
         )
 
     def ready(self) -> Ready:
-        """Takes everything; nothing is handed out twice. The caller owns the lists."""
+        """Takes all outputs; none is given out twice. The caller owns the lists."""
         raft = self.raft
         if raft.replication_due:
             replication.broadcast(raft)
@@ -352,7 +354,7 @@ class RawNode:
 
     @property
     def why(self) -> str:
-        """Why it took its role, or began its campaign; for a log."""
+        """Why it took its role or began its campaign; for the log."""
         return self.raft.why
 
     @property
@@ -367,7 +369,7 @@ class RawNode:
 
     @property
     def may_campaign(self) -> bool:
-        """False for a learner and a removed member, while anything holds campaigns, or the vote is withheld."""
+        """False for a learner or a removed member, during a hold on campaigns, and while the vote is withheld."""
         return fit.may_campaign(self.raft)
 
     @property
@@ -382,7 +384,7 @@ class RawNode:
 
     @property
     def caught_up_with_leader(self) -> bool:
-        """The vote is withheld, and the log holds again all that this node can have acknowledged: it may vote."""
+        """The vote is withheld, but the log again holds all that this node can have acknowledged: it may vote."""
         return fit.has_caught_up(self.raft)
 
     @property
@@ -392,7 +394,7 @@ class RawNode:
 
     @property
     def persisted_index(self) -> int:
-        """Highest index on the own disk."""
+        """Highest index on this node's disk."""
         return self.raft.log.persisted_index
 
     @property
@@ -407,14 +409,14 @@ class RawNode:
 
     @property
     def term_start_index(self) -> int:
-        """Index of the no-op of the term this node leads or last led: the first index of its own; -1 if never."""
+        """Index of the no-op of the term that this node leads or last led; -1 if it never led."""
         return self.raft.term_start_index
 
     @property
     def catch_up_budget(self) -> int | None:
-        """Bytes that followers may still be sent from the disk: what is too old for memory. None for no limit.
+        """Bytes that may still be read from disk for followers, for entries too old for memory. None for no limit.
 
-        The driver sets it anew as time passes; one message may bring it below 0. Entries in memory never wait for it.
+        The driver refills it as time passes; one message may bring it below 0. Entries in memory never wait for it.
         """
         return self.raft.catch_up_budget
 
@@ -430,11 +432,11 @@ class RawNode:
         return self.raft.role is Role.LEADER and any(peer.held for peer in self.raft.members.peers.values())
 
     def log_time_ms(self) -> int:
-        """Log time now on a leader (log_time.py); elsewhere the timestamp of the last entry. Never below that."""
+        """On a leader the current log time (log_time.py), never below the last entry's; elsewhere the last entry's."""
         raft = self.raft
         floor = raft.log.tail.timestamp_ms
         return max(raft.log_time.now(raft.monotonic_ms), floor) if raft.role is Role.LEADER else floor
 
     def status(self) -> status.Status:
-        """Everything an operator asks for, as a value."""
+        """The status for operators, as a value."""
         return status.of(self.raft)

@@ -1,11 +1,11 @@
 """ReadIndex: linearizable reads without a log entry (thesis 6.4).
 
-1. The leader must have committed an entry of its own term, or its commit index may be old: reads wait for the no-op.
+1. The leader must have committed an entry of its own term, else its commit index may be old: reads wait for the no-op.
 2. It notes its commit index and sends a round of heartbeats; once a majority has answered, no newer leader existed
    when the round began.
-3. State applied up to the noted index answers the read.
+3. State applied up to that index answers the read.
 
-All reads that wait when a Ready is taken share one round.
+All reads waiting when a Ready is taken share one round.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_due(raft: Raft) -> bool:
 
 
 def start_round(raft: Raft) -> None:
-    """Starts one round for everything that waits; a group of one needs no answers."""
+    """Starts one round for all waiting reads; a group of one needs no answers."""
     raft.reads.start_round(raft.log.commit_index)
     replication.broadcast_heartbeats(raft)
     confirm(raft)

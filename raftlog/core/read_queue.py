@@ -1,4 +1,4 @@
-"""Reads that wait for proof that their leader still leads."""
+"""Reads that wait for confirmation that their leader still leads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _Round(NamedTuple):
 class ReadQueue:
     """Reads not yet in a round, and rounds not yet confirmed.
 
-    A round is a heartbeat number. A follower that echoes number n confirms every round up to n: that heartbeat left
-    after they began. Numbers rise for the life of the process, and replies of older terms never get here.
+    A round is a heartbeat number. A follower that echoes number n confirms every round up to n, because that heartbeat
+    was sent after they began. Numbers rise for the life of the process, and replies of older terms never get here.
     """
 
     __slots__ = ("last_round", "rounds", "states", "waiting")
@@ -29,10 +29,10 @@ class ReadQueue:
         """Contexts to put into the next round."""
         self.rounds: deque[_Round] = deque()
         self.states: list[ReadState] = []
-        """Answers to hand out."""
+        """Answers for the next Ready."""
 
     def start_round(self, commit_index: int) -> None:
-        """Everything waiting shares one round, answered with the commit index of now."""
+        """Puts all waiting reads into one round, answered with the current commit index."""
         self.last_round += 1
         self.rounds.append(_Round(self.last_round, commit_index, tuple(self.waiting)))
         self.waiting.clear()
@@ -44,6 +44,6 @@ class ReadQueue:
             self.states.extend(ReadState(context, done.index) for context in done.contexts)
 
     def clear(self) -> None:
-        """Leadership ended: nothing unconfirmed is ever answered (confirmed answers stay true)."""
+        """Leadership ended: unconfirmed reads are never answered (confirmed answers stay true)."""
         self.waiting.clear()
         self.rounds.clear()

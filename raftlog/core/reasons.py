@@ -1,7 +1,7 @@
-"""Why a member changes its role, in a few words for whoever reads its log. Nothing depends on them.
+"""Why a member changes its role, in a few words for the log. No decision depends on them.
 
-Each is noted in `Raft.why` just before the transition, from what the member itself knows: the same inputs give the same
-words.
+Each function sets `Raft.why` just before the transition, from what the member itself knows: the same inputs give the
+same words.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, NodeId, Role
 
-_SINCE = ", and nobody has led since"
+_SINCE = ", and no leader has been elected since"
 
 
 def timed_out(raft: Raft) -> None:
@@ -19,7 +19,7 @@ def timed_out(raft: Raft) -> None:
     if raft.role is not Role.FOLLOWER:
         raft.why = f"no majority answered within {raft.election_elapsed} ticks"
     elif raft.leader_id != NOBODY:
-        raft.why = f"node {raft.leader_id}, which leads, was silent for {raft.election_elapsed} ticks"
+        raft.why = f"the leader, node {raft.leader_id}, was silent for {raft.election_elapsed} ticks"
     elif raft.why:
         raft.why = raft.why.removesuffix(_SINCE) + _SINCE
     else:
@@ -27,44 +27,45 @@ def timed_out(raft: Raft) -> None:
 
 
 def leader_closed(raft: Raft, leader: NodeId) -> None:
-    """The leader's connection ended."""
-    raft.why = f"the connection of node {leader}, which led, closed"
+    """The leader's connection closed."""
+    raft.why = f"the connection of the leader, node {leader}, closed"
 
 
 def refused(raft: Raft) -> None:
-    """A campaign cannot be won any more."""
+    """The campaign cannot be won any more."""
     raft.why = f"a majority refused it ({_names(node for node, granted in raft.votes.items() if not granted)})"
 
 
 def withdrew(raft: Raft, better: NodeId) -> None:
     """Another pre-candidate has the longer log, or the larger id."""
-    raft.why = f"it gave way to node {better}, which campaigns too"
+    raft.why = f"it gave way to node {better}, which is a candidate too"
 
 
 def handed_over(raft: Raft, leader: NodeId) -> None:
     """The leader told it to campaign."""
-    raft.why = f"node {leader} handed leadership over"
+    raft.why = f"node {leader} transferred leadership"
 
 
 def higher_term(raft: Raft, node: NodeId, term: int) -> None:
-    """Somebody is in a later term."""
+    """Another node is in a later term."""
     raft.why = f"node {node} is in term {term}"
 
 
 def quorum_unheard(raft: Raft) -> None:
-    """Check-quorum: a leader that a majority does not hear is none."""
+    """Check-quorum: the leader did not hear from a majority."""
     silent = [node for node, peer in raft.members.peers.items() if not peer.was_active and raft.members.is_voter(node)]
-    raft.why = f"it did not hear a majority of the voters within {raft.config.election_ticks} ticks ({_names(silent)})"
+    ticks = raft.config.election_ticks
+    raft.why = f"it did not hear from a majority of the voters within {ticks} ticks ({_names(silent)})"
 
 
 def stood_aside(raft: Raft) -> None:
-    """It is time to campaign, and it may not."""
+    """The election timeout passed, but the member must not campaign."""
     if raft.holds:
-        raft.why = f"it may not lead: {', '.join(sorted(raft.holds))}"
+        raft.why = f"it must not lead: {', '.join(sorted(raft.holds))}"
     elif raft.vote_withheld_since is not None:
-        raft.why = "it may not lead: it lost the end of its log"
+        raft.why = "it must not lead: it lost the end of its log"
     else:
-        raft.why = "it may not lead: it is no voter"
+        raft.why = "it must not lead: it is not a voter"
 
 
 def removed(raft: Raft) -> None:
@@ -73,10 +74,10 @@ def removed(raft: Raft) -> None:
 
 
 def resigned(raft: Raft) -> None:
-    """The node told its core to give leadership up."""
-    raft.why = "it gave leadership up"
+    """The node told its core to resign."""
+    raft.why = "it resigned"
 
 
 def _names(nodes: Iterable[NodeId]) -> str:
     told = sorted(nodes)
-    return f"node{'s' if len(told) > 1 else ''} {', '.join(map(str, told))}" if told else "nobody"
+    return f"node{'s' if len(told) > 1 else ''} {', '.join(map(str, told))}" if told else "none"

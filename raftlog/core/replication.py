@@ -1,4 +1,4 @@
-"""What a leader sends: entries, probes, heartbeats. How much and when is paced by each follower's Progress."""
+"""What a leader sends: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def _is_held(raft: Raft, progress: Progress) -> bool:
-    """Whether it has to wait for the catch-up budget; what is in memory, as live traffic is, never waits."""
+    """Whether it has to wait for the catch-up budget; entries in memory, such as live traffic, never wait."""
     budget = raft.catch_up_budget
     progress.held = budget is not None and budget <= 0 and progress.next_index < raft.log.cache.first_index
     return progress.held
 
 
 def resume_held(raft: Raft) -> None:
-    """There is budget again: whoever waited for it goes on."""
+    """The budget was refilled: sends to the followers that waited for it."""
     for node, progress in raft.members.peers.items():
         if progress.held:
             fill_window(raft, node, progress)
 
 
 def probe(raft: Raft, node: NodeId, progress: Progress) -> None:
-    """Sends something for sure: entries if allowed, else an empty message that makes the follower tell its state.
+    """Always sends a message: entries if allowed, else an empty message that makes the follower report its state.
 
     Called when a message may have been lost. In REPLICATE an empty message after the last entry sent is enough: the
     follower accepts it if it has everything (only acks were lost) and refuses it otherwise. In SNAPSHOT the offer is
@@ -69,9 +69,9 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
     try:
         entries = tuple(log.read(next_index, log.tail.index + 1, raft.config.append_bytes_max)) if with_entries else ()
     except DamagedLogError:
-        return False  # the follower waits, in whatever state it is, until the range is repaired or another leads
+        return False  # the follower waits until the range is repaired or another node leads
     except OutOfRangeError:
-        trimmed(raft)  # the disk is ahead of what the core was told; the next heartbeat reply brings it here again
+        trimmed(raft)  # the disk is ahead of the core's view; the next heartbeat reply leads here again
         return False
     last_index = next_index - 1 + len(entries)
     size = entries[-1].end_position - entries[0].position if entries else 0
@@ -89,7 +89,7 @@ def _offer(raft: Raft, node: NodeId) -> None:
 
 
 def trimmed(raft: Raft) -> None:
-    """The log begins elsewhere. A follower whose entries came back need not install a snapshot."""
+    """The first index changed. A follower whose entries are available again does not need a snapshot."""
     raft.log.trimmed()
     for progress in raft.members.peers.values():
         if progress.state is ProgressState.SNAPSHOT and raft.log.term_at(progress.next_index - 1) is not None:
@@ -104,14 +104,14 @@ def broadcast_heartbeats(raft: Raft) -> None:
 
 
 def _send_heartbeat(raft: Raft, node: NodeId, progress: Progress) -> None:
-    # A follower may hold a divergent tail: it may be told of commits only as far as its log is known to match.
+    # A follower may hold a divergent tail: its commit index may advance only as far as its log is known to match.
     commit_index = min(raft.log.commit_index, progress.match_index)
     raft.send(Heartbeat(raft.id, node, raft.term, commit_index, raft.reads.last_round))
     progress.sent_commit = max(progress.sent_commit, commit_index)
 
 
 def send_commit_notices(raft: Raft) -> None:
-    """Tells followers of commits that no AppendEntries has carried: under load the next one always does."""
+    """Sends commit indexes that no AppendEntries has carried; under load the next AppendEntries always does."""
     commit_index = raft.log.commit_index
     for node, progress in raft.members.peers.items():
         if progress.sent_commit < min(commit_index, progress.match_index):

@@ -18,15 +18,15 @@ class PeerStatus(NamedTuple):
     state: str
     """PROBE, REPLICATE or SNAPSHOT."""
     recent_active: bool
-    """Heard since the last check-quorum."""
+    """It was heard since the last check-quorum."""
     lag: int
     """Entries of the leader's log that are not known to be on the follower's disk."""
     inflight_messages: int
     inflight_bytes: int
     fit: bool
-    """It says that it could lead: its log whole, its state sound, its segments present."""
+    """It reported that it could lead: its log is intact, its state sound, its segments present."""
     caught_up: bool
-    """It was sent all that is committed, and its window has room."""
+    """All committed entries were sent to it, and its window has room."""
     held: bool = False
     """It waits for `RawNode.catch_up_budget`."""
 
@@ -41,7 +41,7 @@ class Status(NamedTuple):
     vote: NodeId
     leader_id: NodeId
     transferee: NodeId
-    """Target of the leadership transfer under way, 0 if there is none."""
+    """Target of the current leadership transfer, 0 if there is none."""
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...]
     first_index: int

@@ -1,4 +1,4 @@
-"""One message in: first the rules about terms, then the handler of its type."""
+"""Handles one message: first the rules about terms, then the handler of its type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REPLIES = (RequestVoteReply, AppendEntriesReply, HeartbeatReply)
 
 
 def step(raft: Raft, message: Message) -> None:
-    """Takes one message. Messages may be lost, repeated, reordered and late: every rule here expects that."""
+    """Takes one message. Messages may be lost, repeated, reordered and late; every rule allows for that."""
     if message.term > raft.term:
         if not _enter_higher_term(raft, message):
             return
@@ -49,9 +49,9 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
 
     "If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower" (figure 2).
 
-    Exceptions: who hears a leader ignores campaigns, so that a returning or partitioned member cannot depose it
-    (thesis 4.2.3); pre-votes and their grants carry a term that nobody is in yet.
-    Raises ImplausibleMessageError if the term runs away.
+    Exceptions: a member that hears a leader ignores campaigns, so that a returning or partitioned member cannot depose
+    it (thesis 4.2.3); pre-votes and their grants carry a term that no member is in yet.
+    Raises ImplausibleMessageError if the term is too far ahead.
     """
     plausible.check_term(raft, message.term)
     if isinstance(message, RequestVote):
@@ -62,7 +62,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
         return True
     if isinstance(message, _REPLIES) and message.from_id not in raft.members.current.node_uuids:
-        return False  # only members are asked; what others answer moves nobody
+        return False  # only members were asked; answers of others change nothing
     leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
     reasons.higher_term(raft, message.from_id, message.term)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)
@@ -70,16 +70,16 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
 
 
 def _is_handed_over(raft: Raft, message: RequestVote) -> bool:
-    """The leader that is heard asked for this campaign: a voter's, and for the term after its own (thesis 3.10).
-    Anybody could say so; whoever is not believed is answered as soon as the leader is silent."""
+    """The live leader asked for this campaign: the candidate is a voter, in the term after the leader's (thesis 3.10).
+    Any sender can claim that; one that is not believed gets an answer once the leader is silent."""
     return message.transfer and message.term == raft.term + 1 and raft.members.is_voter(message.from_id)
 
 
 def _answer_lower_term(raft: Raft, message: Message) -> None:
     """Requests of an older term are refused with the current one, so that their sender catches up (figure 2).
 
-    Without these answers a member that was away in a higher term would be stuck: it ignores the leader, and pre-vote
-    and check-quorum keep it from deposing it.
+    Without these answers a member that returns in a higher term would be stuck: it ignores the leader, and pre-vote
+    and check-quorum prevent it from deposing the leader.
     """
     to_id, term = message.from_id, raft.term
     if isinstance(message, RequestVote):
@@ -93,7 +93,7 @@ def _answer_lower_term(raft: Raft, message: Message) -> None:
 
 
 def tick(raft: Raft) -> None:
-    """One tick of time."""
+    """Advances time by one tick."""
     if raft.role is Role.LEADER:
         heartbeat.tick_leader(raft)
     else:

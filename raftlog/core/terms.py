@@ -1,4 +1,4 @@
-"""Which term each index of the log belongs to, as ranges: memory grows with elections, not with entries."""
+"""The term of each index of the log, as ranges: memory grows with elections, not with entries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TermRanges:
             self._firsts[0] = max(self._firsts[0], index)
 
     def prepend(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """The log begins earlier now: `ranges` up to where it began before."""
+        """The log now begins earlier: `ranges` cover it up to its former beginning."""
         later = list(zip(self._firsts, self._terms, strict=True))
         self._firsts, self._terms = [], []
         for first, term in (*ranges, *later):

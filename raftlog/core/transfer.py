@@ -1,7 +1,7 @@
 """Leadership transfer and TimeoutNow (thesis 3.10).
 
 The leader stops taking proposals, waits until the target has its whole log on disk, and tells it to campaign at once.
-If the target does not take over within an election timeout, the leader goes on as before.
+If the target does not take over within an election timeout, the leader continues as before.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from raftlog.types import NOBODY, NodeId, Role
 
 
 def start(raft: Raft, target: NodeId) -> None:
-    """Begins a transfer; a second call with another target replaces the first; the leader itself ends it.
+    """Begins a transfer. A second call with another target replaces the first; the leader itself as target cancels it.
 
-    Raises NotLeaderError, or ValueError if `target` is no voter, or says that it is not fit to lead.
+    Raises NotLeaderError, or ValueError if `target` is not a voter or reported that it is not fit to lead.
     """
     if raft.role is not Role.LEADER:
         raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")

@@ -68,7 +68,7 @@ def test_a_silent_leader() -> None:
     raw = follower()
     ticks = raw.raft.election_timeout
     tick_until(raw, lambda: campaigns(raw))
-    assert raw.why == f"node 1, which leads, was silent for {ticks} ticks"
+    assert raw.why == f"the leader, node 1, was silent for {ticks} ticks"
     assert leader().why == raw.why, "it is still the reason when the campaign is won"
 
 
@@ -76,13 +76,13 @@ def test_a_leader_whose_connection_closed() -> None:
     raw = follower()
     raw.peer_closed(ONE)
     tick_until(raw, lambda: campaigns(raw))
-    assert raw.why.startswith("the connection of node 1, which led, closed")
+    assert raw.why.startswith("the connection of the leader, node 1, closed")
     raw.step(RequestVoteReply(ONE, THREE, 2, False, True, 0))
     raw.step(RequestVoteReply(TWO, THREE, 2, False, True, 0))
     assert (raw.role, raw.why) == (Role.FOLLOWER, "a majority refused it (nodes 1, 2)")
     for _ in range(3):
         tick_until(raw, lambda: campaigns(raw))
-        assert raw.why == "a majority refused it (nodes 1, 2), and nobody has led since"
+        assert raw.why == "a majority refused it (nodes 1, 2), and no leader has been elected since"
         raw.raft.become_follower(raw.term, NOBODY)
 
 
@@ -98,7 +98,7 @@ def test_a_start_without_a_leader_and_a_campaign_without_an_answer() -> None:
 def test_leadership_that_was_handed_over() -> None:
     raw = follower()
     raw.step(TimeoutNow(ONE, THREE, 2))
-    assert (raw.role, raw.why) == (Role.CANDIDATE, "node 1 handed leadership over")
+    assert (raw.role, raw.why) == (Role.CANDIDATE, "node 1 transferred leadership")
 
 
 def test_a_higher_term() -> None:
@@ -115,21 +115,21 @@ def test_a_leader_that_hears_no_majority() -> None:
     raw = leader()
     tick_until(raw, lambda: raw.role is Role.FOLLOWER)
     ticks = raw.raft.config.election_ticks
-    assert raw.why == f"it did not hear a majority of the voters within {ticks} ticks (nodes 1, 2)"
+    assert raw.why == f"it did not hear from a majority of the voters within {ticks} ticks (nodes 1, 2)"
 
 
 def test_a_member_that_may_not_lead_and_one_that_gave_up() -> None:
     raw = follower()
     raw.hold_campaigns("disk", True)
     tick_until(raw, lambda: raw.leader_id == NOBODY)
-    assert raw.why == "it may not lead: disk"
+    assert raw.why == "it must not lead: disk"
     raw = leader()
     raw.resign()
-    assert raw.why == "it gave leadership up"
+    assert raw.why == "it resigned"
 
 
 def test_who_gives_way_to_a_better_campaign() -> None:
     raw = follower()
     tick_until(raw, lambda: campaigns(raw))
     raw.step(RequestVote(TWO, THREE, 3, EntryId(2, 9), True, False))
-    assert (raw.role, raw.why) == (Role.FOLLOWER, "it gave way to node 2, which campaigns too")
+    assert (raw.role, raw.why) == (Role.FOLLOWER, "it gave way to node 2, which is a candidate too")
