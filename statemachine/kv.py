@@ -38,7 +38,7 @@ class KVCorruptError(KVError):
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """The `on_corruption` of a store that nobody watches."""
+    """What is told of the damage of a store that nobody watches."""
 
 
 class Op(NamedTuple):
@@ -81,8 +81,9 @@ class KV(Protocol):
     Damage raises KVCorruptError, also from a scan that has begun: rows are never left out in silence.
     """
 
-    on_corruption: Callable[[KVCorruptError], None]
-    """Told of damage, on the thread that met it, before the error is raised; whoever catches it cannot hide it."""
+    def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
+        """From now on `told` hears of damage, on the thread that met it, before the error is raised: whoever catches
+        the error cannot hide it."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The row's value, None if there is no such row."""

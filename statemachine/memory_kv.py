@@ -65,6 +65,10 @@ class MemoryKV:
         """How many batches a crash could lose (0 unless `model_crash`)."""
         return len(self._unsynced)
 
+    def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
+        """See KV."""
+        self.on_corruption = told
+
     def get(self, family: str, key: bytes) -> bytes | None:
         """See `KV.get`."""
         return self._open(family).rows.get(key)

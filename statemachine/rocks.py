@@ -183,6 +183,10 @@ class RocksKV:
             raise self._no_family(error.args[0]) from None
         return rocks
 
+    def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
+        """See KV."""
+        self.on_corruption = told
+
     def _failed(self, doing: str, error: Exception) -> NoReturn:
         text = f"{doing} the state database at {self.path} failed: {error}"
         if not is_damage(error):

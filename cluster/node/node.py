@@ -99,7 +99,7 @@ class Node:
         self.alarms = Alarms(self._clock.wall_ms)
         self.leases = Leases(self._clock.monotonic_ms)
         self.started_ms = self._clock.monotonic_ms()
-        self.parts = Parts(config, self.failpoints, self.environment)
+        self.parts = Parts(config, self.failpoints, self.environment, self.alarms)
         self.state: BrokerState = self.parts.state
         identity = self.parts.directory.identity
         self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
@@ -121,7 +121,7 @@ class Node:
         self._build_consensus()
         self._build_repair()
         self._build_services()
-        self.parts.watch(self.alarms, self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
+        self.parts.watch(self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
         self._build_lanes()
         await self.transport.start(
             Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, self.membership.refused)

@@ -19,12 +19,16 @@ class CatchUp:
     """Grants bytes to the core by the clock. Event loop only."""
 
     def __init__(self, raw: RawNode, bytes_per_second: int, wake: Callable[[], None]) -> None:
-        """`bytes_per_second`: 0 for no limit; may be replaced while the node runs."""
+        """`bytes_per_second`: 0 for no limit."""
         self._raw = raw
         self._wake = wake
-        self.bytes_per_second = bytes_per_second
+        self._bytes_per_second = bytes_per_second
         self._granted_ms: int | None = None
         self._lull = Lull(lambda: raw.last_index)
+
+    def reload(self, bytes_per_second: int) -> None:
+        """Another limit from now on."""
+        self._bytes_per_second = bytes_per_second
 
     def tick(self, now_ms: int) -> None:
         """Grants what has come together since the last time."""
@@ -43,4 +47,4 @@ class CatchUp:
 
     def _rate(self, now_ms: int) -> int:
         idle = self._lull.lasts(now_ms) >= IDLE_MS
-        return self.bytes_per_second * IDLE_FACTOR if idle else self.bytes_per_second
+        return self._bytes_per_second * IDLE_FACTOR if idle else self._bytes_per_second

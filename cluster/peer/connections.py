@@ -236,6 +236,10 @@ class Inlet(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
         self._owner.on_inlet(self)
 
+    def expect_pings(self, interval_ms: int) -> None:
+        """The peer says that it sends a PING so often."""
+        self.ping_interval_ms = interval_ms
+
     @property
     def remote(self) -> str:
         """The address that it comes from."""

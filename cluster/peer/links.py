@@ -149,7 +149,7 @@ class Links:
     def reload(self, ha: HaSection) -> None:
         """Other settings from now on."""
         self._ha = ha
-        self._catch_up.bytes_per_second = ha.catch_up_bytes_per_second
+        self._catch_up.reload(ha.catch_up_bytes_per_second)
         self._ping_due_ms = 0
 
     # --- by the clock ------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Links:
             self._reach.heard(peer, header[3] if len(header) > 3 else [])
         for inlet in self._transport.inlets:
             if inlet.peer == peer and inlet.channel == channel:
-                inlet.ping_interval_ms = interval_ms
+                inlet.expect_pings(interval_ms)
         self._transport.send_on(peer, channel, Kind.PONG, [channel, number])
 
     # --- states ------------------------------------------------------------------------------------------------------

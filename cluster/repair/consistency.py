@@ -87,7 +87,7 @@ class Consistency:
         self._agreed = -1
         """The newest index at which a leader's sums were those of this node."""
         repairs.server.sources[SUMS] = sums_source(state)
-        repairs.on_bad_row = self.suspect
+        repairs.watch_rows(self.suspect)
 
     async def close(self) -> None:
         """Ends what is under way."""
@@ -219,7 +219,7 @@ class Consistency:
         """The rows of this node are not to be trusted: it stops serving them, for good."""
         if self.fenced:
             return
-        self.fenced = self._repairs.suspect = True
+        self.fenced = True
         self._alarms.clear(MISMATCH)
         self._alarms.raise_alarm(
             FENCED,
@@ -228,8 +228,7 @@ class Consistency:
         )
         marking = asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why, self._agreed)
         marking.add_done_callback(_log_failure)
-        self._repairs.judge()
-        self._repairs.step_down()
+        self._repairs.distrust_state()
 
     def bad_checkpoint(self, name: str, why: str) -> None:
         """A scrub found that rows of a checkpoint are not what apply wrote: nor are the state's, of the same files."""

@@ -148,7 +148,7 @@ class InstallService:
 
     def _cannot_store(self, error: Exception) -> None:
         """No reason to stop: the node's own files are not part of it."""
-        self.progress.last_failure = str(error)
+        self.progress.cannot_store(str(error))
         logger.error("a snapshot cannot be stored: %s", error)
 
     def _alarm(self, rounds: int) -> None:

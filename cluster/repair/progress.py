@@ -54,6 +54,10 @@ class Progress:
         self._said_s = self._now_s()
         self._metrics.remaining(total - done)
 
+    def attempt(self) -> None:
+        """A snapshot is looked for once more."""
+        self.attempts += 1
+
     def came(self, size: int) -> None:
         """So many bytes came."""
         self._done += size
@@ -70,6 +74,10 @@ class Progress:
         """A peer did not give what it should."""
         self.last_failure = why
         self._metrics.failed(peer)
+
+    def cannot_store(self, why: str) -> None:
+        """This node's own disk did not take it."""
+        self.last_failure = why
 
     def end(self) -> None:
         """Nothing is under way."""

@@ -67,8 +67,8 @@ class Repairs:
         self._transport = transport
         self._wake = wake
         self._transfer = transfer
-        self.suspect = False
-        """The state of this node is not to be trusted (cluster/repair): it does not campaign either."""
+        self._suspect = False
+        """The state of this node is not to be trusted: it does not campaign either."""
         self.log = directory.log
         self.client = FetchClient(transport, loop)
         self.server = FetchServer(transport, loop, bytes_per_second, lambda: raw.last_index)
@@ -79,8 +79,11 @@ class Repairs:
         )
         self._unfit_since_ms: int | None = None
         self._loop = loop
-        self.on_bad_row: Callable[[str], None] = logger.error
-        """Called with the finding if the log is sound where a row of the state says otherwise."""
+        self._on_bad_row: Callable[[str], None] = logger.error
+
+    def watch_rows(self, on_bad_row: Callable[[str], None]) -> None:
+        """`on_bad_row` is called with the finding if the log is sound where a row of the state says otherwise."""
+        self._on_bad_row = on_bad_row
 
     def start(self, runner: RunnerFactory, fail: Callable[[BaseException], None]) -> None:
         """Begins to serve and to repair, before the driver starts."""
@@ -122,7 +125,7 @@ class Repairs:
 
     def judge(self) -> None:
         """Whether this node is fit to lead, now that something about it has changed."""
-        self._raw.hold_campaigns("repair", bool(self.log.damage or self.suspect))
+        self._raw.hold_campaigns("repair", bool(self.log.damage or self._suspect))
         self._raw.repaired()  # if something was: what waits looks again
         self._wake()
 
@@ -136,7 +139,7 @@ class Repairs:
             if search.exception() is not None:
                 logger.error("positions %d..%d of the log: %s", position, position + size, search.exception())
             elif search.result() is None and position >= self.log.first_position:
-                self.on_bad_row(
+                self._on_bad_row(
                     f"positions {position}..{position + size} of the log are sound; the state's row that "
                     "leads there is not"
                 )
@@ -166,8 +169,10 @@ class Repairs:
             self._unfit_since_ms = now_ms
             self._hand_over()
 
-    def step_down(self) -> None:
-        """Leads no longer, at once: what it would propose cannot be trusted."""
+    def distrust_state(self) -> None:
+        """Leads no longer, at once and for good: what it would propose cannot be trusted."""
+        self._suspect = True
+        self.judge()
         self._raw.resign()
         self._wake()
 

@@ -95,7 +95,7 @@ class SnapshotTake:
     async def run(self, peers: Sequence[NodeId]) -> Snapshot | None:
         """From the first of `peers` that has one that proves sound. Raises Needless, and OSError or StorageError if
         this disk fails."""
-        self._progress.attempts += 1
+        self._progress.attempt()
         begun = await self._blocking(self._copy.begun)
         giver = begun.peer if begun is not None else NOBODY
         for peer in sorted(peers, key=lambda peer: peer != giver):

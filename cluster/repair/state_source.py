@@ -35,6 +35,9 @@ class Keeper(Protocol):
     frozen: bool
     wanted: bool
 
+    def want_checkpoint(self) -> None:
+        """Another checkpoint is to be made."""
+
     def hold(self, name: str) -> None:
         """A peer reads from this checkpoint: it is kept for a while."""
 
@@ -88,7 +91,8 @@ class _StateSource:
             self._asked = False
             return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
         if not self._asked:
-            self._asked = self._keeper.wanted = True
+            self._asked = True
+            self._keeper.want_checkpoint()
         elif not self._keeper.wanted:
             self._asked = False  # whoever asks next has it tried once more
             if marks:

@@ -98,7 +98,7 @@ class Filling:
 
 
 class SlowAppends:
-    """Counts slow appends over the last minute. Event loop only; one addition for each drain of the append lane."""
+    """Counts slow appends over the last minute. Event loop only."""
 
     def __init__(self, bound_ms: int, alarms: Alarms) -> None:
         """`bound_ms`: `log.slow_append_ms`; 0: nothing is slow."""
@@ -107,10 +107,10 @@ class SlowAppends:
         self._slices: deque[list[int]] = deque(maxlen=SLICES)
         self.suspect_s = self._bound_s / 2 if bound_ms else math.inf
         """What takes longer is told by `note`."""
-        self.appends = 0
-        """Since the last slice ended; who appends counts in place, for every drain of the lane."""
+        self._counted = 0
+        """Appends until the last slice ended."""
         self._slow = self._slowish = 0
-        """Of these: those above the bound, and above half of it."""
+        """Of those since: above the bound, and above half of it."""
         self._slice_ms = 0
         self._raised = False
         self.slow_total = 0
@@ -127,13 +127,13 @@ class SlowAppends:
         self.slow_total += 1
         return True
 
-    def tick(self, now_ms: int) -> None:
-        """Moves the window on when it is time, and draws the conclusion."""
+    def tick(self, now_ms: int, appends: int) -> None:
+        """Moves the window on when it is time, and draws the conclusion. `appends`: all since the start."""
         if now_ms - self._slice_ms < SLICE_MS:
             return
         self._slice_ms = now_ms
-        self._slices.append([self.appends, self._slow, self._slowish])
-        self.appends = self._slow = self._slowish = 0
+        self._slices.append([appends - self._counted, self._slow, self._slowish])
+        self._counted, self._slow, self._slowish = appends, 0, 0
         total, slow, slowish = (sum(column) for column in zip(*self._slices, strict=True))
         if not self._raised and slow >= SLOW_MIN and slow * 100 > total:
             self._raised = True

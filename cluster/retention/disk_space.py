@@ -116,7 +116,8 @@ class DiskSpace:
         self._hold = hold
         self._metrics = metrics
         self._filling = Filling(str(directory), limits, alarms)
-        self._appends = SlowAppends(slow_append_ms, alarms)
+        self._slow_appends = SlowAppends(slow_append_ms, alarms)
+        self._appends = 0
         self._now_ms = 0
         self._look_ms = self._retry_ms = 0
         self._reserved = ""
@@ -144,7 +145,7 @@ class DiskSpace:
     def tick(self, now_ms: int) -> None:
         """Looks when it is time to, and has what is put aside tried again."""
         self._now_ms = now_ms
-        self._appends.tick(now_ms)
+        self._slow_appends.tick(now_ms, self._appends)
         if now_ms >= self._look_ms:
             self._look_ms = now_ms + LOOK_EVERY_MS
             self.look()
@@ -176,9 +177,9 @@ class DiskSpace:
     def on_persisted(self, persisted: Persisted) -> None:
         """A drain of the append lane is over: was it slow, did it have to put something aside?"""
         if persisted.bytes_written:
-            appends = self._appends
-            appends.appends += 1
-            if persisted.seconds > appends.suspect_s and appends.note(persisted.seconds) and self._metrics is not None:
+            self._appends += 1
+            slow = self._slow_appends
+            if persisted.seconds > slow.suspect_s and slow.note(persisted.seconds) and self._metrics is not None:
                 self._metrics.slow_append()
         if persisted.parked:
             if not self._parked:
@@ -210,7 +211,7 @@ class DiskSpace:
             parked=self._parked,
             refusals=self._refusals,
             parkings=self._parkings,
-            slow_appends=self._appends.slow_total,
+            slow_appends=self._slow_appends.slow_total,
             full_in_s=None if self._filling.full_in_ms is None else self._filling.full_in_ms // 1000,
         )
 

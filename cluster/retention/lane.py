@@ -89,10 +89,13 @@ class RetentionLane:
         self._log = log
         self._state = state
         self._checkpoints = checkpoints
-        self.rules = rules
-        """May be replaced while the node runs; the next look goes by the new ones."""
+        self._rules = rules
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
+
+    def reload(self, rules: RetentionSection) -> None:
+        """The next look goes by other rules. Any thread."""
+        self._rules = rules
 
     def drain(self, batch: Sequence[Ask | Remove]) -> list[Found | Removed]:
         """Does one after the other."""
@@ -126,7 +129,7 @@ class RetentionLane:
             if not found:
                 return NOTHING_APPLIED, NOTHING_APPLIED
             newest = found[0].manifest.mark
-            if disk.percent_now > self.rules.disk_force_clean_percent and self._sound(found[0]):
+            if disk.percent_now > self._rules.disk_force_clean_percent and self._sound(found[0]):
                 return newest, newest
             return found[1].manifest.mark if len(found) > 1 else NOTHING_APPLIED, newest
         except OSError as error:
@@ -149,7 +152,7 @@ class RetentionLane:
         found = Found(disk, counts.index, newest.index, None, [], {}, None)
         if not job.leads:
             return found
-        state, rules = self._state, self.rules
+        state, rules = self._state, self._rules
         floors = [Floor(counts.end_position, CHECKPOINT)]
         pinned = state.lowest_pinned_position()
         if pinned is not None:
@@ -169,7 +172,7 @@ class RetentionLane:
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Found) -> Found:
         """Only where it matters who has consumed what: it is a seek for each queue of each group."""
-        state, rules = self._state, self.rules
+        state, rules = self._state, self._rules
         decision = decide(facts, rules)
         goes = decision.count > 0 or bool(queues)
         rows = consumers.behind(state) if goes or job.consumers else []

@@ -111,7 +111,8 @@ class Retention:
 
     def reload(self, rules: RetentionSection) -> None:
         """Other rules from now on; the next look is soon."""
-        self._rules = self._lane.rules = rules
+        self._rules = rules
+        self._lane.reload(rules)
         self._due_ms = 0
 
     async def close(self) -> None:
@@ -222,7 +223,7 @@ class Retention:
     def _want_checkpoint(self, found: Found) -> None:
         """Only where another one would be newer."""
         if self._state.applied.index > found.newest_index:
-            self._keeper.wanted = True
+            self._keeper.want_checkpoint()
 
     def run(self) -> asyncio.Future[Ran | None]:
         """A person asks: looks at once, whatever the hour; None if this node does not lead (any more)."""

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 class Parts:
     """What was opened. `close` undoes it in reverse."""
 
-    def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment) -> None:
-        """Raises IdentityError, StorageError or KVError, each saying what to type."""
+    def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment, alarms: Alarms) -> None:
+        """`alarms`: the node's. Raises IdentityError, StorageError or KVError, each saying what to type."""
         clock = environment.clock
         self.stages = stages = Stages(clock.monotonic_s)
         self._fs = fs = environment.fs
@@ -54,7 +54,7 @@ class Parts:
                 fs, path, expected, hard_state_fs=hard_state_fs, now_ms=environment.clock.wall_ms()
             )
         try:
-            self._open_state(environment, path)
+            self._open_state(environment, path, alarms)
             log, identity = self.directory.log, self.directory.identity
             self.memberships = members_at_opening(
                 path, identity, log.genesis, log, self.state.membership, self.state.applied.index
@@ -65,7 +65,7 @@ class Parts:
             self.directory.close(clean=isinstance(error, StateLostError))
             raise
 
-    def _open_state(self, environment: Environment, path: Path) -> None:
+    def _open_state(self, environment: Environment, path: Path, alarms: Alarms) -> None:
         fs, clock, log = environment.fs, environment.clock, self.directory.log
         group_id = self.directory.identity.group_id
         with self.stages.stage("run"):
@@ -83,7 +83,10 @@ class Parts:
                 now_ms=clock.wall_ms(),
                 installed=installed,
             ).run()
-        self.kv, self.state, self.alarms = opened.kv, opened.state, opened.alarms
+        self.kv, self.state = opened.kv, opened.state
+        self._alarms = alarms
+        self.findings = opened.alarms
+        """(key of an alarm, text): what the start found."""
         boot_id, mark = environment.boot_id(), opened.state.applied_mark
         run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
         try:
@@ -94,6 +97,7 @@ class Parts:
                 self.kv,
                 self._run_file,
                 run,
+                alarms,
                 wall_ms=clock.wall_ms,
                 monotonic_ms=clock.monotonic_ms,
                 checkpoint_bytes=environment.checkpoint_bytes,
@@ -104,20 +108,17 @@ class Parts:
             raise
         self.recovery = RecoveryAccount(log, opened, self.stages, previous, boot_id)
 
-    def watch(
-        self, alarms: Alarms, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]
-    ) -> None:
+    def watch(self, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]) -> None:
         """Raises what the start found, and calls `on_corruption`, on any thread, when the state turns out damaged: the
         node must stop, and its next start replaces the state."""
-        for key, text in self.alarms:
-            alarms.raise_alarm(key, text)
-        self.keeper.alarms = alarms
+        for key, text in self.findings:
+            self._alarms.raise_alarm(key, text)
 
         def found(error: KVCorruptError) -> None:
             mark_suspect(self._fs, self.directory.path, str(error), now_ms())
             on_corruption(error)
 
-        self.kv.on_corruption = found
+        self.kv.watch_corruption(found)
 
     def membership(self) -> Membership:
         """Who this node is and who the others are; nobody, as long as it knows only those of an earlier cluster."""

@@ -42,6 +42,7 @@ class StateKeeper:
         kv: KV,
         run_file: RunFile,
         run: Run,
+        alarms: Alarms,
         *,
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
@@ -53,6 +54,7 @@ class StateKeeper:
         self._run_file = run_file
         self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
         self._bytes, self._every_ms = checkpoint_bytes, checkpoint_every_ms
+        self._alarms = alarms
         self._tables = Tables(fs, directory / layout.STATE, group_id)
         self.checkpoints = Checkpoints(fs, directory, group_id)
         newest = next(iter(self.checkpoints.all()), None)
@@ -61,11 +63,10 @@ class StateKeeper:
         self._held_until_ms: dict[str, int] = {}
         self.run = run._replace(checkpoint_index=self._newest.index)
         """What RUN says now; replaced as a whole, so any thread may look."""
-        self.alarms: Alarms | None = None
         self.frozen = False
         """The rows are known to be wrong: no checkpoint is made of them."""
         self.wanted = False
-        """A checkpoint is to be made although none is due; False again once it was tried. Any thread sets it."""
+        """A checkpoint is to be made although none is due; False again once it was tried."""
         kv.flush_wal()
         self._run_file.write(self.run)
 
@@ -86,6 +87,14 @@ class StateKeeper:
             return True
         waited = self._monotonic_ms() - self._tried_ms
         return waited >= self._every_ms and self.run.synced_index > self._newest.index
+
+    def want_checkpoint(self) -> None:
+        """The next drain makes one although none is due. Any thread."""
+        self.wanted = True
+
+    def freeze(self) -> None:
+        """The rows are known to be wrong: no checkpoint is made of them any more. Any thread."""
+        self.frozen = True
 
     def idle(self) -> None:
         """Nothing to do."""
@@ -131,8 +140,7 @@ class StateKeeper:
             return
         self._newest = made.manifest.mark
         self._write(self.run._replace(checkpoint_index=self._newest.index))
-        if self.alarms is not None:
-            self.alarms.clear(ALARM)
+        self._alarms.clear(ALARM)
         logger.info("checkpoint %s made, %d bytes", made.path.name, made.manifest.size)
 
     def hold(self, name: str) -> None:
@@ -163,7 +171,4 @@ class StateKeeper:
             logger.warning("RUN is not up to date, so a restart would check more: %s", error)
 
     def _alarm(self, text: str) -> None:
-        if self.alarms is None:
-            logger.warning("%s", text)
-        else:
-            self.alarms.raise_alarm(ALARM, text + "; a restart replays from an older one. Check the disk: raftmq fsck")
+        self._alarms.raise_alarm(ALARM, text + "; a restart replays from an older one. Check the disk: raftmq fsck")

@@ -18,7 +18,7 @@ def give_up(fs: FileSystem, directory: Path, keeper: StateKeeper, why: str, soun
     What is left for the next start is a checkpoint of a peer, or an older one and the log. STATE_SUSPECT says up to
     which entry one may be believed: a crash may come before all newer ones are gone, or one may be in the making.
     """
-    keeper.frozen = True
+    keeper.freeze()
     mark_suspect(fs, directory, why, now_ms, sound_index)
     moved = [name for name in keeper.checkpoints.names() if int(name.partition("-")[0]) > sound_index]
     for name in moved:

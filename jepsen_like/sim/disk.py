@@ -117,6 +117,10 @@ class DigestKV:
 
     # --- KV ----------------------------------------------------------------------------------------------------------
 
+    def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
+        """See KV."""
+        self.on_corruption = told
+
     def get(self, family: str, key: bytes) -> bytes | None:
         """See KV."""
         return self._store.get(family, key)

@@ -217,7 +217,7 @@ class Monitor:
 
     def _rows_as_told(self, machine: Machine, node: Node) -> None:
         """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
-        for name, text in node.parts.alarms:
+        for name, text in node.parts.findings:
             if name == LOST_ROWS:
                 self.report("durability", f"node {machine.node_id}: {text}")
 

@@ -112,7 +112,7 @@ def damaged_table(path: Path) -> RocksKV:
 def test_a_scan_that_meets_damage_raises_instead_of_ending(tmp_path: Path) -> None:
     kv = damaged_table(tmp_path / "db")
     told: list[KVCorruptError] = []
-    kv.on_corruption = told.append
+    kv.watch_corruption(told.append)
     seen: list[tuple[bytes, bytes]] = []
     with pytest.raises(KVCorruptError, match="checksum"):
         seen.extend(kv.scan(CQ, b"", b"\xff" * 8))
@@ -127,7 +127,7 @@ def test_a_scan_that_meets_damage_raises_instead_of_ending(tmp_path: Path) -> No
 def test_every_read_that_meets_damage_raises_and_tells(tmp_path: Path) -> None:
     kv = damaged_table(tmp_path / "db")
     told: list[KVCorruptError] = []
-    kv.on_corruption = told.append
+    kv.watch_corruption(told.append)
     raised = 0
     for n in range(400):
         key = n.to_bytes(4, "big")

@@ -42,18 +42,12 @@ class Keeper:
 
     def __init__(self, checkpoints: Checkpoints, make: Callable[[], object]) -> None:
         self.checkpoints = checkpoints
-        self.frozen = False
+        self.frozen = self.wanted = False
         self.held: list[str] = []
         self._make = make
 
-    @property
-    def wanted(self) -> bool:
-        return False
-
-    @wanted.setter
-    def wanted(self, wanted: bool) -> None:
-        if wanted:
-            self._make()
+    def want_checkpoint(self) -> None:
+        self._make()
 
     def hold(self, name: str) -> None:
         self.held.append(name)

@@ -67,7 +67,8 @@ def test_it_may_be_switched_off_and_on_and_wakes_who_waits() -> None:
     bucket, raw, woken = bucket_of(0)
     budgets: list[int | None] = []
     for now, rate, waits in ((50, 0, False), (100, RATE, True), (150, RATE, True), (200, 0, False)):
-        bucket.bytes_per_second, raw.catch_up_waits = rate, waits
+        bucket.reload(rate)
+        raw.catch_up_waits = waits
         bucket.tick(now)
         budgets.append(raw.catch_up_budget)
     assert budgets == [None, 0, RATE // 20, None]

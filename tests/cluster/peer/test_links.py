@@ -94,6 +94,7 @@ class Wire:
     def accept(self, channel: str = CONTROL) -> Any:
         inlet = SimpleNamespace(peer=TWO, channel=channel, reads=0, ping_interval_ms=0)
         hashed = _Hashed(inlet)
+        hashed.expect_pings = partial(setattr, hashed, "ping_interval_ms")
         hashed.transport = SimpleNamespace(abort=partial(self._abort_inlet, hashed))
         self.inlets[hashed] = None
         return hashed

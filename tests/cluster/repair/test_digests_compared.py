@@ -92,10 +92,11 @@ class Group:
     def mark_suspect(self, why: str, sound_index: int) -> None:
         self.marked.append((why, sound_index))
 
-    def judge(self) -> None:
-        """Nothing to see."""
+    def watch_rows(self, on_bad_row: Any) -> None:
+        """No row is bad."""
 
-    def step_down(self) -> None:
+    def distrust_state(self) -> None:
+        self.suspect = True
         self.stepped_down += 1
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:

@@ -105,8 +105,8 @@ class Node:
             pid=lambda: 1,
             checkpoint_every_ms=10**9,
         )
-        self.parts = Parts(config, FailpointSet(False), environment)
         self.alarms, self.leases = Alarms(self.clock.wall_ms), Leases(self.clock.monotonic_ms)
+        self.parts = Parts(config, FailpointSet(False), environment, self.alarms)
         self.core: Any = Core(self)
         self.registry = CollectorRegistry()
         self.retention = Retention(

@@ -40,6 +40,7 @@ class Place:
         self.path = path
         self.fs = fs or OsFileSystem()
         self.clock = Clock()
+        self.alarms = Alarms(self.clock.wall_ms)
         self.environment: dict[str, Any] = {"boot_id": lambda: bytes(16), "pid": lambda: 42, **environment}
         genesis = Genesis(CLUSTER, GROUP, SEGMENT_SIZE, START_MS, (VOTER,))
         create_node_dir(self.fs, path, Identity(CLUSTER, GROUP, VOTER.id, VOTER.uuid, START_MS), genesis)
@@ -52,7 +53,7 @@ class Place:
     def open(self) -> Parts:
         """Starts: everything but the network."""
         environment = Environment(fs=self.fs, clock=self.clock, serves_admin=False, **self.environment)
-        return Parts(self.config, FailpointSet(False), environment)
+        return Parts(self.config, FailpointSet(False), environment, self.alarms)
 
     @staticmethod
     def write(parts: Parts, count: int, *, apply: int | None = None, term: int = 1) -> list[Entry]:
@@ -155,5 +156,5 @@ def replay_all() -> Callable[..., None]:
 
 
 @pytest.fixture
-def alarms() -> Alarms:
-    return Alarms(lambda: START_MS)
+def alarms(place: Place) -> Alarms:
+    return place.alarms

@@ -77,7 +77,7 @@ def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
     place: Place, alarms: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = place.open()
-    parts.watch(alarms, lambda: 0, lambda _: None)
+    parts.watch(lambda: 0, lambda _: None)
     place.write(parts, 10)
 
     def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_run_that_cannot_be_written_stops_the_node(place: Place, monkeypatch: 
 def test_damage_met_by_the_keeper_stops_the_node(place: Place, alarms: Any) -> None:
     parts = place.open()
     told: list[KVCorruptError] = []
-    parts.watch(alarms, lambda: 0, told.append)
+    parts.watch(lambda: 0, told.append)
     place.write(parts, 3)
 
     def corrupt() -> None:

@@ -42,6 +42,9 @@ class Keeper:
     def hold(self, name: str) -> None:
         self.held.append(name)
 
+    def want_checkpoint(self) -> None:
+        self.wanted = True
+
 
 class Peers:
     """Stands for a FetchClient: sources by node id, asked directly; {STATE: source, LOG: source} or one of STATE."""
@@ -280,7 +283,7 @@ def test_a_peer_without_a_sound_one_makes_another(place: Place, replay_all: Any)
     assert not parts.keeper.due
     ((name, *_),) = source(["list"]).fields
     assert source(["manifest", name]).payload
-    parts.keeper.frozen = True
+    parts.keeper.freeze()
     with pytest.raises(Refused, match="own rows are not to be trusted"):
         source(["list"])
     parts.close(clean=False)

@@ -110,6 +110,9 @@ def test_rows_that_a_store_lost_are_found(
     class Keeper:
         frozen = False
 
+        def freeze(self) -> None:
+            self.frozen = True
+
     keeper: Any = Keeper()
     keeper.checkpoints = checkpoints
     assert give_up(fs, data, keeper, "why", made.manifest.mark.index, 7) == []
