@@ -60,8 +60,7 @@ class MembersService:
         self._transport: Transport | None = None
         self._places: dict[NodeId, Place] = {}
         self._seen = (-1, False)
-        self.on_removed: Callable[[], object] = lambda: None
-        """Called when this node learns that it was removed."""
+        self._on_removed: Callable[[], object] = lambda: None
         self.removed_since: int | None = None
         """Index of the entry that removed this node; None while it belongs to the cluster, or never has yet."""
         self._look()
@@ -69,6 +68,10 @@ class MembersService:
     def attach(self, transport: Transport) -> None:
         """Who is to follow the members from now on."""
         self._transport = transport
+
+    def watch_removal(self, told: Callable[[], object]) -> None:
+        """`told` is called when this node learns that it was removed."""
+        self._on_removed = told
 
     # --- who and where -----------------------------------------------------------------------------------------------
 
@@ -216,7 +219,7 @@ class MembersService:
             "it. To use the machine again, give it an empty data directory, then: raftmq node add",
             stops_service=True,
         )
-        self.on_removed()
+        self._on_removed()
         self._wake()
 
     def _back(self) -> None:

@@ -21,6 +21,7 @@ from cluster.members.service import MembersService
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of
 from cluster.node.failpoint_seams import FailpointLane, FailpointTransport
+from cluster.node.listening import addresses_behind, own_address
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.node.modes_wiring import disk_of, modes_of
 from cluster.node.peer_wiring import transport_of
@@ -77,8 +78,6 @@ logger = logging.getLogger(__name__)
 EXPIRE_EVERY_MS = 600_000
 FLUSH_EVERY_MS = 1000
 """RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
-NAME_SERVER_LISTENER = "namesrv"
-BROKER_LISTENER = "broker"
 
 
 class Node:
@@ -160,7 +159,6 @@ class Node:
         self.changes = MemberChanges(raw, members, config.raft, wake=self.driver.wake, transfer=self.transfer)
         self.transport = transport_of(config, self.environment, members, self.secret, self.driver, self.alarms)
         self.links = links_of(config, self.transport, raw, self._clock, self.metrics.links, self.driver.wake)
-        members.on_removed = lambda: self.router.drop_clients()  # it is made below
 
     def _build_repair(self) -> None:
         parts, config, raw = self.parts, self.config, self.raw
@@ -188,7 +186,6 @@ class Node:
             wake=self.driver.wake,
             restart=self.restart,
         )
-        self.driver.on_install = self.installs.offered
         self.consistency = Consistency(
             raw,
             self.state,
@@ -246,7 +243,7 @@ class Node:
         self._prepare: LaneRunner[object] = runner(
             "prepare", PrepareLane(log, self._clock.monotonic_s, self.disk.reserved), loop, lambda _: None, fail
         )
-        self.driver.attach(transport, self, self._append, self._apply)
+        self.driver.attach(transport, self, self._append, self._apply, on_install=self.installs.offered)
         self.repairs.start(runner, fail)
         self.retention.start(runner, fail)
         self.installs.start()
@@ -254,17 +251,18 @@ class Node:
     def _build_services(self) -> None:
         config = self.config
         incarnation = self.environment.entropy(8)
-        store_host = pack_host(*split_address(self._own_address()))
+        store_host = pack_host(*split_address(own_address(config)))
         self._retries = retries = RetryMemory()
         replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation, self.metrics)
         self.proposals = Proposals(
             config,
+            self.raw,
             self.state,
             self._clock,
             store_host=store_host,
             wake=self.driver.wake,
             replies=replies,
-            on_unproposed=lambda sends: self.router.reroute(sends),
+            before_open=self.consistency.before_open,
             metrics=self.metrics,
             ledger=Ledger(self.environment.fs, self.parts.directory.path, config.limits.batches_inflight_max),
         )
@@ -284,11 +282,11 @@ class Node:
             names=sends,
             room=self.router.rooms.unsent,
         )
-        self.proposals.before_open = self.consistency.before_open
+        self.proposals.watch_leadership(on_open=lambda: soon(self.forwarder.pump), on_unproposed=self.router.reroute)
+        self.membership.watch_removal(self.router.drop_clients)
         self.router.fenced = self.fenced
         self.router.log_begins = self.installs.log_begins
         self.router.refuse = RefusedCodes(self, self.metrics).refuse
-        self.proposals.on_open = lambda: self._loop.call_soon(self.forwarder.pump)
         self._members = Members(self)
         self.pulls = Pulls(self, self._members, self.metrics)
         handlers = handlers_of(self, self._members, self.pulls, self.proposals, self.links.unreached, self.metrics)
@@ -300,6 +298,7 @@ class Node:
         if self._closing:
             return
         self._closing = True
+        self.stopping = self.failure is None
         await retire(self)
         self._chores.stop()
         self._lag.stop()
@@ -484,12 +483,8 @@ class Node:
         return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """See Services. A name server listener ("namesrv...") answers with its twin's ("broker...") addresses."""
-        if listener.startswith(NAME_SERVER_LISTENER):
-            twin = self.membership.broker_addresses(BROKER_LISTENER + listener.removeprefix(NAME_SERVER_LISTENER))
-            if twin:
-                return twin
-        return self.membership.broker_addresses(listener)
+        """See Services."""
+        return addresses_behind(listener, self.membership.broker_addresses)
 
     def monotonic_ms(self) -> int:
         """See Services."""
@@ -506,12 +501,6 @@ class Node:
     def _known_topic(self, topic: str) -> bool:
         return topic in self.state.topics or topic in DEFAULT_TOPICS
 
-    def _own_address(self) -> str:
-        """The advertised address that message ids carry: the broker listener's, else the first one's."""
-        listeners = self.config.listeners
-        chosen = next((one for one in listeners if one.name == BROKER_LISTENER), listeners[0])
-        return chosen.advertised
-
     # --- AdminPort ---------------------------------------------------------------------------------------------------
 
     def connected(self, node: NodeId) -> bool:
@@ -526,6 +515,10 @@ class Node:
         """See AdminPort."""
         self.raw.transfer_leadership(to)
         self.driver.wake()
+
+    def reconfigure(self, config: Config) -> None:
+        """This configuration is in force from now on."""
+        self.config = config
 
     def reload(self) -> ReloadView:
         """See AdminPort."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from cluster.admin.port import AdminPort
 
 if TYPE_CHECKING:
+    from cluster.config.config import Config
     from cluster.node.metrics import NodeMetrics
     from cluster.peer.secret import SecretKeeper
     from cluster.peer.transport import PeerTransport
@@ -51,6 +52,9 @@ class OwnPort(AdminPort, Protocol):
     @property
     def metrics(self) -> NodeMetrics:
         """What the node counts."""
+
+    def reconfigure(self, config: Config) -> None:
+        """This configuration is in force from now on."""
 
     def monotonic_ms(self) -> int:
         """See `remoting.services.Services`."""

@@ -34,5 +34,5 @@ def transport_of(
     )
     members.attach(transport)
     secret.attach(transport)
-    driver.on_implausible = Implausible(transport, alarms).note
+    driver.watch_implausible(Implausible(transport, alarms).note)
     return transport

@@ -39,8 +39,9 @@ def reload(node: OwnPort) -> ReloadView:
         logger.error("the configuration cannot be used and stays as it was: %s", error)
         raise
     changes = differences(node.config, new)
-    node.config = merged(node.config, new)
-    _apply(node, node.config)
+    config = merged(node.config, new)
+    node.reconfigure(config)
+    _apply(node, config)
     view = ReloadView(
         node=node.node_id,
         applied=[

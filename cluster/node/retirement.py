@@ -84,7 +84,6 @@ class Retirement:
         node = self._node
         led = node.raw.role is Role.LEADER
         begun = self._loop.time()
-        node.stopping = True
         node.raw.hold_campaigns(HOLD, True)
         if led:
             await self._hand_over()

@@ -55,7 +55,12 @@ class EarlyAnswers:
     """What Proposals asks about levels. Event loop only."""
 
     def __init__(
-        self, modes: ModesSection, replies: SendReplies, ledger: Ledger | None, metrics: ModeMetrics | None = None
+        self,
+        modes: ModesSection,
+        raw: RawNode,
+        replies: SendReplies,
+        ledger: Ledger | None,
+        metrics: ModeMetrics | None = None,
     ) -> None:
         """Without a ledger nothing is answered early."""
         self._pool = modes.transient_store_pool_enable
@@ -65,19 +70,21 @@ class EarlyAnswers:
         self._replies = replies
         self.ledger = ledger
         self._metrics = metrics
-        self.raw: RawNode | None = None
-        """Set when the node's role is known."""
+        self._raw = raw
         self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
         """Proposed here, not decided, and not answered in full: by index."""
         self.waiting: list[_Waiting] = []
         self._written: dict[NodeId, int] = {}
         """Node -> highest index it handed to its operating system in this term, itself included."""
         self._written_term = 0
-        self.wants_written: Callable[[], None] = lambda: None
-        """Called when an answer waits for what nodes have written: they tell it only on demand."""
-        self.wants_quorum: Callable[[], None] = lambda: None
+        self._wants_own: Callable[[], None] = lambda: None
+        self._wants_quorum: Callable[[], None] = lambda: None
         self.window_messages_max = 0
         """The most messages that were answered early and undecided at one time."""
+
+    def watch_demand(self, own: Callable[[], None], quorum: Callable[[], None]) -> None:
+        """Called when an answer waits for what this node, or a majority, has written: nodes tell it only on demand."""
+        self._wants_own, self._wants_quorum = own, quorum
 
     # --- an entry's way ----------------------------------------------------------------------------------------------
 
@@ -97,9 +104,9 @@ class EarlyAnswers:
             return
         self._open[pending.id.index] = (pending, stages)
         if Stage.WRITTEN in stages or Stage.QUORUM_WRITTEN in stages:
-            self.wants_written()
+            self._wants_own()
         if Stage.QUORUM_WRITTEN in stages:
-            self.wants_quorum()
+            self._wants_quorum()
 
     def advance(self, raw: RawNode) -> None:
         """Once per driver turn: what has become true since?"""
@@ -137,16 +144,15 @@ class EarlyAnswers:
     def wait_for_all(self, index: int, now_ms: int, sends: list[Send], stored: Callable[[], None]) -> None:
         """Calls `stored` when every voter has `index` on disk; the sends are unknown if that takes too long."""
         self.waiting.append(_Waiting(index, now_ms + self._all_timeout_ms, sends, stored))
-        if self.raw is not None:
-            self._look_at_all(self.raw)
+        self._look_at_all(self._raw)
 
     def answer_stored(self, send: Send, *found: int) -> None:
         """A re-send of what is stored (`found`: topic id, queue, offset, position): level `all` waits all the same.
 
         Every voter has the message once it has all that is applied here now.
         """
-        raw, path = self.raw, send.connection
-        if send.ack != Ack.ALL or raw is None:
+        path = send.connection
+        if send.ack != Ack.ALL:
             self._replies.stored_before(send, *found)
             return
 
@@ -155,7 +161,7 @@ class EarlyAnswers:
             self._replies.stored_before(send, *found)
 
         path.inflight_bytes += send.size
-        self.wait_for_all(raw.applied_index, send.received_ms, [send], stored)
+        self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
         """Another leader's entry stands in its place."""
@@ -269,8 +275,8 @@ class EarlyAnswers:
         return {voter: known.get(voter, -1) for voter in status.voters}
 
     def _missing(self, index: int) -> list[NodeId]:
-        raw = self.raw
-        if raw is None or raw.role is not Role.LEADER:
+        raw = self._raw
+        if raw.role is not Role.LEADER:
             return []
         return [voter for voter, match in self._matches(raw).items() if match < index]
 

@@ -78,12 +78,14 @@ class OffsetOrder:
     def __init__(
         self,
         flush_ms: int,
+        raw: RawNode,
         state: BrokerState,
         submit: Callable[[list[Command], Done], None],
         now_ms: Callable[[], int],
     ) -> None:
         """`submit` queues commands for an entry; `now_ms` is the clock that `flush_ms` is measured by."""
         self.effects = Effects(flush_ms)
+        self._raw = raw
         self._state = state
         self._submit = submit
         self._now_ms = now_ms
@@ -92,8 +94,6 @@ class OffsetOrder:
         """Calls that move offsets and are not proposed."""
         self._index = -1
         """Index of the last entry that moves offsets."""
-        self.raw: RawNode | None = None
-        """Set when the node's role is known."""
 
     # --- what handlers ask -------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class OffsetOrder:
             done()
 
     def _in_flight(self) -> bool:
-        return self._queued > 0 or (self.raw is not None and self._index > self.raw.applied_index)
+        return self._queued > 0 or self._index > self._raw.applied_index
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

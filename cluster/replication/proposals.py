@@ -62,26 +62,35 @@ LARGE_BATCH_BYTES = 256 * 1024
 """Queued bytes that are worth a batch of their own beside the two that are always allowed."""
 
 
+BeforeOpen = Callable[[int, Callable[[], None]], None]
+
+
+def _open_at_once(index: int, open_writes: Callable[[], None]) -> None:
+    """Nothing is to be waited for."""
+    open_writes()
+
+
 class Proposals:
     """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
 
     def __init__(
         self,
         config: Config,
+        raw: RawNode,
         state: BrokerState,
         clock: Clock,
         *,
         store_host: bytes,
         wake: Callable[[], None],
         replies: SendReplies,
-        on_unproposed: Callable[[list[Send]], None],
+        before_open: BeforeOpen = _open_at_once,
         metrics: ProposalFigures | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
 
-        `on_unproposed` takes the sends that were queued when leadership was lost: they go to the new leader. Without a
-        `ledger` nothing is answered early.
+        `before_open` is called with the index of this term's no-op when that is applied, and with what opens writes; it
+        may take its time. Without a `ledger` nothing is answered early.
         """
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
@@ -92,14 +101,16 @@ class Proposals:
         self._store_host = store_host
         self._wake = wake
         self._replies = replies
-        self._on_unproposed = on_unproposed
+        self._before_open = before_open
+        self._on_open: Callable[[], object] = lambda: None
+        self._on_unproposed: Callable[[list[Send]], object] = lambda sends: None
         self._metrics = ProposalMetrics(metrics, clock, state, config)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
-        self.offsets = OffsetOrder(config.offsets.flush_ms, state, self.submit_commands, lambda: self.now_ms)
+        self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
         self._effects = self.offsets.effects
-        self.early = EarlyAnswers(config.modes, replies, ledger, None if metrics is None else metrics.modes)
+        self.early = EarlyAnswers(config.modes, raw, replies, ledger, None if metrics is None else metrics.modes)
         self._twins = Twins(self.early, self._give_back)
         self._acks = 0
         """Not 0 once a send asked for another level than the default one."""
@@ -108,13 +119,9 @@ class Proposals:
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers = TopicBarriers()
         self._open_term = 0
-        self._raw: RawNode | None = None
+        self._raw = raw
         self.bytes_inflight = 0
         """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
-        self.before_open: Callable[[int, Callable[[], None]], None] = lambda _, open_writes: open_writes()
-        """Called with the index of the no-op when that is applied, and with what opens writes; may take its time."""
-        self.on_open: Callable[[], object] = lambda: None
-        """Called when writes open: requests that waited for a leader may go on."""
         self.now_ms = clock.monotonic_ms()
         """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
         self.refusing = ""
@@ -123,6 +130,11 @@ class Proposals:
         """Called with what was attempted, and what one request made fail that should have been refused before."""
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
+
+    def watch_leadership(self, *, on_open: Callable[[], object], on_unproposed: Callable[[list[Send]], object]) -> None:
+        """`on_open` is called when writes open: what waited for a leader may go on. `on_unproposed` is called with the
+        sends that were queued when leadership was lost: they go to the new leader."""
+        self._on_open, self._on_unproposed = on_open, on_unproposed
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -288,10 +300,10 @@ class Proposals:
     def on_applied(self, applied: Applied) -> None:
         """Settles the waiters of a run; the no-op of this node's own term opens its writes."""
         raw = self._raw
-        if not self._open_term and raw is not None and raw.role is Role.LEADER:
+        if not self._open_term and raw.role is Role.LEADER:
             for entry in applied.entries:
                 if entry.type == EntryType.NOOP and entry.term == raw.term:
-                    self.before_open(entry.index, partial(self._open_writes, raw, entry.term))
+                    self._before_open(entry.index, partial(self._open_writes, raw, entry.term))
         self.early.on_applied(applied.entries)
         pending = self._pending
         if not pending:
@@ -311,7 +323,6 @@ class Proposals:
 
     def on_role(self, raw: RawNode) -> None:
         """Opens writes for a new term of leadership, closes them when it is over."""
-        self._raw = self.early.raw = self.offsets.raw = raw
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
 
@@ -325,7 +336,7 @@ class Proposals:
         self.offsets.open()
         self.session_max.clear()
         self._open_term = term
-        self.on_open()
+        self._on_open()
 
     def _close_writes(self) -> None:
         """Leadership is over: what was not proposed was not proposed; what was, the log will decide."""

@@ -90,10 +90,7 @@ class RaftDriver:
         self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
         self._read_context = 0
         self.turns = 0
-        self.on_install: Callable[[InstallSnapshot], object] = lambda offer: None
-        """Called with each offer of a snapshot: the leader has trimmed what this log lacks (cluster/repair)."""
-        self.on_implausible: Callable[[NodeId, ImplausibleMessageError], object] = lambda peer, error: None
-        """Called when a peer says what cannot be true; nothing was done about it."""
+        self._on_implausible: list[Callable[[NodeId, ImplausibleMessageError], object]] = []
 
     def attach(
         self,
@@ -101,12 +98,22 @@ class RaftDriver:
         proposer: Proposer,
         append: LaneRunner[PersistJob],
         apply: LaneRunner[list[Entry]],
+        *,
+        on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
     ) -> None:
-        """Names the collaborators (they know the driver, so they come after it)."""
+        """Names the collaborators, before `start` (they know the driver, so they come after it).
+
+        `on_install` is called with each offer of a snapshot: the leader has trimmed what this log lacks.
+        """
         self._transport = transport
         self._proposer = proposer
         self._append = append
         self._apply = apply
+        self._on_install = on_install
+
+    def watch_implausible(self, told: Callable[[NodeId, ImplausibleMessageError], object]) -> None:
+        """`told` is called when a peer sends what cannot be true; the core has ignored it."""
+        self._on_implausible.append(told)
 
     def start(self) -> None:
         """Starts ticking."""
@@ -203,7 +210,8 @@ class RaftDriver:
                 try:
                     raw.step(message)
                 except ImplausibleMessageError as error:
-                    self.on_implausible(message.from_id, error)
+                    for told in self._on_implausible:
+                        told(message.from_id, error)
         for peer in self._closed_peers:
             raw.peer_closed(peer)
         self._closed_peers.clear()
@@ -256,7 +264,7 @@ class RaftDriver:
                 self._fail_reads()
             self._proposer.on_role(self.raw)
         if ready.install is not None:
-            self.on_install(ready.install)
+            self._on_install(ready.install)
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
         """A leader applies at once: clients wait. Elsewhere entries gather for APPLY_GATHER_MS, because handing one

@@ -59,8 +59,7 @@ class WrittenRelay:
         self._now_ms = 0
         self._own_until = self._tell_until = self._ask_until = self._ask_ms = -1
         self._leader: NodeId = NodeId(0)
-        early.wants_written = self._want_own
-        early.wants_quorum = self._want_quorum
+        early.watch_demand(self._want_own, self._want_quorum)
 
     def tick(self, now_ms: int) -> None:
         """Asks again, and stops to listen when nobody wants to know."""

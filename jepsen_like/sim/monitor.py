@@ -198,14 +198,12 @@ class Monitor:
             self._orderly.started(machine)
             self._rows_as_told(machine, node)
         machine.was_installing = False
-        cut_off = node.driver.on_implausible
 
         def disbelieved(peer: NodeId, error: ImplausibleMessageError) -> None:
             if peer in self.machines:
                 self.report("invariant", f"node {node_id} does not believe node {peer}: {error}")
-            cut_off(peer, error)
 
-        node.driver.on_implausible = disbelieved
+        node.driver.watch_implausible(disbelieved)
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
         self._process[machine.process] = machine

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
+import pytest
+
+from tests.support.assignments import Assignment, assignments
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
@@ -22,6 +25,31 @@ LONGER = {
     "raftlog/core/raft.py __init__": "a table: every field of the core, with what it means",
 }
 SAME_NAME_MAX = 3
+SERVED = tuple(package for package in PRODUCT if package != "jepsen_like")
+# Classes whose methods are functions in several modules of their folder; those may assign to their attributes.
+SPREAD = {
+    "Raft": "the state of the core: one file per RPC works on it, and RawNode is its face",
+    "Progress": "the same, of one peer",
+    "Members": "the same, of all members",
+    "ReadQueue": "the same, of reads",
+    "RecoveryRun": "what a recovery has found so far: one file per stage",
+    "Segment": "a file of the log, which the modules that open, roll and cut the log hand over",
+    "SegmentIndex": "the same, of its index",
+}
+# Attributes on the path of every message, counted in place: a call costs more than the addition.
+COUNTED = {"inflight_bytes", "bytes_inflight", "next_queue", "session"}
+# Other assignments from outside, and why they are right.
+ASSIGNED = {
+    "cluster/admin/bad_http.py record": "a logging.LogRecord: filters of the library change it",
+    "cluster/peer/catch_up.py raw.catch_up_budget": "a property of RawNode with a setter",
+    "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
+    "cluster/remoting/refused.py request": "what waits is an answer: the body of the request is let go",
+    "cluster/remoting/forward.py path.line": "the place in a line is of the connection, the lines are the forwarder's",
+    "cluster/node/node.py self.router": "to become arguments",
+    "cluster/node/node.py self.pulls": "to become arguments",
+    "cluster/node/modes_wiring.py node.pulls": "to become an argument",
+    "cluster/replication/written.py self._log": "to become a method of the log",
+}
 # Names that say enough together with their folder.
 ANY_NUMBER = {"__init__", "__main__", "errors"}
 
@@ -103,3 +131,45 @@ def test_no_import_hides_in_a_string() -> None:
         for match in re.finditer(r"import_module\W+.*", path.read_text())
     ]
     assert hidden == []
+
+
+def assigned_from_outside(sources: dict[str, str]) -> list[Assignment]:
+    return [each for each in assignments(sources) if not each.is_at_home and each.attribute not in COUNTED]
+
+
+def test_no_attribute_of_a_finished_object_is_assigned_from_outside() -> None:
+    """Whoever does so makes the object in two steps, and every reader has to find the second one. What an object needs
+    is an argument of its constructor; where two need each other, the lower one has a method (`attach`, `watch_...`)
+    by which the composition names the other, once."""
+    sources = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for path in product_files()
+        if path.relative_to(ROOT).parts[0] in SERVED
+    }
+    found = [each for each in assigned_from_outside(sources) if not each.is_beside(SPREAD)]
+    for each in found:
+        print(f"{each.file}:{each.line} {each.receiver}.{each.attribute}")  # noqa: T201
+    allowed = {key for key in ASSIGNED for each in found if key in (each.target, f"{each.file} {each.receiver}")}
+    left = [each.target for each in found if not allowed & {each.target, f"{each.file} {each.receiver}"}]
+    assert left == [], "make it an argument, or a method of the object"
+    assert allowed == set(ASSIGNED), "this is gone: take it off the list"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def f(lane: Lane): lane.rules = 1", ["other.py lane.rules"]),
+        ("class A:\n    def f(self): self._lane.rules = 1", ["other.py self._lane.rules"]),
+        ("def f(lane): lane.size, lane.rules = 1, 2", ["other.py lane.rules"]),
+        ("def f(lane: Lane): lane.size = 1", ["other.py lane.size"]),
+        ("def f(record): record.size += 1", []),
+        ("def f():\n    made = Lane()\n    made.rules = 1", []),
+        ("class A:\n    def f(self): self.rules = 1", []),
+    ],
+)
+def test_assignments_from_outside_are_found(text: str, found: list[str]) -> None:
+    lane = "class Lane:\n    def __init__(self): self.rules = self.size = 0\n    def run(self): ...\n"
+    record = "class Record:\n    def __init__(self): self.size = 0\n"
+    inside = "def g(lane: Lane): lane.rules = 1\n"
+    sources = {"lane.py": lane + inside + record, "other.py": text}
+    assert [each.target for each in assigned_from_outside(sources)] == found

@@ -167,12 +167,12 @@ class SimNode:
         self.replies = SendReplyWriter(self.clock, self.state, host, retries, incarnation)
         self.proposals = Proposals(
             self.config,
+            self.raw,
             self.state,
             self.clock,
             store_host=host,
             wake=self.driver.wake,
             replies=self.replies,
-            on_unproposed=self._on_unproposed,
             ledger=Ledger(self.fs, DATA, self.config.limits.batches_inflight_max),
         )
         self.proposals.on_contained = lambda what, error: self.loop.call_exception_handler(
@@ -212,7 +212,9 @@ class SimNode:
             names=self.sends,
             room=self.router.rooms.unsent,
         )
-        self.proposals.on_open = lambda: self.loop.call_soon(self.forwarder.pump)
+        self.proposals.watch_leadership(
+            on_open=lambda: self.loop.call_soon(self.forwarder.pump), on_unproposed=self._on_unproposed
+        )
         services: Any = self
         handlers = {
             **offsets.handlers(services),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ class Service:
 
 def node_of(path: Path) -> Any:
     config = load(path)
-    return SimpleNamespace(
+    node = SimpleNamespace(
         node_id=1,
         config=config,
         environment=SimpleNamespace(read_config=lambda: load(path)),
@@ -47,6 +48,8 @@ def node_of(path: Path) -> Any:
         repairs=SimpleNamespace(server=Service(config.repair.bytes_per_second)),
         secret=SimpleNamespace(state="none", reload=lambda: False),
     )
+    node.reconfigure = partial(setattr, node, "config")
+    return node
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,7 @@ def test_a_removal_that_is_cut_off_has_removed_nobody() -> None:
 def test_a_node_that_was_removed_says_so_and_serves_nobody() -> None:
     world = World(own=3)
     told: list[str] = []
-    world.service.on_removed = lambda: told.append("removed")
+    world.service.watch_removal(lambda: told.append("removed"))
     world.change(without(GENESIS, NodeId(3)), 9, commit=False)
     assert world.removed_since() is None
     world.raw.committed_membership_index = 9

@@ -53,7 +53,7 @@ async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Al
     )
     driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)
     transport: Any = SimpleNamespace(cut_off=lambda peer, why: cut.append((peer, why)))
-    driver.on_implausible = Implausible(transport, alarms).note
+    driver.watch_implausible(Implausible(transport, alarms).note)
     for commit in commits:
         driver.receive(Heartbeat(TWO, ONE, 1, commit, 0))
     await asyncio.sleep(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +21,13 @@ class Node:
 
     def __init__(self, role: Role, loop: Any = None) -> None:
         self.sent: list[tuple[NodeId, Kind, list[Any]]] = []
-        self.early: Any = SimpleNamespace(written=lambda *_: None)
+        self.early: Any = SimpleNamespace(written=lambda *_: None, watch_demand=self._watch_demand)
         self.log: Any = SimpleNamespace(on_written=None)
         raw: Any = SimpleNamespace(role=role, membership=SimpleNamespace(voter_ids=(ONE, TWO, THREE)))
         self.relay = WrittenRelay(ONE, raw, self.early, self.log, self, loop, lambda: None)  # type: ignore[arg-type]
+
+    def _watch_demand(self, own: Callable[[], None], quorum: Callable[[], None]) -> None:
+        self.wants_quorum = quorum
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         self.sent.append((peer, kind, header))
@@ -38,9 +42,9 @@ class Node:
 def test_a_leader_asks_again_as_long_as_it_wants_to_know() -> None:
     """The first question may be lost, and what answers it ends with its lease."""
     node = Node(Role.LEADER)
-    node.early.wants_quorum()
+    node.wants_quorum()
     assert node.asked() == [TWO, THREE]
-    node.early.wants_quorum()
+    node.wants_quorum()
     node.relay.tick(ASK_MS - 1)
     assert node.asked() == [], "not more often than that"
     node.relay.tick(ASK_MS)
@@ -51,7 +55,7 @@ def test_a_leader_asks_again_as_long_as_it_wants_to_know() -> None:
 
 def test_who_leads_no_longer_asks_no_longer() -> None:
     node = Node(Role.FOLLOWER)
-    node.early.wants_quorum()
+    node.wants_quorum()
     node.asked()
     node.relay.tick(ASK_MS)
     assert node.asked() == []

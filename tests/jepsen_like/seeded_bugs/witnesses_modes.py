@@ -46,13 +46,13 @@ class Disk:
 
 
 def witness_M01() -> None:
-    early = EarlyAnswers(ModesSection(flush_disk_type="ASYNC_FLUSH"), SimpleNamespace(), None)
     raw: Any = SimpleNamespace(
         term=2,
         persisted_index=5,
         status=lambda: SimpleNamespace(node_id=1),
         membership=SimpleNamespace(voter_ids=(1, 2, 3)),
     )
+    early = EarlyAnswers(ModesSection(flush_disk_type="ASYNC_FLUSH"), raw, SimpleNamespace(), None)
     entry_id = EntryId(2, 5)
     early.written(NodeId(1), entry_id)
     assert not early._reached(Stage.QUORUM_WRITTEN, entry_id, raw), "nobody but node 1 has it, be it on its disk"
