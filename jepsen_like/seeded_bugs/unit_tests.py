@@ -49,7 +49,6 @@ SEARCHES = (
     "tests/raftlog/storage/test_log_fuzz.py",
     "tests/raftlog/storage/test_segmented_log_model.py",
     "tests/statemachine/test_runs.py",
-    "tests/cluster/sim/test_sim_random.py",
 )
 """Random searches among the default tests."""
 _NODES_STARTED = (

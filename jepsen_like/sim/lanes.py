@@ -52,7 +52,7 @@ class SimLane:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """`slow()`: the factor on every delay now."""
-        self._name, self._lane, self._loop, self._rng = name, lane, loop, rng
+        self.name, self._lane, self._loop, self._rng = name, lane, loop, rng
         self._speed, self._slow, self._watcher = speed, slow, watcher
         self._on_done, self._on_failure = on_done, on_failure
         self._jobs: list[Any] = []
@@ -90,7 +90,7 @@ class SimLane:
         jobs, self._jobs = self._jobs, []
         self._worked += 1
         if self.stepped and self._rng.random() < self.stepped:
-            self._watcher.on_draining(self._name, jobs)
+            self._watcher.on_draining(self.name, jobs)
             self._steps = Steps(lambda: self._lane.drain(jobs), self.holds_lock)
             self._advance(self._steps, jobs)
         else:
@@ -127,12 +127,12 @@ class SimLane:
 
     def _drained(self, jobs: list[Any], done: Any) -> None:
         if not self._dead:
-            self._watcher.on_drained(self._name, jobs, done)
+            self._watcher.on_drained(self.name, jobs, done)
             delay = self._rng.uniform(*self._speed.report_s) * self._slow()
             self._loop.call_later(delay, self._report, jobs, done)
 
     def _drain_all(self, jobs: list[Any]) -> Any:
-        self._watcher.on_draining(self._name, jobs)
+        self._watcher.on_draining(self.name, jobs)
         try:
             return self._lane.drain(jobs)
         except PowerCut:
@@ -147,7 +147,7 @@ class SimLane:
             return
         self._busy = False
         self._on_done(done)
-        self._watcher.on_reported(self._name, jobs, done)
+        self._watcher.on_reported(self.name, jobs, done)
         if self._jobs:
             self._begin()
         elif self._lane.idle_after_s is not None:
@@ -183,6 +183,6 @@ class SimApplyLane(SimLane):
         self._worked += 1
         done = self._drain_all([job])
         if not self._dead:
-            self._watcher.on_drained(self._name, [job], done)
+            self._watcher.on_drained(self.name, [job], done)
             self._on_done(done)
-            self._watcher.on_reported(self._name, [job], done)
+            self._watcher.on_reported(self.name, [job], done)

@@ -132,7 +132,16 @@ class Watcher(Protocol):
 class Machine:
     """`node` is None while nothing runs. Everything of a node's life is a method call of the nemesis or the world."""
 
-    def __init__(self, node_id: NodeId, options: Options, loop: SimLoop, network: Network, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        options: Options,
+        loop: SimLoop,
+        network: Network,
+        watcher: Watcher,
+        config: Config | None = None,
+    ) -> None:
+        """`config`: the node's, if it is not the one that follows from `options`."""
         self.node_id = node_id
         self.host = host_of(node_id)
         self.options, self.loop, self.network, self.watcher = options, loop, network, watcher
@@ -167,7 +176,7 @@ class Machine:
         """What the next power failure in the middle of a write leaves; None: chance decides."""
         self.retired = False
         """It was switched off for good."""
-        self.config = config_of(node_id, options)
+        self.config = config or config_of(node_id, options)
         voters = tuple(Voter(NodeId(i), uuid_of(i)) for i in range(1, options.nodes + 1))
         self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
         identity = Identity(CLUSTER, GROUP_ID, node_id, uuid_of(node_id), START_WALL_MS)
@@ -359,14 +368,18 @@ class Machine:
         assert self.process is not None
         watcher = LaneEvents(self, self.process)
         rng = random.Random(self.rng.random())
-        kind = SimApplyLane if name == "apply" else SimLane
-        made: SimLane = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
+        kind = self.lane_kind(name)
+        made = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
         if isinstance(made, SimApplyLane):
             made.inline = options.apply_inline
             made.held = lambda: self.apply_factor > 1
         made.stepped, made.holds_lock = options.stepped, self._holds_lock
         self._lanes.append(made)
         return made
+
+    def lane_kind(self, name: str) -> type[SimLane]:
+        """What carries out the lane of that name."""
+        return SimApplyLane if name == "apply" else SimLane
 
     def _holds_lock(self) -> bool:
         """Whether somebody holds a lock of the log: then nobody may stop."""

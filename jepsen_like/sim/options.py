@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FAULT_KINDS = (
     "kill",
@@ -208,6 +208,27 @@ def draw(seed: int) -> Options:
     )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     return _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
+
+
+_CALM: dict[str, Any] = {
+    "nodes": 3, "tick_ms": 25, "election_ticks": 8, "segment_size": 128 << 10, "idle_mark_ms": 50,
+    "append_bytes_max": 1 << 20, "batch_bytes_max": 8192, "batch_messages_max": 4096, "batches_inflight_max": 4,
+    "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
+    "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
+    "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
+    "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
+    "retained_ms": 0,
+    "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
+    "catch_up_bytes_per_second": 32 << 20, "hostile": 0, "tides": 0, "remakes": 0, "stepped": 0.0,
+    "later": (0, 0, 0, 0), "waits": 0, "seekers": 0, "repeats": 0, "tales": 0.0,
+    "unsent_bytes": 16 << 20, "socket_bytes": 256 << 10,
+}  # fmt: skip
+
+
+def calm(**chosen: Any) -> Options:
+    """Knobs of a run in which nothing is slow, small or broken but for what is `chosen`. Raises ValueError for a name
+    that is no option."""
+    return draw(0)._replace(**{**_CALM, **chosen})
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:

@@ -60,7 +60,7 @@ from jepsen_like.sim.hand import Hand
 from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
 from jepsen_like.sim.network import Edge, Endpoint
 from jepsen_like.sim.operator import Task
-from jepsen_like.sim.options import Options, draw
+from jepsen_like.sim.options import Options, calm
 from jepsen_like.sim.raw_client import Answer, RawConnection
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.vandal import MALFORMED
@@ -71,21 +71,6 @@ from raftmq.client.pull import PullResult
 
 OPERATION_S = 6.0
 LEAD_S = 10.0
-_CALM: dict[str, Any] = {
-    "nodes": 3, "tick_ms": 25, "election_ticks": 8, "segment_size": 128 << 10, "idle_mark_ms": 50,
-    "append_bytes_max": 1 << 20, "batch_bytes_max": 8192, "batch_messages_max": 4096, "batches_inflight_max": 4,
-    "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
-    "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
-    "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
-    "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
-    "retained_ms": 0,
-    "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
-    "catch_up_bytes_per_second": 32 << 20, "hostile": 0, "tides": 0, "remakes": 0, "stepped": 0.0,
-    "later": (0, 0, 0, 0), "waits": 0, "seekers": 0, "repeats": 0, "tales": 0.0,
-    "unsent_bytes": 16 << 20, "socket_bytes": 256 << 10,
-}  # fmt: skip
-
-
 _FLAGS = ("later", "anew")
 
 
@@ -483,8 +468,7 @@ def _options(line: tuple[int, list[str]]) -> Options:
         raise ScriptError(f"line {number}: a script begins with `nodes COUNT`")
     try:
         given = dict(word.split("=", 1) for word in words[2:])
-        chosen = {**_CALM, "nodes": int(words[1]), **{name: _number(value) for name, value in given.items()}}
-        return draw(0)._replace(**chosen)
+        return calm(**{"nodes": int(words[1]), **{name: _number(value) for name, value in given.items()}})
     except (ValueError, IndexError) as error:
         raise ScriptError(f"line {number}: {' '.join(words)}: {error}") from error
 

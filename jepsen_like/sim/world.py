@@ -6,7 +6,7 @@ import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -182,10 +182,7 @@ class World:
             verdict_events, verdict_now, digest = self.loop.events, self.loop.now, self._hash()
             for client in self._clients():
                 client.stopped = True
-            for machine in self.machines.values():
-                machine.abandon()
-            self.loop.bury(self._processes())
-            self._untie()
+            end_run(self.loop, self.network, self.machines.values(), [host.process for host in self.hosts])
             logging.disable(logging.NOTSET)
             if collects:
                 gc.enable()
@@ -339,23 +336,6 @@ class World:
             and all(n.state.applied.index == n.raw.raft.log.tail.index and not n.installs.missing_bytes for n in nodes)
         )
 
-    def _processes(self) -> list[Process]:
-        return [p for m in self.machines.values() for p in m.processes] + [h.process for h in self.hosts]
-
-    def _untie(self) -> None:
-        """Cuts what the garbage collector cannot: a request in flight is invisible to it and holds on to its node."""
-        for machine in self.machines.values():
-            for node in machine.nodes:
-                for part in (*vars(node).values(), node):
-                    if type(part).__module__.startswith("cluster.") and hasattr(part, "__dict__"):
-                        vars(part).clear()
-        for process in self._processes():
-            process.tasks.clear()
-        self.loop.loose.clear()
-        self.loop.network = None
-        self.loop.after_event = None
-        vars(self.network).clear()
-
     def _hash(self) -> str:
         parts = (self.network.hash, self.monitor.hash, self.recorder.hash, self.loop.events, f"{self.loop.now:.9f}")
         return f"{crc32(repr(parts).encode()):08x}{self.network.hash:08x}"
@@ -376,6 +356,25 @@ class World:
             hash=digest,
             sometimes=dict(monitor.sometimes),
         )
+
+
+def end_run(loop: SimLoop, network: Network, machines: Collection[Machine], clients: Sequence[Process] = ()) -> None:
+    """Ends whatever still runs, and cuts what the garbage collector cannot: a request in flight is invisible to it and
+    holds on to its node."""
+    processes = [process for machine in machines for process in machine.processes] + list(clients)
+    for machine in machines:
+        machine.abandon()
+    loop.bury(processes)
+    for machine in machines:
+        for node in machine.nodes:
+            for part in (*vars(node).values(), node):
+                if type(part).__module__.startswith("cluster.") and hasattr(part, "__dict__"):
+                    vars(part).clear()
+    for process in processes:
+        process.tasks.clear()
+    loop.loose.clear()
+    loop.network = None
+    vars(network).clear()
 
 
 def run_seed(

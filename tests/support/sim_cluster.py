@@ -1,46 +1,346 @@
-"""Three SimNodes, their network, and clients, on one loop in virtual time. One seed decides everything."""
+"""Three whole nodes on the loop of the full-node simulator: the test decides what happens to them, one seed the rest.
+
+A node here is `cluster.node.node.Node` as `jepsen_like.sim.machine` runs it, with its disk, database, network and
+clock. Only clients are shorter: a `ClientPath` hands its frames to the node's router, so that a test can look at what a
+request does in the turn in which it comes.
+"""
 
 from __future__ import annotations
 
 import random
-from typing import Any
-from uuid import UUID
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
+from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.peer.memory import MemoryNetwork
+from cluster.node.node import Node
+from cluster.peer.transport import PeerTransport
+from cluster.remoting.forward import Forwarder
+from cluster.remoting.reply_path import ReplyPath
+from cluster.replication.early_answers import EarlyAnswers
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.wire.codec import FLAG_ONEWAY, encode_frame
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
-from raftlog.storage.memory_fs import MemoryFileSystem
-from raftlog.storage.node_dir import create_node_dir
+from cluster.replication.proposals import Proposals
+from cluster.replication.raft_driver import RaftDriver
+from cluster.runtime.environment import CHECKPOINT_EVERY_MS
+from cluster.wire.codec import FLAG_ONEWAY, decode_header, encode_frame
+from cluster.wire.message_format import decode_message
+from jepsen_like.sim.disk import Loss
+from jepsen_like.sim.lanes import SimLane
+from jepsen_like.sim.loop import PROCESS, SimLoop
+from jepsen_like.sim.machine import DATA, Machine, config_of
+from jepsen_like.sim.network import Links, Network
+from jepsen_like.sim.options import Options, calm, stream
+from jepsen_like.sim.world import end_run
+from raftlog.core.raw_node import RawNode
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import NodeId
+from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, Command
-from tests.support.sim_node import DATA, ClientPath, SimNode
-from tests.support.virtual_loop import VirtualLoop
 
-GROUP_ID = 1
+T = TypeVar("T")
+
 IDS = (NodeId(1), NodeId(2), NodeId(3))
-CLUSTER = UUID(int=7)
+STEP_S = 0.005
+"""How often `run_until` looks, in virtual seconds."""
+TURNS_MAX = 200
+"""A start takes no time, and fewer turns of the loop."""
+EVENTS_MAX = 10_000_000
+"""Of one test: a node that turns round and round is stopped."""
+
+
+class StepLoop(SimLoop):
+    """A SimLoop that a test moves on; what fails in a callback fails the test."""
+
+    tolerant = False
+    """True: errors are only collected, in `errors`."""
+
+    def run_for(self, seconds: float) -> None:
+        """Lets so much virtual time pass. Raises the first error of a callback."""
+        self.call_outside(seconds, self.stop)
+        self.run_forever()
+        for what, error in self.errors:
+            if not self.tolerant:
+                raise error or RuntimeError(what)
+
+    def run_until(self, reached: Callable[[], object], limit_s: float, what: str = "") -> None:
+        """Lets time pass until `reached` is true. Fails after `limit_s`, or at the first error of a callback."""
+        end = self.now + limit_s
+        while not reached():
+            assert self.now < end, f"not reached within {limit_s} s of virtual time: {what or reached}"
+            self.run_for(STEP_S)
+
+    def turn_until(self, reached: Callable[[], object]) -> None:
+        """Runs what is due now, in as many turns as that takes."""
+        for _ in range(TURNS_MAX):
+            if reached():
+                break
+            self.run_for(0.0)
+
+
+class Failures:
+    """Implements `machine.Watcher`: a node that ends by itself is an error of the loop; the rest is not looked at."""
+
+    def __init__(self, loop: StepLoop) -> None:
+        self._loop = loop
+
+    def broken(self, what: str, error: BaseException) -> None:
+        """See Watcher."""
+        self._loop.errors.append((what, error))
+
+    def _ignore(self, *_: object, **__: object) -> None:
+        pass
+
+    opened = started = closed = draining = drained = reported = ended = retired = _ignore
+
+
+class HeldLane(SimLane):
+    """A lane that a test can stop, before a drain or before its report."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._process = PROCESS.get()
+        self._held = False
+        self.silent = False
+        """What is done is not reported until `speak`: as if a sync took long."""
+        self._unsaid: list[tuple[list[Any], Any]] = []
+
+    def hold(self) -> None:
+        """No drain begins until `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """Drains may begin again."""
+        self._held = False
+        if self._jobs and not (self._busy or self._dead):
+            self._run(self._begin)
+
+    def speak(self) -> None:
+        """Reports what was kept back, and from now on at once."""
+        self.silent = False
+        unsaid, self._unsaid = self._unsaid, []
+        for jobs, done in unsaid:
+            self._run(self._report, jobs, done)
+
+    def _run(self, step: Callable[..., None], *arguments: Any) -> None:
+        assert self._process is not None
+        self._process.run(step, *arguments)
+
+    def _begin(self) -> None:
+        if not self._held:
+            super()._begin()
+
+    def _drain(self) -> None:
+        if self._held:
+            self._busy = False
+        else:
+            super()._drain()
+
+    def _report(self, jobs: list[Any], done: Any) -> None:
+        if self.silent:
+            self._unsaid.append((jobs, done))
+        else:
+            super()._report(jobs, done)
+
+
+class ClientPath(ReplyPath):
+    """A client's connection: requests go in as frames, replies come out as (code, remark, ext)."""
+
+    def __init__(self, node: SimNode) -> None:
+        super().__init__(("10.0.0.9", 4000), "broker", node.running.router.rooms.unsent)
+        self.node = node
+        self.replies: dict[int, list[tuple[int, str, bytes]]] = {}
+        self.on_reply: Callable[[int, int, str], None] | None = None
+
+    def ask(self, frame: bytes) -> None:
+        """One whole frame. Lost if the node is down."""
+        if self.closed:
+            return
+        end = 8 + int.from_bytes(frame[5:8], "big")
+        header = decode_header(frame[4], frame[8:end])
+        self.node.run(self.node.running.router.on_request, self, frame[4], header, frame[8:end], frame[end:])
+
+    def write(self, data: bytes) -> None:
+        end = 8 + int.from_bytes(data[5:8], "big")
+        header = decode_header(data[4], data[8:end])
+        assert len(data) == 4 + int.from_bytes(data[:4], "big"), "one frame per reply"
+        if self.closed:
+            return
+        self.replies.setdefault(header.opaque, []).append((header.code, header.remark or "", bytes(header.extFields)))
+        if self.on_reply is not None:
+            self.on_reply(header.opaque, header.code, header.remark or "")
+
+    def close(self) -> None:
+        """The client goes away."""
+        if not self.closed:
+            self.closed = True
+            if self.node.up:
+                self.node.run(self.node.running.router.on_close, self)
+
+
+class SimNode(Machine):
+    """A machine whose lanes a test can hold."""
+
+    def __init__(
+        self, node_id: NodeId, options: Options, loop: StepLoop, network: Network, overrides: dict[str, Any]
+    ) -> None:
+        super().__init__(node_id, options, loop, network, Failures(loop), config_of_test(node_id, options, overrides))
+        self.loop: StepLoop = loop
+        self.paths: list[ClientPath] = []
+        self.is_started = False
+        """It has opened its ports, and its process lives."""
+
+    def start(self) -> None:
+        """Recovers from the disk and opens its ports; it joins the group in its own time."""
+        super().start()
+        if not self.loop.is_running():
+            self.loop.turn_until(lambda: self.is_started)
+
+    def _started(self, node: Node) -> None:
+        super()._started(node)
+        self.is_started = True
+
+    def lane_kind(self, name: str) -> type[SimLane]:
+        """See Machine."""
+        return HeldLane
+
+    def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
+        super()._end(how, power=power, loss=loss)
+        self.is_started = False
+        for path in self.paths:
+            path.closed = True
+        self.paths.clear()
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Calls it as the node's process, which is what its timers and tasks then belong to."""
+        assert self.process is not None
+        return self.process.run(function, *arguments)
+
+    def transfer(self, to: NodeId) -> None:
+        """Hands leadership over. Raises NotLeaderError, or ValueError if that node cannot lead."""
+        self.run(self.running.transfer, to)
+
+    def connect(self) -> ClientPath:
+        """A new client connection."""
+        path = ClientPath(self)
+        path.closed = not self.up
+        if self.up:
+            self.paths.append(path)
+        return path
+
+    # --- its parts -----------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Node:
+        """The node that runs here, or ran here last."""
+        return self.nodes[-1]
+
+    @property
+    def append(self) -> HeldLane:
+        """The lane that writes the log."""
+        return self._lane_of("append")
+
+    @property
+    def apply(self) -> HeldLane:
+        """The lane that applies entries."""
+        return self._lane_of("apply")
+
+    def _lane_of(self, name: str) -> HeldLane:
+        made = [lane for lane in self._lanes if lane.name == name]
+        assert isinstance(made[-1], HeldLane)
+        return made[-1]
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the node stopped."""
+        return self.running.failure
+
+    @property
+    def raw(self) -> RawNode:
+        """The Raft core."""
+        return self.running.raw
+
+    @property
+    def driver(self) -> RaftDriver:
+        """What turns it."""
+        return self.running.driver
+
+    @property
+    def log(self) -> SegmentedLog:
+        """Its log."""
+        return self.running.parts.directory.log
+
+    @property
+    def state(self) -> BrokerState:
+        """Its rows."""
+        return self.running.state
+
+    @property
+    def proposals(self) -> Proposals:
+        """What waits for an entry to be decided."""
+        return self.running.proposals
+
+    @property
+    def early(self) -> EarlyAnswers:
+        """What is answered before that."""
+        return self.proposals.early
+
+    @property
+    def forwarder(self) -> Forwarder:
+        """What was passed on to the leader."""
+        return self.running.forwarder
+
+    @property
+    def transport(self) -> PeerTransport:
+        """Its connections to the others."""
+        return self.running.transport
+
+    # --- what is checked -----------------------------------------------------------------------------------------
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """Every message of the topic as this node would serve it, read back from its own log."""
+        config = self.state.topics.get(topic)
+        found: list[bytes] = []
+        if config is None:
+            return found
+        for queue_id in range(config.queues):
+            end = self.state.max_offset(config.id, queue_id)
+            items = self.state.fetch(config.id, queue_id, 0, end)
+            assert len(items) == end, f"node {self.node_id}: {len(items)} of {end} rows in queue {queue_id}"
+            for offset, item in enumerate(items):
+                message, _ = decode_message(self.log.read_at(item.position, item.size))
+                assert (message.queue_id, message.queue_offset) == (queue_id, offset)
+                found.append(message.body)
+        return found
+
+
+def config_of_test(node_id: NodeId, options: Options, overrides: dict[str, Any]) -> Config:
+    """The defaults of a user's configuration with `overrides`, at the addresses of the simulator."""
+    known = config_of(node_id, options)
+    config = load(None, None, {"node.id": int(node_id), "node.data_dir": str(DATA), **overrides})
+    return replace(config, peers=known.peers, listeners=known.listeners, peer=known.peer)
 
 
 class SimCluster:
     """`with SimCluster(seed) as sim: ...`"""
 
     def __init__(self, seed: int, *, segment_size: int = 1 << 16, **overrides: Any) -> None:
+        """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}."""
         print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
         self.rng = random.Random(seed)
-        self.loop = VirtualLoop()
-        self.network = MemoryNetwork(self.loop, random.Random(self.rng.random()), GROUP_ID)
-        voters = tuple(Voter(node_id, UUID(int=node_id)) for node_id in IDS)
-        genesis = Genesis(CLUSTER, GROUP_ID, segment_size, 1_700_000_000_000, voters)
-        self.nodes: dict[NodeId, SimNode] = {}
-        for node_id, node_uuid in voters:
-            fs = MemoryFileSystem()
-            create_node_dir(fs, DATA, Identity(CLUSTER, GROUP_ID, node_id, node_uuid, 1_700_000_000_000), genesis)
-            config = load(None, None, {"node.id": int(node_id), "node.data_dir": "unused", **overrides})
-            rng = random.Random(self.rng.random())
-            self.nodes[node_id] = SimNode(node_id, config, fs, self.loop, rng, self.network)
+        options = calm(
+            seed=seed,
+            segment_size=segment_size,
+            latency_s=(0.0002, 0.002),
+            disk_s=(0.0005, 0.004),
+            apply_s=(0.0001, 0.001),
+            skew_ms=200,
+            checkpoint_every_ms=CHECKPOINT_EVERY_MS,
+        )
+        self.loop = StepLoop(EVENTS_MAX)
+        self.network = Network(self.loop, Links(stream(seed, "network"), options.latency_s, options.split))
+        self.nodes = {node_id: SimNode(node_id, options, self.loop, self.network, overrides) for node_id in IDS}
 
     def __enter__(self) -> SimCluster:
         for node in self.nodes.values():
@@ -48,13 +348,36 @@ class SimCluster:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.loop.close()
+        end_run(self.loop, self.network, self.nodes.values())
+
+    # --- the network -------------------------------------------------------------------------------------------------
+
+    def isolate(self, node: SimNode) -> None:
+        """Cuts a node off in both directions: what is sent waits, and connections look alive."""
+        for other in self.nodes.values():
+            if other is not node:
+                self.network.cut([(node.host, other.host), (other.host, node.host)])
+
+    def cut(self, sender: SimNode, receiver: SimNode) -> None:
+        """The same in one direction."""
+        self.network.cut([(sender.host, receiver.host)])
+
+    def reset(self, a: SimNode, b: SimNode) -> None:
+        """Ends the connections between two nodes; what is on the way is lost."""
+        self.network.reset({a.host, b.host})
+
+    def mend(self) -> None:
+        """Every direction carries again. Connections that were cut are reset: what was sent into the cut is lost."""
+        cut = {tuple(sorted(edge)) for edge in self.network.links.cuts}
+        self.network.heal()
+        for pair in sorted(cut):
+            self.network.reset(set(pair))
 
     # --- the test's hands --------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> list[SimNode]:
-        return [node for node in self.nodes.values() if node.up]
+        return [node for node in self.nodes.values() if node.is_started]
 
     def find_leader(self) -> SimNode | None:
         """Who takes writes in the highest term, if anybody does."""
@@ -75,7 +398,7 @@ class SimCluster:
     def propose(self, node: SimNode, *commands: Command) -> list[ProposeResult]:
         """Submits commands; the list fills when they are settled."""
         results: list[ProposeResult] = []
-        node.proposals.submit_commands(list(commands), results.append)
+        node.run(node.proposals.submit_commands, list(commands), results.append)
         return results
 
     def create_topic(self, name: str, queues: int = 2, **config: Any) -> None:
@@ -88,9 +411,7 @@ class SimCluster:
 
     def heal(self) -> None:
         """No faults any more, everybody up."""
-        self.network.heal()
-        self.network.loss = 0.0
-        self.network.delay_s = (0.0002, 0.002)
+        self.mend()
         for node in self.nodes.values():
             if node.up:
                 node.append.release()
@@ -113,7 +434,7 @@ class SimCluster:
 
     def check_equal(self) -> None:
         """Equal rows on every node (call `settle` first)."""
-        sums = {node.node_id: node.sums() for node in self.running}
+        sums = {node.node_id: node.kv.recount() for node in self.running}
         assert len({tuple(sorted(one.items())) for one in sums.values()}) == 1, sums
 
 

@@ -14,8 +14,7 @@ from cluster.wire.codec import encode_frame
 from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command, join, pack, pack_bare
-from tests.support.sim_cluster import SimCluster, codes, send_frame
-from tests.support.sim_node import SimNode
+from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 DEEP: list[Any] = []
 for _ in range(2000):
@@ -149,7 +148,7 @@ def swallow_forwards(sim: SimCluster) -> list[int]:
 
 
 def _swallow(node: SimNode, asked: list[int]) -> None:
-    handlers = node.transport.handlers
+    handlers = node.transport._handlers
     assert handlers is not None
 
     def on_frame(peer: Any, kind: int, header: list[Any], payload: bytes) -> None:
@@ -158,7 +157,7 @@ def _swallow(node: SimNode, asked: list[int]) -> None:
         else:
             handlers.frame(peer, kind, header, payload)
 
-    node.transport.handlers = handlers._replace(frame=on_frame)
+    node.transport._handlers = handlers._replace(frame=on_frame)
 
 
 def test_a_write_without_an_identity_is_handed_on_once(sim: SimCluster) -> None:

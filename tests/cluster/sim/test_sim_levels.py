@@ -9,8 +9,7 @@ import pytest
 from cluster.replication.early_ledger import Totals
 from cluster.replication.written import LEASE_MS
 from raftlog.types import Role
-from tests.support.sim_cluster import SimCluster, codes, send_frame
-from tests.support.sim_node import ClientPath, SimNode
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 OK, UNKNOWN, REFUSED, ILLEGAL = 0, 1, 14, 13
 ASYNC = {"modes.flush_disk_type": "ASYNC_FLUSH"}
@@ -76,7 +75,7 @@ def test_the_transient_store_pool_answers_before_the_write(sim_of: Any, mode: di
     leader = sim.leader()
     path = leader.connect()
     leader.append.hold()
-    sim.network.isolate(leader.node_id)
+    sim.isolate(leader)
     ask(path, 1)
     assert quiet(sim, path, 1, 0.05) is not early
     leader.append.silent = True
@@ -118,14 +117,14 @@ def test_nobody_tells_what_he_writes_unless_asked_lately(sim_of: Any) -> None:
     path = leader.connect()
     ask(path, 1)
     answer(sim, path, 1)
-    assert follower.directory.log.on_written is None
+    assert follower.log.on_written is None
     ask(path, 2, level("quorum"))
     answer(sim, path, 2)
     sim.loop.run_for(0.05)
-    assert follower.directory.log.on_written is not None
+    assert follower.log.on_written is not None
     sim.loop.run_for(3 * LEASE_MS / 1000)
-    assert follower.directory.log.on_written is None
-    assert leader.directory.log.on_written is None
+    assert follower.log.on_written is None
+    assert leader.log.on_written is None
 
 
 def test_all_waits_for_the_last_disk_and_is_unknown_if_that_takes_too_long(sim_of: Any) -> None:
@@ -159,7 +158,7 @@ def test_an_early_answer_that_comes_to_nothing_is_counted_and_never_taken_back(s
     sim = sim_of(**{"send.deadline_ms": 20_000})
     old = sim.leader()
     path = old.connect()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     ask(path, 1, level("leader"), b"early")
     ask(path, 2, "", b"strict")
     assert answer(sim, path, 1) == [OK]
@@ -168,7 +167,7 @@ def test_an_early_answer_that_comes_to_nothing_is_counted_and_never_taken_back(s
     other = new.connect()
     ask(other, 1, "", b"kept")
     answer(sim, other, 1)
-    sim.network.heal()
+    sim.mend()
     assert answer(sim, path, 2) == [REFUSED]
     assert codes(path, 1) == [OK]
     assert old.early.ledger.lost == Totals(1, 1)
@@ -187,7 +186,7 @@ def test_a_killed_leader_counts_what_it_had_promised_when_it_is_back(sim_of: Any
     ask(path, 0, "", b"safe")
     answer(sim, path, 0)
     sim.settle()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     for opaque in range(1, 40):
         ask(path, opaque, "", b"early %d" % opaque)
         sim.loop.run_for(0.01)
@@ -201,7 +200,7 @@ def test_a_killed_leader_counts_what_it_had_promised_when_it_is_back(sim_of: Any
         other = new.connect()
         ask(other, opaque, level("quorum+fsync"), b"later %d" % opaque)
         answer(sim, other, opaque)
-    sim.network.heal()
+    sim.mend()
     old.start()
     sim.settle()
     sim.check_equal()
@@ -253,7 +252,7 @@ def test_a_topics_level_and_wait_false(sim_of: Any) -> None:
     sim = sim_of()
     sim.create_topic("W", attributes={"ack.level": "leader"})
     leader = sim.leader()
-    sim.network.isolate(leader.node_id)
+    sim.isolate(leader)
     path = leader.connect()
     path.ask(send_frame(1, "W", b"x"))
     ask(path, 2, "WAIT\x01false\x02")
@@ -327,7 +326,7 @@ def test_a_deposed_leader_answers_nothing_early(sim_of: Any) -> None:
     old = sim.leader()
     path = old.connect()
     old.append.hold()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     ask(path, 1, level("leader"))
     sim.loop.run_until(lambda: old.raw.role is not Role.LEADER, 10)
     old.append.release()

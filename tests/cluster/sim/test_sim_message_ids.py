@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from cluster.remoting.query_lookup import Found, KeyLookup, message_at
 from cluster.wire.message_format import decode_message_id
-from tests.support.sim_cluster import SimCluster, codes, send_frame
-from tests.support.sim_node import SimNode
+from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 ROUNDS, SENDS = 5, 12
 
@@ -32,23 +29,17 @@ def send_all(sim: SimCluster, leader: SimNode, round_number: int, acked: dict[st
 
 def lose_proposals(sim: SimCluster, leader: SimNode) -> None:
     """Sends that reach no majority: the next leader writes other messages at their positions."""
-    sim.network.isolate(leader.node_id)
+    sim.isolate(leader)
     path = leader.connect()
     for n in range(SENDS):
         path.ask(send_frame(n, "T", b"lost-%d" % n, key=f"lost-{n}"))
     sim.loop.run_for(0.2)
 
 
-def services_of(node: SimNode) -> Any:
-    return SimpleNamespace(
-        state=node.state, read_log=node.directory.log.read_at, call_later=lambda ms, callback: callback()
-    )
-
-
 def found_by_key(node: SimNode, key: str) -> list[bytes]:
     found: list[Found] = []
     topic = node.state.topics["T"]
-    lookup = KeyLookup(services_of(node), topic, key, unique=True, count_max=9, begin_ms=0, end_ms=1 << 62)
+    lookup = KeyLookup(node.running, topic, key, unique=True, count_max=9, begin_ms=0, end_ms=1 << 62)
     lookup.run(found.append, lambda error: pytest.fail(str(error)))
     return [stored.message.body for stored in found[0].messages]
 
@@ -73,7 +64,7 @@ def test_c6_ids_are_unique_across_failovers_and_lead_to_their_messages(seed: int
         assert len({decode_message_id(message_id)[1] for message_id in acked}) == ROUNDS * SENDS
         for node in sim.running:
             for message_id, body in acked.items():
-                stored = message_at(services_of(node), decode_message_id(message_id)[1])
+                stored = message_at(node.running, decode_message_id(message_id)[1])
                 assert stored is not None
                 assert stored.message.body == body
                 assert found_by_key(node, f"key-{body.decode()}") == [body]

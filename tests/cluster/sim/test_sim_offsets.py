@@ -9,8 +9,7 @@ import pytest
 from cluster.replication.outcome import Outcome
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP
-from tests.support.sim_cluster import SimCluster, codes, send_frame
-from tests.support.sim_node import ClientPath, SimNode
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 SEED = 21
 FLUSHED_S = 0.3
@@ -139,7 +138,7 @@ def test_commands_of_several_rows_replace_only_their_own_queues(sim: SimCluster)
     leader = sim.leader()
     topic = leader.state.topics["T"].id
     for queue in range(3):
-        leader.commit_offset_later("g", topic, queue, 5)
+        leader.running.commit_offset_later("g", topic, queue, 5)
     results = sim.propose(leader, [COMMIT_OFFSETS, [["g", topic, 0, 9], ["g", topic, 2, 9]]])
     sim.loop.run_until(lambda: results, 5)
     assert results[0].outcome is Outcome.OK
@@ -151,10 +150,10 @@ def test_what_was_not_proposed_with_its_leader_is_lost_and_not_late(sim: SimClus
     """A oneway that waited on a leader that was cut off; what the next leader acknowledged stays."""
     old = sim.leader()
     old.connect().ask(commit(1, 5, oneway=True))
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     new = sim.leader(besides=old)
     path = new.connect()
     path.ask(commit(1, 9))
     assert answered(sim, path, 1) == 0
-    sim.network.heal()
+    sim.mend()
     assert settled_offset(sim) == 9

@@ -64,12 +64,12 @@ def test_what_waits_for_a_leader_holds_up_what_comes_later(
 
 def test_a_commit_whose_leader_is_gone_is_unknown_and_not_done_again(sim: SimCluster) -> None:  # noqa: F811
     leader, through = sim.leader(), sim.followers()[0]
-    sim.network.cut(leader.node_id, through.node_id)
+    sim.cut(leader, through)
     path = through.connect()
     path.ask(commit(1, 7))
     sim.loop.run_until(lambda: offset(leader) == 7, 5, "the leader has it")
     leader.kill(power=False)
-    through.transport.on_closed(leader.node_id)
+    sim.reset(leader, through)
     assert answered(sim, path, 1) == UNKNOWN
     assert path.replies[1][0][1].startswith("[UNKNOWN]")
     other = sim.leader(besides=leader).connect()
@@ -82,13 +82,12 @@ def test_a_commit_whose_leader_is_gone_is_unknown_and_not_done_again(sim: SimClu
 
 def test_a_node_that_leads_now_does_not_do_again_what_it_had_passed_on(sim: SimCluster) -> None:  # noqa: F811
     leader, through = sim.leader(), sim.followers()[0]
-    sim.network.cut(through.node_id, leader.node_id)  # the request is lost on its way
+    sim.cut(through, leader)  # the request is lost on its way
     path = through.connect()
     path.ask(commit(1, 7))
     sim.loop.run_for(0.01)
-    sim.network.heal()
-    leader.raw.transfer_leadership(through.node_id)
-    leader.driver.wake()
+    sim.mend()
+    leader.transfer(through.node_id)
     sim.loop.run_until(lambda: through.proposals.open, 10)
     path.ask(commit(2, 9))
     assert answered(sim, path, 2) == OK
@@ -138,12 +137,11 @@ def test_random_orders_through_one_connection(sim_of: Any) -> None:
             leader = made.find_leader()
             chance = rng.random()
             if leader is not None and chance < 0.05:
-                leader.raw.transfer_leadership(NodeId(rng.choice([1, 2, 3])))
-                leader.driver.wake()
+                leader.transfer(NodeId(rng.choice([1, 2, 3])))
             elif leader is not None and chance < 0.1:
-                made.network.isolate(leader.node_id)
+                made.isolate(leader)
             elif chance < 0.2:
-                made.network.heal()
+                made.mend()
         made.heal()
         loop.run_for(4.0)
         acked = max([at for at in range(first, value + 1) if OK in codes(path, at)], default=0)

@@ -10,8 +10,7 @@ from cluster.replication import proposals
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import EntryType, Role
 from statemachine.commands import DELETE_TOPIC, PUT_GROUP
-from tests.support.sim_cluster import SimCluster, codes, send_frame
-from tests.support.sim_node import ClientPath, SimNode
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 OK, UNKNOWN, REFUSED, NO_TOPIC = 0, 1, 14, 17
 SEED = 11
@@ -48,7 +47,7 @@ def stored(sim: SimCluster) -> list[bytes]:
 
 def lose_leadership(sim: SimCluster, node: SimNode) -> None:
     """Cuts the node off until it has stepped down."""
-    sim.network.isolate(node.node_id)
+    sim.isolate(node)
     sim.loop.run_until(lambda: node.raw.role is not Role.LEADER, 10, "the leader steps down")
 
 
@@ -64,7 +63,7 @@ def test_a_replaced_entry_is_refused(sim_of: Any) -> None:
     sim = sim_of(**{"send.deadline_ms": 20_000})
     old = sim.leader()
     path = old.connect()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     ask(path, b"lost")
     results = sim.propose(old, [PUT_GROUP, {"name": "lost"}, False])
     sim.loop.run_for(0.01)
@@ -72,7 +71,7 @@ def test_a_replaced_entry_is_refused(sim_of: Any) -> None:
     other = new.connect()
     ask(other, b"kept")
     assert answered(sim, other, 1) == [[OK]]
-    sim.network.heal()
+    sim.mend()
     assert answered(sim, path, 1) == [[REFUSED]]
     assert "nothing was stored" in path.replies[0][0][1]
     assert [result.outcome for result in results] == [Outcome.FAIL]
@@ -155,14 +154,14 @@ def test_rerouted_sends_are_taken_by_the_node_itself_when_it_leads_again(sim_of:
     old = sim.leader()
     others = sim.followers()
     path = old.connect()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     ask(path, b"proposed")
     sim.loop.run_for(0.01)
     ask(path, b"queued", first=1)
     for node in others:
         node.kill(power=False)
     lose_leadership(sim, old)
-    sim.network.heal()
+    sim.mend()
     others[0].start()
     sim.loop.run_until(lambda: old.proposals.open or others[0].proposals.open, 20)
     assert sim.find_leader() is old, "it has the longer log"
@@ -178,20 +177,19 @@ def test_waiters_of_an_older_term_are_settled_when_the_node_leads_again(
     sim = sim_of(**{"send.deadline_ms": 60_000})
     old = sim.leader()
     path = old.connect()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     for at in range(6):
         path.ask(send_frame(at, "T", b"lost %d" % at))
         sim.loop.run_for(0.01)
     waiting = len(old.proposals._pending)
     assert waiting == 4, "four entries are in flight, the rest is queued"
     new = sim.leader(besides=old)
-    sim.network.heal()
+    sim.mend()
     sim.loop.run_until(lambda: old.raw.applied_index == new.raw.applied_index, 10)
     sim.loop.run_for(0.01)
     assert [codes(path, at) for at in range(4)] == [[REFUSED]] * 4, "also those whose index no entry has reached"
     assert not old.proposals._pending
-    new.raw.transfer_leadership(old.node_id)
-    new.driver.wake()
+    new.transfer(old.node_id)
     sim.loop.run_until(lambda: old.proposals.open, 10, "the old leader leads again")
     fresh = old.connect()
     ask(fresh, b"fresh")
@@ -204,8 +202,7 @@ def test_writes_are_closed_until_the_no_op_is_applied(sim_of: Any) -> None:
     sim = sim_of(**{"send.deadline_ms": 20_000, "send.leader_wait_ms": 20_000})
     old, target = sim.leader(), sim.followers()[0]
     target.apply.hold()
-    old.raw.transfer_leadership(target.node_id)
-    old.driver.wake()
+    old.transfer(target.node_id)
     sim.loop.run_until(lambda: target.raw.role is Role.LEADER, 10)
     path = target.connect()
     ask(path, b"early")
@@ -228,8 +225,7 @@ def test_an_older_no_op_does_not_open_writes(sim_of: Any) -> None:
     for source, to in ((old, third), (third, target)):
         ask(source.connect(), b"of %d" % source.node_id)
         sim.loop.run_for(0.1)
-        source.raw.transfer_leadership(to.node_id)
-        source.driver.wake()
+        source.transfer(to.node_id)
         sim.loop.run_until(lambda to=to: to.raw.role is Role.LEADER, 10)
     sim.loop.run_until(lambda: target.raw.commit_index == target.raw.last_index, 5)
     backlog = target.apply._jobs
@@ -238,12 +234,13 @@ def test_an_older_no_op_does_not_open_writes(sim_of: Any) -> None:
     later = backlog[own:]
     del backlog[own:]
     target.apply.release()
+    sim.loop.run_until(lambda: not target.apply._jobs, 1)
+    target.apply.hold()
     sim.loop.run_for(0.2)
-    assert target.state.applied.index > 0
-    assert not target.apply._jobs
+    assert target.state.applied.index == later[0][0].index - 1
     assert not target.proposals.open
-    for job in later:
-        target.apply.submit(job)
+    target.apply._jobs[:0] = later
+    target.apply.release()
     sim.loop.run_until(lambda: target.proposals.open, 1)
     assert sorted(stored(sim)) == sorted(b"of %d" % node.node_id for node in (old, third))
 
@@ -284,7 +281,7 @@ def test_a_topic_made_anew_starts_at_offset_0(sim_of: Any) -> None:
 def test_reads_fail_on_step_down(sim_of: Any) -> None:
     sim = sim_of()
     leader = sim.leader()
-    sim.network.isolate(leader.node_id)
+    sim.isolate(leader)
     answers: list[bool] = []
     leader.driver.read_index(answers.append)
     sim.loop.run_for(0.3)

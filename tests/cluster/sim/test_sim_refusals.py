@@ -12,8 +12,7 @@ from cluster.replication.outcome import Outcome
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from raftmq.client.message import encode_batch
 from statemachine.commands import CREATE_TOPIC
-from tests.support.sim_cluster import SimCluster, codes
-from tests.support.sim_node import ClientPath
+from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 BATCH = encode_batch([(b"one", "UNIQ_KEY\x011\x02"), (b"two", "UNIQ_KEY\x012\x02")])
 

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.remoting.send_back import SendBack, copied_properties
+from cluster.remoting.send_back import copied_properties
 from cluster.replication.outcome import Outcome
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from raftlog.types import Entry, EntryType
 from statemachine import commands
 from statemachine.payload import RowKind, decode
-from tests.support.sim_cluster import SimCluster, codes, send_frame
-from tests.support.sim_node import ClientPath, SimNode
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
-
-
-def serve(sim: SimCluster) -> None:
-    """Gives every running node the handler."""
-    for node in sim.running:
-        services: Any = SimpleNamespace(
-            state=node.state,
-            config=node.config,
-            read_log=node.directory.log.read_at,
-            writes_open=lambda node=node: node.proposals.open,
-            read_index=lambda done, node=node: done(node.proposals.open),
-            call_later=lambda ms, callback, node=node: node.loop.call_later(ms / 1000, callback),
-        )
-        node.router._handlers = SendBack(services, node.proposals).handlers()
 
 
 @pytest.fixture
@@ -42,7 +26,6 @@ def sim() -> Any:
         results = cluster.propose(cluster.leader(), [commands.PUT_GROUP, {"name": "g", "retry_max_times": 2}, False])
         cluster.loop.run_until(lambda: results, 10, "the group")
         assert results[0].outcome is Outcome.OK
-        serve(cluster)
         yield cluster
 
 
@@ -86,7 +69,7 @@ def stored(node: SimNode, topic: str) -> list[tuple[int, Message]]:
     if config is None:
         return []
     items = node.state.fetch(config.id, 0, 0, 1000)
-    return [(i.position, decode_message(node.directory.log.read_at(i.position, i.size))[0]) for i in items]
+    return [(i.position, decode_message(node.log.read_at(i.position, i.size))[0]) for i in items]
 
 
 @pytest.mark.parametrize("serialize_type", [JSON, BINARY])
@@ -230,11 +213,11 @@ def test_a_leader_that_loses_its_office_hands_the_request_on(sim: SimCluster) ->
     ask(sim, position)  # the topic is there
     old = sim.leader()
     path = old.connect()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     for number in range(old.config.limits.batches_inflight_max + 2):
         path.ask(back(position, opaque=10 + number))
     sim.leader(besides=old)
-    sim.network.heal()
+    sim.mend()
     count = old.config.limits.batches_inflight_max + 2
     sim.loop.run_until(lambda: all(10 + n in path.replies for n in range(count)), 30, "answers")
     sim.settle()

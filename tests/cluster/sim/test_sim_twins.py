@@ -16,8 +16,7 @@ from tests.cluster.sim.test_sim_proposals import (
     release_disks,
     stored,
 )
-from tests.support.sim_cluster import SimCluster, codes
-from tests.support.sim_node import ClientPath
+from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 SEED = 23
 SAME: dict[str, Any] = {"key": "K", "pid": bytes(range(16)), "seq": 1, "low": 1}
@@ -77,14 +76,14 @@ def test_undecided_ones_are_all_told_so(sim_of: Any) -> None:
 def test_lost_ones_are_all_refused(sim_of: Any) -> None:
     sim = sim_of(**{"send.deadline_ms": 20_000})
     old = sim.leader()
-    sim.network.isolate(old.node_id)
+    sim.isolate(old)
     path = old.connect()
     ask(path, b"x", b"x", **SAME)
     sim.loop.run_for(0.01)
     other = sim.leader(besides=old).connect()
     ask(other, b"kept")
     answered(sim, other, 1)
-    sim.network.heal()
+    sim.mend()
     assert answered(sim, path, 2) == [[REFUSED]] * 2
     assert stored(sim) == [b"kept"]
     at_rest(sim, path)

@@ -67,13 +67,13 @@ def test_a_copy_whose_tests_cannot_be_collected_does_not_pass() -> None:
 
 
 def test_what_starts_nodes_is_left_out_also_where_files_are_named(tmp_path: Path) -> None:
-    for name in ("test_dedup_table.py", "test_other.py", "sim/test_sim_random.py"):
+    for name in ("test_dedup_table.py", "test_other.py"):
         (tmp_path / "tests/cluster" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tests/cluster" / name).touch()
     asked = requested(BUGS["Q07"], tmp_path, searches=False)
-    assert asked["paths"] == ["tests/cluster/sim", "tests/cluster/test_other.py"]
-    assert "tests/cluster/sim/test_sim_random.py" in asked["ignored"]
-    assert "tests/cluster/sim/test_sim_random.py" not in requested(BUGS["Q07"], tmp_path, searches=True)["ignored"]
+    assert asked["paths"] == ["tests/cluster/test_other.py"]
+    assert "tests/raftlog/core/test_raft_search.py" in asked["ignored"]
+    assert "tests/raftlog/core/test_raft_search.py" not in requested(BUGS["Q07"], tmp_path, searches=True)["ignored"]
 
 
 def test_the_layers_of_a_bug_decide_which_tests_run() -> None:
