@@ -7,8 +7,8 @@ import msgspec
 from cluster.admin.call import Call, Consistency
 from cluster.admin.errors import ApiError
 from cluster.admin.port import MemberView
+from cluster.broker.group_lag import queue_lags
 from cluster.config.source import nearest
-from cluster.remoting.group_lag import queue_lags
 from statemachine.broker_state import BrokerState
 from statemachine.groups import GroupConfig
 

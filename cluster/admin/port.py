@@ -167,16 +167,16 @@ class AdminPort(Protocol):
         """True if this node takes writes."""
 
     def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
-        """See `cluster.remoting.services.Services.propose`."""
+        """See `cluster.broker.services.Services.propose`."""
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """See `cluster.remoting.services.Services.read_index`."""
+        """See `cluster.broker.services.Services.read_index`."""
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See `cluster.remoting.services.Services.read_log`."""
+        """See `cluster.broker.services.Services.read_log`."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `cluster.remoting.services.Services.call_later`."""
+        """See `cluster.broker.services.Services.call_later`."""
 
     def connected(self, node: NodeId) -> bool:
         """True if something sent to that node now has a connection to travel on."""

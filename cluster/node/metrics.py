@@ -22,9 +22,9 @@ from prometheus_client import (
 )
 
 from cluster.admin.port import NodeStatus
+from cluster.broker.group_lag import LagMetrics
 from cluster.members.membership_metrics import MembersMetrics
 from cluster.peer.link_metrics import LinkMetrics
-from cluster.remoting.group_lag import LagMetrics
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.metrics import RepairMetrics
 from cluster.replication.mode_metrics import ModeMetrics

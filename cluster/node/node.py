@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import MemberView, NodeStatus
 from cluster.backup.service import Backups
+from cluster.broker.group_members import Members
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
@@ -33,7 +34,6 @@ from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind
 from cluster.remoting.forward import Forwarder
-from cluster.remoting.group_members import Members
 from cluster.remoting.handlers import handlers_of
 from cluster.remoting.listeners import Listeners
 from cluster.remoting.pull import Pulls

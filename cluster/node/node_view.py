@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
+from cluster.broker.group_members import Members
 from cluster.members.quorum import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
-from cluster.remoting.group_members import Members
 from cluster.retention.settings import settings_of
 from cluster.runtime.versions import versions
 from raftlog.core.status import Status

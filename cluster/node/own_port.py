@@ -57,4 +57,4 @@ class OwnPort(AdminPort, Protocol):
         """This configuration is in force from now on."""
 
     def monotonic_ms(self) -> int:
-        """See `remoting.services.Services`."""
+        """See `broker.services.Services`."""

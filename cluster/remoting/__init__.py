@@ -1,5 +1,5 @@
-"""The RocketMQ remoting protocol: connections, codec, and a handler for each request.
+"""The RocketMQ remoting protocol: connections, and for each request its decoding, the call of the broker, its answer.
 
-May import `cluster.replication`, `cluster.members` and below. Runs on the event loop. Called by clients' connections
-and by the node, which composes it.
+May import `cluster.broker` and below. Runs on the event loop. Called by clients' connections and by the node, which
+composes it.
 """

@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cluster.remoting.fields import Refusal, after_read_index, refusing
-from cluster.remoting.group_members import BROADCASTING, Members
+from cluster.broker.group_members import BROADCASTING, Members
+from cluster.broker.names import PERM_READ
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.broker.subscription import check_expression
+from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.heartbeat import SubscriptionData
-from cluster.remoting.route import PERM_READ
-from cluster.remoting.services import Handler, Request, Services
-from cluster.remoting.subscription import check_expression
+from cluster.remoting.request import Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
 
 _BROADCASTING_NAMES = (BROADCASTING, "0", 0)
@@ -120,4 +122,4 @@ def _parse(body: bytes, decode: Callable[[bytes], _Body], name: str) -> _Body:
     try:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, f"body is not {name} JSON: {error}") from None
+        raise Refused(Reason.INVALID, f"body is not {name} JSON: {error}") from None

@@ -19,9 +19,9 @@ from cluster.remoting.forward_frame import decode_forward
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
 from cluster.remoting.reply_path import ReplyPath
-from cluster.remoting.room import Room, Share
 from cluster.remoting.server import raw_frame
 from cluster.replication.identity import Identity
+from cluster.runtime.room import Room, Share
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
 from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId

@@ -10,9 +10,13 @@ from typing import Any
 
 import msgspec
 
-from cluster.remoting.fields import Refusal, after_read_index, check_group_name, no_topic, refusing, text
-from cluster.remoting.group_members import Member, Members
-from cluster.remoting.services import Handler, Request, Services
+from cluster.broker.group_members import Member, Members
+from cluster.broker.names import check_group_name, no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.fields import text
+from cluster.remoting.request import Handler, Request
 from cluster.wire.codec import LANGUAGES
 from cluster.wire.codes import RequestCode, ResponseCode
 from statemachine.topics import TopicConfig
@@ -43,7 +47,7 @@ class GroupStats:
         group = text(request, "consumerGroup")
         found = self._members.consumers.get(group)
         if found is None:
-            raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group[:120]}] not online")
+            raise Refused(Reason.NO_CONSUMER, f"the consumer group[{group[:120]}] not online")
         body = {
             "connectionSet": [_connection(found.members[name]) for name in sorted(found.members)],
             "consumeFromWhere": found.consume_from_where,
@@ -78,11 +82,11 @@ class GroupStats:
         self._services.settle_offsets(group, lambda: after_read_index(self._services, request, answer))
 
     def _rows(self, group: str, wanted: str) -> list[bytes]:
-        """`queue: offsets` of each queue of the topics that the group reads. Raises Refusal."""
+        """`queue: offsets` of each queue of the topics that the group reads. Raises Refused."""
         state = self._services.state
         config = state.groups.get(group)
         if config is None:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
+            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
         offsets = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(group)}
         topics = {state.topics_by_id[topic_id].name for topic_id, _ in offsets if topic_id in state.topics_by_id}
         topics |= config.subscriptions.keys() & state.topics.keys()
@@ -91,7 +95,7 @@ class GroupStats:
         known = [state.topics[name] for name in sorted(topics)]
         if sum(topic.read_queues for topic in known) > ROWS_MAX:
             remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+            raise Refused(Reason.ERROR, remark)
         return [
             self._row(topic, queue_id, offsets.get((topic.id, queue_id)))
             for topic in known

@@ -11,10 +11,11 @@ from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.send_back import SendBack
 
 if TYPE_CHECKING:
-    from cluster.remoting.group_members import Members
+    from cluster.broker.group_members import Members
+    from cluster.broker.services import Services
     from cluster.remoting.pull import Pulls
+    from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
-    from cluster.remoting.services import Handler, Services
     from cluster.replication.proposals import Proposals
     from raftlog.types import NodeId
 

@@ -11,18 +11,15 @@ from typing import Annotated
 
 import msgspec
 
+from cluster.broker.group_members import BROADCASTING, CLUSTERING, Member, Members
+from cluster.broker.names import RETRY_PREFIX, check_group_name
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.broker.subscription import Subscription
+from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.body_limits import too_long
-from cluster.remoting.fields import (
-    RETRY_PREFIX,
-    Refusal,
-    after_read_index,
-    check_group_name,
-    refusing,
-    text,
-)
-from cluster.remoting.group_members import BROADCASTING, CLUSTERING, Member, Members
-from cluster.remoting.services import Handler, Request, Services
-from cluster.remoting.subscription import Subscription
+from cluster.remoting.fields import text
+from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime.request_limits import (
     HEARTBEAT_GROUPS_MAX,
@@ -203,7 +200,7 @@ class Heartbeats:
         def answer(request: Request) -> None:
             ids = self._members.consumer_ids(group)
             if not ids:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected")
+                raise Refused(Reason.ERROR, f"no consumer of group {group} is connected")
             request.reply(ResponseCode.SUCCESS, body=_encode({"consumerIdList": ids}))
 
         after_read_index(self._services, request, answer)
@@ -215,15 +212,15 @@ def handlers(services: Services, members: Members) -> dict[int, Handler]:
 
 
 def _parse(body: bytes) -> HeartbeatData:
-    """All of it is checked before any of it counts. Raises Refusal (29)."""
+    """All of it is checked before any of it counts. Raises Refused (29)."""
     if remark := too_long(RequestCode.HEART_BEAT, len(body)):
-        raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        raise Refused(Reason.INVALID, remark)
     try:
         data = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, f"heartbeat body is not HeartbeatData JSON: {error}") from None
+        raise Refused(Reason.INVALID, f"heartbeat body is not HeartbeatData JSON: {error}") from None
     if not data.client_id:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, "heartbeat has no clientID")
+        raise Refused(Reason.INVALID, "heartbeat has no clientID")
     for group in (*(data.consumer_data_set or ()), *(data.producer_data_set or ())):
         check_group_name(group.group_name)
     for consumer in data.consumer_data_set or ():
@@ -245,10 +242,10 @@ def _subscriptions(consumer: ConsumerData) -> list[Subscription]:
 
 
 def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
-    """Name of a Java enum value given as name or ordinal. Raises Refusal (29)."""
+    """Name of a Java enum value given as name or ordinal. Raises Refused (29)."""
     text_value = str(value)
     if text_value in names:
         return text_value
     if text_value.isdecimal() and int(text_value) < len(names):
         return names[int(text_value)]
-    raise Refusal(ResponseCode.INVALID_PARAMETER, f"{text_value[:40]} is none of {', '.join(names)}")
+    raise Refused(Reason.INVALID, f"{text_value[:40]} is none of {', '.join(names)}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.remoting.query_lookup import BYTES_MAX
-from cluster.remoting.services import Handler, Request
+from cluster.remoting.request import Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

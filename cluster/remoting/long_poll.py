@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.remoting.room import Room
-from cluster.remoting.services import Connection, Services
+from cluster.broker.services import Services
+from cluster.remoting.request import Connection
+from cluster.runtime.room import Room
 
 if TYPE_CHECKING:
     from cluster.remoting.pull_request import Pull

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.remoting.fields import Refusal, integer
-from cluster.remoting.services import Request, Services
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.fields import integer
+from cluster.remoting.request import Request
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine import commands
@@ -43,7 +45,7 @@ class _Sender:
 
 
 def name_of(request: Request) -> Name | None:
-    """The identity that the request carries, None without one. Raises Refusal (29) if it is malformed."""
+    """The identity that the request carries, None without one. Raises Refused (29) if it is malformed."""
     text = request.ext.get("raftmqPid")
     if not text:
         return None
@@ -54,7 +56,7 @@ def name_of(request: Request) -> Name | None:
     sequence, low = integer(request, "raftmqSeq"), integer(request, "raftmqLow", 1)
     if len(sender) != 16 or not 1 <= low <= sequence:
         remark = "raftmqPid is 32 hex digits, raftmqSeq at least 1, raftmqLow from 1 to raftmqSeq"
-        raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        raise Refused(Reason.INVALID, remark)
     return Name(sender, sequence, low)
 
 
@@ -68,7 +70,7 @@ class NamedCommits:
     def commit(
         self, request: Request, row: list[object], name: Name, answer: Callable[[Request, ProposeResult], None]
     ) -> None:
-        """Proposes the row [group, topic_id, queue_id, offset] unless that was done. Raises Refusal (29)."""
+        """Proposes the row [group, topic_id, queue_id, offset] unless that was done. Raises Refused (29)."""
         sender = self._sender(name)
         if name.sequence in sender.proposed and not self._is_done(name):
             self._wait_for_first(request, row, name, answer)
@@ -89,9 +91,9 @@ class NamedCommits:
             sender.proposed = {sequence for sequence in sender.proposed if sequence >= low}
         if name.sequence < low:
             remark = f"commit {name.sequence} comes late: its sender has settled everything below {low}"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         if len(sender.proposed) >= UNSETTLED_MAX:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"more than {UNSETTLED_MAX} commits are not settled")
+            raise Refused(Reason.INVALID, f"more than {UNSETTLED_MAX} commits are not settled")
         return sender
 
     def _is_done(self, name: Name) -> bool:

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.remoting.fields import Refusal, after_read_index, integer, no_topic, refusing, reply_written, text
+from cluster.broker.names import no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import after_read_index, refusing, reply_written
+from cluster.remoting.fields import integer, text
 from cluster.remoting.named_commits import NamedCommits, name_of
-from cluster.remoting.services import Handler, Request, Services
+from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.codes import RequestCode, ResponseCode
@@ -96,9 +100,9 @@ class Offsets:
             request.reply(ResponseCode.SUCCESS)
             return
         if group not in self._services.state.groups:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
+            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
         if not self._services.knows_group(group):
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"consumer group {group} is being deleted; try again")
+            raise Refused(Reason.UNAVAILABLE, f"consumer group {group} is being deleted; try again")
         config = self._topic(topic)
         _check_queue(config, queue_id)
         if request.flag & FLAG_ONEWAY:
@@ -162,7 +166,7 @@ def _answer_update(request: Request, result: ProposeResult) -> None:
 def _check_queue(config: TopicConfig, queue_id: int) -> None:
     if not 0 <= queue_id < config.queues:
         remark = f"topic {config.name} has queues 0 to {config.queues - 1}, not {queue_id}"
-        raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        raise Refused(Reason.INVALID, remark)
 
 
 def _reply_number(request: Request, name: str, number: int) -> None:

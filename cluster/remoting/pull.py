@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from cluster.remoting.fields import RETRY_PREFIX, Refusal, integer, no_topic, refusing, text
-from cluster.remoting.group_members import Members
-from cluster.remoting.hold_back import HoldBack
+from cluster.broker.group_members import Members
+from cluster.broker.hold_back import HoldBack
+from cluster.broker.names import PERM_READ, RETRY_PREFIX, no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.broker.subscription import TagFilter, tag_filter
+from cluster.remoting.answers import refuse, refusing
+from cluster.remoting.fields import integer, text
 from cluster.remoting.long_poll import LongPolls
-from cluster.remoting.pull_request import Pull
-from cluster.remoting.route import PERM_READ
-from cluster.remoting.services import Handler, Request, Services
-from cluster.remoting.subscription import TagFilter, compares_tags, tag_filter
+from cluster.remoting.pull_request import Pull, compares_tags
+from cluster.remoting.request import Handler, Request
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.errors import OutOfRangeError, StorageError
@@ -108,16 +111,16 @@ class Pulls:
 
     def _check_readable(self, group: str, topic: TopicConfig, queue_id: int) -> None:
         if not topic.perm & PERM_READ:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
         if not 0 <= queue_id < topic.read_queues:
             remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {queue_id}"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         config = self._services.state.groups.get(group)
         if config is not None and not config.consume_enable:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group {group} may not consume (consumeEnable=false)")
+            raise Refused(Reason.NO_PERMISSION, f"consumer group {group} may not consume (consumeEnable=false)")
 
     def _tags(self, request: Request, group: str, topic: str, flags: int) -> TagFilter:
-        """The filter of the request itself, else of the group's newest subscription. Raises Refusal (23, 24, 25).
+        """The filter of the request itself, else of the group's newest subscription. Raises Refused (23, 24, 25).
 
         None where that is older than the request's and the client compares the tags itself: it would hear 25 until
         its next heartbeat, half a minute later.
@@ -130,13 +133,13 @@ class Pulls:
             known.append(config.subscriptions[topic])
         if not known:
             remark = f"group {group} has no subscription to {topic}; its consumers tell it with their heartbeats"
-            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+            raise Refused(Reason.NO_SUBSCRIPTION, remark)
         expression_type, sub_string, version = max(known, key=lambda row: row[2])
         if version < integer(request, "subVersion", 0):
             if compares_tags(request, flags):
                 return None
             remark = f"group {group}: the subscription to {topic} known here is older than the request's"
-            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+            raise Refused(Reason.STALE_SUBSCRIPTION, remark)
         return tag_filter(expression_type, sub_string)
 
     def _commit(self, request: Request, group: str, pull: Pull) -> None:
@@ -167,7 +170,7 @@ class Pulls:
         except Exception as error:
             if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
                 refusal = no_topic(pull.topic)
-                pull.request.reply(refusal.code, refusal.remark)
+                refuse(pull.request, refusal)
             else:
                 logger.exception("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
                 pull.request.reply(ResponseCode.SYSTEM_ERROR, f"reading {pull.topic} failed: {error}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cluster.broker.subscription import TagFilter
 from cluster.remoting.fields import integer
-from cluster.remoting.room import Share
-from cluster.remoting.services import Request
-from cluster.remoting.subscription import TagFilter
+from cluster.remoting.request import Request
+from cluster.runtime.room import Share
 from statemachine.topics import TopicConfig
 
 FLAG_SUSPEND = 2
@@ -15,6 +15,24 @@ BYTES_DEFAULT = 256 << 10
 BYTES_MAX = 8 << 20
 """A reply's body; half of the frame that clients accept."""
 SUSPEND_MS_MAX = 60_000
+
+
+FLAG_CLASS_FILTER = 8
+"""Bit of a pull's sysFlag: a class of the user's is to filter at the broker."""
+V4_0_0 = 212
+"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
+
+
+def compares_tags(request: Request, flags: int) -> bool:
+    """Whether the client drops what does not fit the tags of its subscription, whatever it is sent.
+
+    Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
+    nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js
+    (ali-ons, which calls itself a Java client of version 121) lets messages without a tag through.
+    """
+    if flags & FLAG_CLASS_FILTER or request.ext.get("expressionType") not in (None, "", "TAG"):
+        return False
+    return request.language == "CPP" or (request.language == "JAVA" and request.version >= V4_0_0)
 
 
 class Pull:
@@ -40,7 +58,7 @@ class Pull:
     )
 
     def __init__(self, request: Request, topic: TopicConfig, queue_id: int, tags: TagFilter, flags: int) -> None:
-        """Raises Refusal (29) if a number is missing."""
+        """Raises Refused (29) if a number is missing."""
         self.request = request
         self.group = request.ext.get("consumerGroup", "")
         self.topic = topic.name

@@ -9,9 +9,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cluster.remoting.fields import Refusal, integer, no_topic, refusing, text
+from cluster.broker.names import no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import refuse, refusing
+from cluster.remoting.fields import integer, text
 from cluster.remoting.query_lookup import Found, KeyLookup, UnreadableError, message_at
-from cluster.remoting.services import Handler, Request, Services
+from cluster.remoting.request import Handler, Request
 from cluster.wire.codec import is_true
 from cluster.wire.codes import RequestCode, ResponseCode
 
@@ -49,7 +53,7 @@ class Queries:
         count_max = UNIQUE_MESSAGES_MAX if unique else min(integer(request, "maxNum"), MESSAGES_MAX)
         begin_ms, end_ms = integer(request, "beginTimestamp"), integer(request, "endTimestamp")
         if count_max < 1:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"maxNum is {count_max}, it must be at least 1")
+            raise Refused(Reason.INVALID, f"maxNum is {count_max}, it must be at least 1")
 
         def look(confirmed: bool) -> None:
             config = self._services.state.topics.get(topic)
@@ -69,12 +73,12 @@ class Queries:
 
     def _reply_found(self, request: Request, key: str, found: Found, confirmed: bool) -> None:
         if not found.messages:
-            none = Refusal(ResponseCode.QUERY_NOT_FOUND, f"no message with key {key} between these times")
+            none = Refused(Reason.NOT_FOUND, f"no message with key {key} between these times")
             if found.unreadable is not None:
                 none = self._unreadable(found.unreadable)
             elif found.stopped:
                 remark = f"the search for {key} was ended: too many other keys have its hash"
-                none = Refusal(ResponseCode.SYSTEM_ERROR, remark)
+                none = Refused(Reason.ERROR, remark)
             self._answer_none(request, "key", confirmed, none)
             return
         mark = self._services.state.applied_mark
@@ -104,7 +108,7 @@ class Queries:
                     request.reply(ResponseCode.SUCCESS, body=stored.data)
                     return
                 reason = f"can not find message by the offset, {position}: it is in no queue any more"
-            self._answer_none(request, "id", confirmed, Refusal(ResponseCode.SYSTEM_ERROR, reason))
+            self._answer_none(request, "id", confirmed, Refused(Reason.ERROR, reason))
 
         if position < self._services.state.applied_mark.end_position:
             look(True)  # applied once is applied for ever
@@ -113,18 +117,18 @@ class Queries:
 
     # --- replies ---
 
-    def _answer_none(self, request: Request, kind: str, confirmed: bool, refusal: Refusal) -> None:
+    def _answer_none(self, request: Request, kind: str, confirmed: bool, refusal: Refused) -> None:
         """Says that there is none, unless this node may just not know it."""
         if not confirmed:
-            refusal = Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"no leader confirms it now: {refusal.remark}")
+            refusal = Refused(Reason.UNAVAILABLE, f"no leader confirms it now: {refusal.remark}")
         self._note(kind, "none" if confirmed else "refused")
-        request.reply(refusal.code, refusal.remark)
+        refuse(request, refusal)
 
-    def _unreadable(self, position: int) -> Refusal:
+    def _unreadable(self, position: int) -> Refused:
         node = self._services.node_id
         logger.error("the message at position %d cannot be read intact on node %d", position, node)
         remark = f"a message at position {position} cannot be read intact on node {node}; another node may have it"
-        return Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        return Refused(Reason.ERROR, remark)
 
     def _failed(self, request: Request, error: Exception) -> None:
         logger.error("a query (code %d) failed", request.code, exc_info=error)

@@ -37,16 +37,16 @@ _I32 = struct.Struct(">i")
 
 
 class Node(Protocol):
-    """What a lookup needs of its node: a part of `cluster.remoting.services.Services` and of
+    """What a lookup needs of its node: a part of `cluster.broker.services.Services` and of
     `cluster.admin.port.AdminPort`."""
 
     state: BrokerState
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See `cluster.remoting.services.Services.read_log`."""
+        """See `cluster.broker.services.Services.read_log`."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `cluster.remoting.services.Services.call_later`."""
+        """See `cluster.broker.services.Services.call_later`."""
 
 
 class UnreadableError(Exception):

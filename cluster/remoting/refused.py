@@ -12,13 +12,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.remoting.services import Connection, Request
+from cluster.remoting.request import Connection, Request
 from cluster.wire.codec import LANGUAGES
 from cluster.wire.codes import REFUSED_NAMES, ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.broker.services import Services
     from cluster.remoting.request_figures import RequestFigures
-    from cluster.remoting.services import Services
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from cluster.remoting.order_line import OrderLine
-from cluster.remoting.room import Room
 from cluster.replication.identity import ConnectionSession
+from cluster.runtime.room import Room
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
+from cluster.wire.codes import RequestCode
 
 
 class ReplyPath:
@@ -58,6 +59,10 @@ class ReplyPath:
 
     def room_given_back(self) -> None:
         """What was promised to a request is not held for it any more: what waits behind it may go on."""
+
+    def consumers_changed(self, group: str) -> None:
+        """See `cluster.broker.services.Client`."""
+        self.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Sends a server-to-client request that wants no reply."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.remoting.fields import RETRY_PREFIX
+from cluster.broker.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """What the connections of a node may hold together, and the few numbers that decide when one of them waits.
 
-Two accounts (`cluster.remoting.room`): bytes of answers that clients have not taken yet, and bytes of frames that they
+Two accounts (`cluster.runtime.room`): bytes of answers that clients have not taken yet, and bytes of frames that they
 have not finished yet. Both are bounded before the work. Who finds no room is not refused: nothing more is read from its
 connection until there is some. A connection that holds nothing always has room for a small frame and a small answer,
 whatever others hold; one that holds much and does not move is closed, and its room is there again.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.remoting.room import Room, Soon
+from cluster.runtime.room import Room, Soon
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, no_topic
+from cluster.broker.services import Services
 from cluster.peer.reach import stand_ins
-from cluster.remoting.fields import no_topic, refusing, text
-from cluster.remoting.services import Connection, Handler, Request, Services
+from cluster.remoting.answers import refusing
+from cluster.remoting.fields import text
+from cluster.remoting.request import Connection, Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
 """What clients call it; the second is the name that RocketMQ 4.3 gave it."""
-PERM_READ = 4
-PERM_WRITE = 2
-PERM_INHERIT = 1
 
 SYSTEM_TOPICS = frozenset(
     {

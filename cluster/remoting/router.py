@@ -11,14 +11,14 @@ from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.patience import Patience
 from cluster.remoting.reply_path import ReplyPath
-from cluster.remoting.room import Soon
+from cluster.remoting.request import Handler, Request
 from cluster.remoting.rooms import Rooms
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, unsupported
-from cluster.remoting.services import Handler, Request
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
+from cluster.runtime.room import Soon
 from cluster.wire.codec import CodecError, Header, decode_header
 from cluster.wire.codes import RequestCode, ResponseCode
 

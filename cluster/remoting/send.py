@@ -12,6 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
+from cluster.broker.names import PERM_WRITE
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.answers import answer_of
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.retry_send import redirect
@@ -23,8 +26,8 @@ from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key
 from cluster.replication.message_keys import property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
-from cluster.wire.codec import FLAG_ONEWAY, Header, decode_header, java_hash
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from cluster.wire.codec import FLAG_ONEWAY, Header, decode_header
+from cluster.wire.java_hash import java_hash
 from statemachine.commands import CREATE_TOPIC, NAME
 
 if TYPE_CHECKING:
@@ -43,18 +46,8 @@ FORBIDDEN_TOPICS = frozenset(
     }
 )
 DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
-PERM_WRITE = 2
 _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
-
-
-class Refused(Exception):
-    """A request that is answered with a code and stored nowhere."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
 
 
 CACHED_TAG_MAX = 64
@@ -116,7 +109,7 @@ class SendHandler:
         self._sessions = 0
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self._suffix = suffix.encode()
-        self._waiting: dict[str, list[Callable[[int, str], None]]] = {}
+        self._waiting: dict[str, list[Callable[[Refused | None], None]]] = {}
         self._key_prefix = incarnation.hex().upper().encode()
         self._keys = 0
 
@@ -140,11 +133,10 @@ class SendHandler:
         over = over_limit(self._limits, path, len(header_bytes) + len(body), self._proposals.bytes_inflight)
         try:
             if (refusing or over) and not self._held_already(fields, identity):
-                code = ResponseCode.SERVICE_NOT_AVAILABLE if refusing else ResponseCode.SYSTEM_BUSY
-                raise Refused(code, refusing or over)
+                raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
             self._accept(path, serialize_type, header, header_bytes, fields, body, identity)
-        except Refused as refusal:
-            self._replies.refuse(path, serialize_type, header, refusal.code, refusal.remark)
+        except Refused as refused:
+            self._replies.refuse(path, serialize_type, header, *answer_of(refused))
 
     def _accept(
         self,
@@ -164,16 +156,16 @@ class SendHandler:
             self._wait_for_topic(path, serialize_type, header, header_bytes, fields, body, identity)
             return
         if not slot.perm & PERM_WRITE:
-            raise Refused(ResponseCode.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
         if topic in FORBIDDEN_TOPICS:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         queue_id = fields.queue_id
         if queue_id < 0:
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
         elif queue_id >= slot.queues:
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
-            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         batch: tuple[BatchMessage, ...] = ()
         if fields.is_batch:
             batch = self._split_batch(slot, body)
@@ -184,7 +176,7 @@ class SendHandler:
         try:
             ack = ack_of(properties or fields.properties.encode(), slot.ack)
         except LevelError as error:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+            raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from None
         oneway = bool(header.flag & FLAG_ONEWAY)
         size = len(header_bytes) + len(body)
         if slot.dedup == "off" or (oneway and not fields.producer_id):
@@ -255,7 +247,7 @@ class SendHandler:
         """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
         if body_size > self._limits.message_bytes_max:
             raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
+                Reason.MESSAGE_ILLEGAL,
                 f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
             )
         if b"DELAY" in properties or b"TIMER_D" in properties or b"TRAN_MSG" in properties:
@@ -276,7 +268,7 @@ class SendHandler:
         stored = properties + self._suffix
         if len(stored) > self._limits.properties_bytes_max:
             raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
+                Reason.MESSAGE_ILLEGAL,
                 f"the properties have {len(stored)} bytes with those the broker adds, "
                 f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
             )
@@ -291,10 +283,10 @@ class SendHandler:
     def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""
         if slot.name.startswith("%RETRY%"):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
+            raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
         if len(body) > self._limits.message_bytes_max:
             remark = f"the batch has {len(body)} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}"
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise Refused(Reason.MESSAGE_ILLEGAL, remark)
         strict = slot.dedup == "strict"
         messages: list[BatchMessage] = []
         at, end = 0, len(body)
@@ -307,7 +299,7 @@ class SendHandler:
                 stop = props_at + 2 + props_len
                 if body_len < 0 or stop > end or size != stop - at:
                     remark = f"message {len(messages)} of the batch is cut or longer than it says"
-                    raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+                    raise Refused(Reason.MESSAGE_ILLEGAL, remark)
                 properties, key, tag = self._check_message(body_len, body[props_at + 2 : stop])
                 key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
                 messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
@@ -315,11 +307,11 @@ class SendHandler:
                 if len(messages) > self._limits.batch_messages_max:
                     limit = self._limits.batch_messages_max
                     remark = f"the batch has more messages than limits.batch_messages_max = {limit}"
-                    raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+                    raise Refused(Reason.MESSAGE_ILLEGAL, remark)
         except (struct.error, UnicodeDecodeError) as error:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
         if not messages:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+            raise Refused(Reason.MESSAGE_ILLEGAL, "the batch is empty")
         return tuple(messages)
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
@@ -347,13 +339,13 @@ class SendHandler:
         path.inflight_bytes += size
         self._proposals.bytes_inflight += size
 
-        def settle(code: int, remark: str) -> None:
+        def settle(refused: Refused | None) -> None:
             path.inflight_bytes -= size
             self._proposals.bytes_inflight -= size
             if path.closed:
                 return  # nothing was stored, and nobody is there to hear of it
-            if code:
-                self._replies.refuse(path, serialize_type, header, code, remark)
+            if refused is not None:
+                self._replies.refuse(path, serialize_type, header, *answer_of(refused))
             else:
                 self._route(path, serialize_type, header, header_bytes, body, identity)
 
@@ -363,14 +355,14 @@ class SendHandler:
             self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
 
     def _topic_ready(self, topic: str, result: ProposeResult) -> None:
-        code, remark = 0, ""
+        refused = None
         if result.outcome is not Outcome.OK:
             # The topic's fate is not the send's: the send itself was never proposed.
-            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {topic} could not be created: {result.remark}"
+            refused = Refused(Reason.UNAVAILABLE, f"topic {topic} could not be created: {result.remark}")
         elif result.results and not result.results[0].ok:
-            code, remark = ResponseCode.INVALID_PARAMETER, f"topic {topic}: {result.results[0].code}"
+            refused = Refused(Reason.INVALID, f"topic {topic}: {result.results[0].code}")
         for settle in self._waiting.pop(topic, ()):
-            settle(code, remark)
+            settle(refused)
 
     def _new_topic(self, topic: str, fields: SendHeader) -> dict[str, object]:
         """The config of a topic made by its first send (RocketMQ: TopicConfigManager). Raises Refused."""
@@ -378,12 +370,12 @@ class SendHandler:
         length_max = 255 if special else self._limits.topic_length_max
         if not topic or len(topic) > length_max:
             remark = f"the topic has {len(topic)} characters, allowed are 1 to {length_max} (limits.topic_length_max)"
-            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         if not NAME.fullmatch(topic):
             remark = f"the topic {topic!r} has characters outside ^[%|a-zA-Z0-9_-]+$"
-            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         if topic in FORBIDDEN_TOPICS:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
         elif self._auto_create and topic not in DEFAULT_TOPICS:
@@ -391,7 +383,7 @@ class SendHandler:
         else:
             allowed = str(self._auto_create).lower()
             remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise Refused(Reason.NO_TOPIC, remark)
         return {"name": topic, "read_queues": queues, "write_queues": queues, "perm": 6}
 
     # --- identity ----------------------------------------------------------------------------------------------------
@@ -424,7 +416,7 @@ class SendHandler:
             except ValueError:
                 producer_id = b""
             if len(producer_id) != 16 or fields.sequence < 1:
-                raise Refused(ResponseCode.INVALID_PARAMETER, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
+                raise Refused(Reason.INVALID, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
             return Identity(producer_id, fields.sequence, fields.low_sequence)
         if given is not None:
             return given
@@ -462,7 +454,7 @@ class SendHandler:
                 return True
             if session.forgotten(sequence):
                 raise Refused(
-                    ResponseCode.INVALID_PARAMETER,
+                    Reason.INVALID,
                     f"sequence {sequence} of producer {producer_id.hex()} is below {session.low_sequence}, which that "
                     "producer declared settled; use a new producer id",
                 )
@@ -505,8 +497,8 @@ class SendHandler:
             if result.outcome is Outcome.OK:
                 self._route(path, send.serialize_type, header, send.header, send.body, identity)
             else:
-                remark = f"{UNKNOWN_REMARK} a send with the same key and body is undecided"
-                self._replies.refuse(path, send.serialize_type, header, ResponseCode.SYSTEM_ERROR, remark)
+                refused = Refused(Reason.UNKNOWN, "a send with the same key and body is undecided")
+                self._replies.refuse(path, send.serialize_type, header, *answer_of(refused))
 
         proposals.submit_commands([], again)
 
@@ -521,7 +513,7 @@ def _refuse_not_yet(properties: bytes) -> None:
         if value and value not in (b"0", b"false"):
             text = f"{name.decode()}={value.decode('utf-8', 'replace')}"
             raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
+                Reason.MESSAGE_ILLEGAL,
                 f"property {text}: delayed and transactional messages are not supported by this version; "
                 "nothing was stored",
             )

@@ -11,22 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.remoting.fields import (
-    RETRY_PREFIX,
-    Refusal,
-    after_read_index,
-    check_group_name,
-    integer,
-    refusing,
-    text,
-)
+from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, check_group_name
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.fields import integer, text
 from cluster.remoting.inflight import over_limit
 from cluster.remoting.query_lookup import Stored, UnreadableError, message_at
 from cluster.remoting.reply_path import pack_host
-from cluster.remoting.route import PERM_READ, PERM_WRITE
+from cluster.remoting.request import Handler, Request
 from cluster.remoting.send import tag_hash
 from cluster.remoting.server import RemotingRequest
-from cluster.remoting.services import Handler, Request
 from cluster.replication.ack_levels import Ack
 from cluster.replication.message_batch import Send, TopicSlot, normal_kind
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
@@ -42,11 +36,10 @@ from raftlog.errors import StorageError
 from statemachine.commands import CREATE_TOPIC
 
 if TYPE_CHECKING:
-    from cluster.remoting.services import Services
+    from cluster.broker.services import Services
     from cluster.replication.proposals import Proposals
     from statemachine.groups import GroupConfig
 
-DEAD_LETTER_PREFIX = "%DLQ%"
 V3_4_9 = 121
 """Protocol version of the first RocketMQ whose consumers name their own maximum (MQVersion.V3_4_9)."""
 TIMES_MAX = (1 << 31) - 1
@@ -84,13 +77,13 @@ class SendBack:
 
     def _keep(self, request: Request, wanted: SentBack, tries: int) -> None:
         if not self._services.writes_open():
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this node does not lead any more; nothing was stored")
+            raise Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was stored")
         if self._proposals.refusing:
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, self._proposals.refusing)
+            raise Refused(Reason.UNAVAILABLE, self._proposals.refusing)
         group = self._services.state.groups.get(wanted.group)
         if group is None:
             remark = f"consumer group {wanted.group} does not exist"
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise Refused(Reason.NO_GROUP, remark)
         stored = self._read(request, wanted, tries)
         if stored is None:
             return
@@ -100,13 +93,13 @@ class SendBack:
             self._make_topic(request, wanted, topic, tries)
             return
         if not slot.perm & PERM_WRITE:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
         self._propose(request, slot, stored)
 
     # --- the message -------------------------------------------------------------------------------------------------
 
     def _read(self, request: Request, wanted: SentBack, tries: int) -> Stored | None:
-        """The message; None if it is to be read again in a moment, because it is being repaired. Raises Refusal."""
+        """The message; None if it is to be read again in a moment, because it is being repaired. Raises Refused."""
         where = f"offset {wanted.position}"
         try:
             stored = message_at(self._services, wanted.position)
@@ -114,14 +107,14 @@ class SendBack:
             if isinstance(error.__cause__, StorageError) and tries:
                 self._again(request, wanted, tries)
                 return None
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message to send back at {where}: {error}") from None
+            raise Refused(Reason.ERROR, f"no message to send back at {where}: {error}") from None
         if stored is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message to send back at {where}: it is in no queue")
+            raise Refused(Reason.ERROR, f"no message to send back at {where}: it is in no queue")
         message = stored.message
         known_as = {"", message.topic, property_of(message.properties, b"RETRY_TOPIC\x01").decode("utf-8", "replace")}
         if wanted.origin_topic not in known_as:
             remark = f"the message at {where} is of topic {message.topic}, not {wanted.origin_topic[:255]}"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+            raise Refused(Reason.ERROR, remark)
         return stored
 
     def _again(self, request: Request, wanted: SentBack, tries: int) -> None:
@@ -131,7 +124,7 @@ class SendBack:
     def _make_topic(self, request: Request, wanted: SentBack, topic: str, tries: int) -> None:
         """Makes the group's topic, or waits for a change of it; then looks at the request anew."""
         if not tries:
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {topic} is being changed; nothing was stored")
+            raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         fields = {"name": topic, "read_queues": 1, "write_queues": 1, "perm": PERM_READ | PERM_WRITE}
         answered = refusing(lambda request: self._keep(request, wanted, tries - 1))
 
@@ -156,7 +149,7 @@ class SendBack:
         path, size = request.connection, len(header_bytes) + len(stored.data)
         over = over_limit(self._services.config.limits, path, size, self._proposals.bytes_inflight)
         if over:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, over)
+            raise Refused(Reason.BUSY, over)
         message = stored.message
         properties = copied_properties(message)
         queue_id = slot.next_queue % slot.write_queues
@@ -195,7 +188,7 @@ class SendBack:
 
 
 def parse(request: Request) -> SentBack:
-    """The request's fields. Raises Refusal (29)."""
+    """The request's fields. Raises Refused (29)."""
     group = text(request, "group")
     check_group_name(group)
     position = _within(request, "offset", 0, (1 << 63) - 1)
@@ -231,5 +224,5 @@ def copied_properties(message: Message) -> bytes:
 def _within(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
     number = integer(request, name, default)
     if not low <= number <= high:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, f"field {name} is {number}; it may be {low} to {high}")
+        raise Refused(Reason.INVALID, f"field {name} is {number}; it may be {low} to {high}")
     return number

@@ -17,7 +17,7 @@ from typing import cast
 
 from cluster.remoting.body_limits import too_long
 from cluster.remoting.reply_path import ReplyPath, pack_host
-from cluster.remoting.room import Share, Waiter
+from cluster.remoting.request import Request
 from cluster.remoting.rooms import (
     CLOGGED_BYTES,
     COUNTED_BYTES,
@@ -26,8 +26,8 @@ from cluster.remoting.rooms import (
     SMALL_FRAME_BYTES,
     Rooms,
 )
-from cluster.remoting.services import Request
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.room import Share, Waiter
 from cluster.wire.codec import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,

@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cluster.broker.names import check_group_name, check_topic_name
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import after_read_index, refusing, reply_written
 from cluster.remoting.body_limits import too_long
-from cluster.remoting.fields import (
-    Refusal,
-    after_read_index,
-    check_group_name,
-    check_topic_name,
-    integer,
-    refusing,
-    reply_written,
-    text,
-)
+from cluster.remoting.fields import integer, text
+from cluster.remoting.request import Handler, Request
 from cluster.remoting.route import SYSTEM_TOPICS
-from cluster.remoting.services import Handler, Request, Services
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime.request_limits import (
     RETRY_POLICY_BYTES_MAX,
@@ -81,11 +76,11 @@ class GroupData(msgspec.Struct, rename="camel"):
         return config
 
     def _policy(self) -> str:
-        """As it is kept; numbers may be longer than they were sent. Raises Refusal (29)."""
+        """As it is kept; numbers may be longer than they were sent. Raises Refused (29)."""
         policy = _encode(self.group_retry_policy) if self.group_retry_policy else b""
         if len(policy) > RETRY_POLICY_BYTES_MAX:
             remark = f"groupRetryPolicy takes {len(policy)} bytes, {RETRY_POLICY_BYTES_MAX} are allowed"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         return policy.decode()
 
 
@@ -113,7 +108,7 @@ class TopicsAdmin:
         name = text(request, "topic")
         check_topic_name(name, self._services.config.limits.topic_length_max)
         if name in SYSTEM_TOPICS:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"topic {name} is RocketMQ's own; choose another name")
+            raise Refused(Reason.INVALID, f"topic {name} is RocketMQ's own; choose another name")
         existing = self._services.state.topics.get(name)
         config = {
             "name": name,
@@ -134,13 +129,13 @@ class TopicsAdmin:
 
     def _put_group(self, request: Request) -> None:
         if remark := too_long(request.code, len(request.body)):
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         try:
             group = _decode_group(request.body)
             config = group.to_config()
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark) from None
+            raise Refused(Reason.INVALID, remark) from None
         check_group_name(group.group_name)
         self._write(request, [commands.PUT_GROUP, config, False])
 
@@ -177,7 +172,7 @@ def handlers(services: Services) -> dict[int, Handler]:
 
 
 def changed_attributes(attributes: dict[str, str], changes: str | None) -> dict[str, str]:
-    """Applies RocketMQ's "+name=value,-name" to a topic's attributes. Raises Refusal (29)."""
+    """Applies RocketMQ's "+name=value,-name" to a topic's attributes. Raises Refused (29)."""
     changed = dict(attributes)
     for change in (changes or "").split(","):
         change = change.strip()
@@ -186,7 +181,7 @@ def changed_attributes(attributes: dict[str, str], changes: str | None) -> dict[
         sign, (name, _, value) = change[0], change[1:].partition("=")
         if sign not in "+-" or not name or (sign == "+") != bool(value):
             remark = f'attributes "{change[:80]}": write +name=value to set and -name to remove'
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         if sign == "-":
             changed.pop(name, None)
         else:
@@ -198,17 +193,17 @@ def _checked_attribute(name: str, value: str) -> str:
     if name == RETENTION:
         if not is_retention(value):
             remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         return value
     allowed = ATTRIBUTE_VALUES.get(name)
     if allowed is None:
         known = [*ATTRIBUTE_VALUES, RETENTION]
         near = difflib.get_close_matches(name, known, 1)
         hint = f'; did you mean "{near[0]}"?' if near else f"; known are {', '.join(sorted(known))}"
-        raise Refusal(ResponseCode.INVALID_PARAMETER, f"unknown topic attribute {name[:80]}{hint}")
+        raise Refused(Reason.INVALID, f"unknown topic attribute {name[:80]}{hint}")
     if value not in allowed:
         remark = f"topic attribute {name} cannot be {value[:80]}, only {', '.join(allowed)}"
-        raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        raise Refused(Reason.INVALID, remark)
     return value
 
 
@@ -240,5 +235,5 @@ def _queues(request: Request, name: str) -> int:
 def _in_range(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
     number = integer(request, name, default)
     if not low <= number <= high:
-        raise Refusal(ResponseCode.INVALID_PARAMETER, f"field {name} is {number}; it may be {low} to {high}")
+        raise Refused(Reason.INVALID, f"field {name} is {number}; it may be {low} to {high}")
     return number

@@ -214,12 +214,3 @@ def _encode_binary(
     code_16 = code - 0x10000 if code > 0x7FFF else code
     fixed = _BINARY_FIXED.pack(code_16, LANGUAGES.index(language), version, opaque, flag, len(remark_bytes))
     return b"".join((fixed, remark_bytes, _I32.pack(len(ext_bytes)), ext_bytes))
-
-
-def java_hash(text: str) -> int:
-    """Java's String.hashCode: 32-bit signed, over UTF-16 units."""
-    h = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(data), 2):
-        h = (31 * h + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
-    return h - 0x100000000 if h & 0x80000000 else h

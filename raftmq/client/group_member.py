@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from cluster.wire.codec import Header, ext_of, java_hash
+from cluster.wire.codec import Header, ext_of
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.java_hash import java_hash
 from raftmq.client.connection import Links, Reply
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView

@@ -29,6 +29,7 @@ ROOMS = (
     "backup",
     "retention",
     "remoting",
+    "broker",
     "state",
     "members",
     "replication",
@@ -55,6 +56,8 @@ def small_tree(tmp_path: Path) -> Path:
     for package in (*SUBPACKAGES, *(f"cluster/{room}" for room in ROOMS)):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
+    for module in ("codec", "codes"):  # named by a contract
+        (tmp_path / "cluster/wire" / f"{module}.py").touch()
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     return tmp_path
 
@@ -67,6 +70,9 @@ def small_tree(tmp_path: Path) -> Path:
         ("jepsen_like", "import pyspark_raftmq", "Imports go down only"),
         ("cluster/replication", "import cluster.remoting", "The rooms of the server"),
         ("cluster/retention", "import cluster.remoting", "The rooms of the server"),
+        ("cluster/broker", "import cluster.remoting", "The rooms of the server"),
+        ("cluster/broker", "import cluster.wire.codec", "The broker knows no protocol"),
+        ("cluster/broker", "import msgspec", "The broker knows no protocol"),
         ("cluster/runtime", "if TYPE_CHECKING:\n    import cluster.node", "The rooms of the server"),
         ("cluster/wire", "import cluster.runtime", "The rooms of the server"),
         ("cluster/wire", "import asyncio", "What goes over the wire stands alone"),

@@ -81,7 +81,7 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
         ("raftmq_group_lag_left_out",): 0,
     }
     assert figures(leads=False) == {("raftmq_group_lag_left_out",): 0}
-    monkeypatch.setattr("cluster.remoting.group_lag.SERIES_MAX", 2)
+    monkeypatch.setattr("cluster.broker.group_lag.SERIES_MAX", 2)
     assert figures(leads=True) == {
         ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
         ("rocketmq_consumer_lag_messages", "billing", "b"): 0,

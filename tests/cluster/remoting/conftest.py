@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pytest
 
+from cluster.broker.group_members import Members
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
-from cluster.remoting.group_members import Members
 from cluster.remoting.group_stats import GroupStats
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.wire.codec import FLAG_ONEWAY, java_hash
+from cluster.wire.codec import FLAG_ONEWAY
+from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import Message, build_properties, encode_message
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry
@@ -46,7 +47,7 @@ class FakeConnection:
         self.peer_address = ("10.9.9.9", 40000)
         self.listener = listener
         self.on_close: list[Callable[[], None]] = []
-        self.calls: list[tuple[int, dict[str, str]]] = []
+        self.groups: list[str] = []
         self.has_room = True
         self.waiting: list[Callable[[], None]] = []
         """Answers that wait for room."""
@@ -55,7 +56,10 @@ class FakeConnection:
         raise AssertionError("handlers answer through the request")
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        self.calls.append((code, ext))
+        raise AssertionError("handlers tell a client what they have to tell by name")
+
+    def consumers_changed(self, group: str) -> None:
+        self.groups.append(group)
 
     def close(self) -> None:
         self.closed = True
@@ -63,9 +67,8 @@ class FakeConnection:
             callback()
 
     def notified(self) -> list[str]:
-        """Groups named by the 40s so far; forgets them."""
-        groups = [ext["consumerGroup"] for code, ext in self.calls if code == 40]
-        self.calls.clear()
+        """Groups that it was told to divide anew so far; forgets them."""
+        groups, self.groups = self.groups, []
         return groups
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.hold_back import HOLD_MS, STEP_MS, HoldBack
+from cluster.broker.hold_back import HOLD_MS, STEP_MS, HoldBack
 from cluster.remoting.pull import Pulls
 from raftlog.types import NodeId
 from tests.cluster.remoting.conftest import FakeNode

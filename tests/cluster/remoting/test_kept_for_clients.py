@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from cluster.broker import group_members, subscription
+from cluster.broker.refusal import Refused
 from cluster.config.config import LimitsSection
-from cluster.remoting import group_members, send, subscription
-from cluster.remoting.fields import Refusal
+from cluster.remoting import send
 from cluster.replication.identity import Identity, RetryMemory
 from cluster.replication.names import NameLimits
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -43,7 +44,7 @@ def test_long_subscriptions_and_tags_are_not_remembered() -> None:
     assert send._cached_tag_hash.cache_info().currsize == 0
     assert subscription.tag_hashes("a || b") == subscription.tag_hashes("a||b")
     assert subscription._cached_hashes.cache_info().currsize == 2
-    with pytest.raises(Refusal, match="too long"):
+    with pytest.raises(Refused, match="too long"):
         subscription.tag_hashes("x" * (subscription.TEXT_MAX + 1))
 
 

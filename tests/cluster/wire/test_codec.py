@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import (
-    BINARY,
-    JSON,
-    LANGUAGES,
-    CodecError,
-    decode_header,
-    encode_frame,
-    ext_of,
-    is_true,
-    java_hash,
-)
+from cluster.wire.codec import BINARY, JSON, LANGUAGES, CodecError, decode_header, encode_frame, ext_of, is_true
+from cluster.wire.java_hash import java_hash
 
 VECTOR = bytes.fromhex(
     "000000250100002100690001df0000000100000000000000000000000c0005746f7069630000000154"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import java_hash
+from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import (
     MAGIC_V2,
     SYS_FLAG_BORN_IPV6,

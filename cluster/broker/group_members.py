@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cluster.remoting.fields import Refusal
-from cluster.remoting.room import Room, Share
-from cluster.remoting.services import Connection, Services
-from cluster.remoting.subscription import Subscription, check_text
-from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Client, Services
+from cluster.broker.subscription import Subscription, check_text
+from cluster.runtime.room import Room, Share
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
@@ -32,7 +31,7 @@ class Member:
 
     __slots__ = ("client_id", "connection", "fingerprint", "language", "last_seen_ms", "version")
 
-    def __init__(self, client_id: str, connection: Connection, language: str, version: int) -> None:
+    def __init__(self, client_id: str, connection: Client, language: str, version: int) -> None:
         self.client_id = client_id
         self.connection = connection
         self.language = language
@@ -85,8 +84,8 @@ class Members:
         self._services = services
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._groups_of: dict[Connection, dict[tuple[str, str, str], None]] = {}
-        """Connection -> (PRODUCER or CONSUMER, group, client id), so that its end touches nobody else's groups."""
+        self._groups_of: dict[Client, dict[tuple[str, str, str], None]] = {}
+        """Client -> (PRODUCER or CONSUMER, group, client id), so that its end touches nobody else's groups."""
         self._count = 0
         """Of all of these."""
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
@@ -139,18 +138,18 @@ class Members:
         if consumer_group:
             self._drop_consumers(consumer_group, {client_id})
 
-    def check(self, connection: Connection, client_id: str, groups: int) -> None:
-        """Raises Refusal (29) if a client may not be in so many groups more; all that have room may say so again."""
+    def check(self, connection: Client, client_id: str, groups: int) -> None:
+        """Raises Refused if a client may not be in so many groups more; all that have room may say so again."""
         mine = len(self._groups_of.get(connection, ()))
         if len(client_id) > CLIENT_ID_MAX:
             remark = f"a clientID of {len(client_id)} characters is too long; it may have {CLIENT_ID_MAX}"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         if max(mine, groups) > CONNECTION_GROUPS_MAX:
             remark = f"one connection is in {max(mine, groups)} groups; it may be in {CONNECTION_GROUPS_MAX}"
-            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(Reason.INVALID, remark)
         if self._count + groups - mine > MEMBERSHIPS_MAX:
             remark = f"the clients of this node are in {self._count} groups together; they may be in {MEMBERSHIPS_MAX}"
-            raise Refusal(ResponseCode.SYSTEM_BUSY, remark)
+            raise Refused(Reason.BUSY, remark)
 
     def _check_text(self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription]) -> None:
         for subscription in subscriptions:
@@ -162,7 +161,7 @@ class Members:
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "
                 f"would keep more than {self._text.size}"
             )
-            raise Refusal(ResponseCode.SYSTEM_BUSY, remark)
+            raise Refused(Reason.BUSY, remark)
 
     def _note(self, members: dict[str, Member], member: Member, key: tuple[str, str, str]) -> bool:
         """True if the client is new or came over another connection."""
@@ -183,7 +182,7 @@ class Members:
             self._services.call_later(SCAN_MS, self._scan)
         return old is None or old.connection is not member.connection
 
-    def _on_close(self, connection: Connection) -> None:
+    def _on_close(self, connection: Client) -> None:
         mine = self._groups_of.pop(connection, {})
         self._count -= len(mine)
         for kind, name in dict.fromkeys((kind, name) for kind, name, _ in mine):
@@ -240,7 +239,7 @@ class Members:
         if group.message_model != CLUSTERING:
             return
         for connection in dict.fromkeys(member.connection for member in group.members.values()):
-            connection.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+            connection.consumers_changed(name)
 
 
 def _text_bytes(subscriptions: Iterable[Subscription]) -> int:

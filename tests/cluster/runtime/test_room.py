@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.remoting.room import Room, Share
+from cluster.runtime.room import Room, Share
 
 
 class Turns:

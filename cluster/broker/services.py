@@ -1,4 +1,4 @@
-"""What a protocol handler may ask of the node it runs in, and what it is handed. No logic here: the seam.
+"""What the broker's services may ask of the node they run in, and what they know of a client. No logic here: the seam.
 
 Everything below runs on the node's event loop; callbacks are called on it, exactly once.
 """
@@ -17,59 +17,20 @@ if TYPE_CHECKING:
     from statemachine.commands import Command
 
 
-class Connection(Protocol):
-    """A client's TCP connection, or its stand-in when another node forwards for it."""
+class Client(Protocol):
+    """A client for as long as its connection is open. Hashed by identity: one for each connection."""
 
     closed: bool
     peer_address: tuple[str, int]
     """The client's ip and port, also behind a forwarding node."""
-
-    @property
-    def forwarded(self) -> bool:
-        """Whether another node holds the client's connection, and passed the request on."""
-
-    listener: str
-    """Name of the listener the client came through; routes answer with this listener's addresses."""
     on_close: list[Callable[[], None]]
 
-    def write(self, data: bytes) -> None:
-        """Queues bytes; one transport write per loop iteration. Dropped if closed."""
-
-    def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """Sends a server-to-client request that wants no reply (for example 40)."""
-
-
-class Request(Protocol):
-    """One client request. A handler answers it at most once, now or later; oneway replies are dropped."""
-
-    code: int
-    opaque: int
-    flag: int
-    version: int
-    language: str
-    ext: dict[str, str]
-    body: bytes
-
-    @property
-    def connection(self) -> Connection:
-        """Where the request came from and its answer goes."""
-
-    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers in the request's own header form."""
-
-    def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Whether an answer of about `size` bytes may be made now. If not, `again` is called once when it may, unless
-        the client is gone by then; until then no more is taken from its connection."""
-
-    def promise(self, size: int) -> None:
-        """Holds room for an answer that is made later, until it is given; 0 gives the room back."""
-
-
-Handler = Callable[[Request], None]
+    def consumers_changed(self, group: str) -> None:
+        """Tells the client, unasked, to divide the group's queues anew. Dropped if closed."""
 
 
 class Services(Protocol):
-    """The node, as handlers see it."""
+    """The node, as the broker sees it."""
 
     config: Config
     state: BrokerState

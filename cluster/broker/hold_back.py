@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.remoting.fields import RETRY_PREFIX
+from cluster.broker.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from cluster.remoting.services import Services
+    from cluster.broker.services import Services
 
 HOLD_MS = 5_000
 STEP_MS = 100

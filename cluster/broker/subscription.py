@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from cluster.remoting.fields import Refusal
-from cluster.wire.codec import java_hash
-from cluster.wire.codes import ResponseCode
-
-if TYPE_CHECKING:
-    from cluster.remoting.services import Request
+from cluster.broker.refusal import Reason, Refused
+from cluster.wire.java_hash import java_hash
 
 TagFilter = frozenset[int] | None
 """Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
@@ -26,34 +22,16 @@ class Subscription(NamedTuple):
 
 
 def tag_filter(expression_type: str | None, sub_string: str | None) -> TagFilter:
-    """The filter of a subscription. Raises Refusal (1) for anything but tags."""
+    """The filter of a subscription. Raises Refused (ERROR) for anything but tags."""
     check_expression(expression_type)
     return tag_hashes(sub_string or "*")
 
 
 def check_expression(expression_type: str | None) -> None:
-    """Raises Refusal (1) for anything but tags, in the words of a RocketMQ broker without property filters."""
+    """Raises Refused (ERROR) for anything but tags, in the words of a RocketMQ broker without property filters."""
     if expression_type and expression_type != "TAG":
         remark = f"The broker does not support consumer to filter message by {expression_type[:40]}"
-        raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-
-
-FLAG_CLASS_FILTER = 8
-"""Bit of a pull's sysFlag: a class of the user's is to filter at the broker."""
-V4_0_0 = 212
-"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
-
-
-def compares_tags(request: Request, flags: int) -> bool:
-    """Whether the client drops what does not fit the tags of its subscription, whatever it is sent.
-
-    Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
-    nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js
-    (ali-ons, which calls itself a Java client of version 121) lets messages without a tag through.
-    """
-    if flags & FLAG_CLASS_FILTER or request.ext.get("expressionType") not in (None, "", "TAG"):
-        return False
-    return request.language == "CPP" or (request.language == "JAVA" and request.version >= V4_0_0)
+        raise Refused(Reason.ERROR, remark)
 
 
 TEXT_MAX = 32 << 10
@@ -63,7 +41,7 @@ CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
 
 
 def tag_hashes(sub_string: str) -> TagFilter:
-    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all. Raises Refusal (23): too long."""
+    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all. Raises Refused if it is too long."""
     if len(sub_string) <= CACHED_TEXT_MAX:
         return _cached_hashes(sub_string)
     check_text(sub_string)
@@ -71,10 +49,10 @@ def tag_hashes(sub_string: str) -> TagFilter:
 
 
 def check_text(sub_string: str) -> None:
-    """Raises Refusal (23) if a subscription is too long to be kept."""
+    """Raises Refused (BAD_SUBSCRIPTION) if a subscription is too long to be kept."""
     if len(sub_string) > TEXT_MAX:
         remark = f"a subscription of {len(sub_string)} characters is too long; it may have {TEXT_MAX}"
-        raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+        raise Refused(Reason.BAD_SUBSCRIPTION, remark)
 
 
 @functools.lru_cache(maxsize=CACHED_MAX)

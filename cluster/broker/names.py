@@ -1,0 +1,38 @@
+"""Names of topics and groups that RocketMQ gives a meaning, which names are allowed, and the bits of a permission."""
+
+from __future__ import annotations
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.request_limits import GROUP_LENGTH_MAX
+from statemachine.commands import NAME
+
+RETRY_PREFIX = "%RETRY%"
+"""Before a group's name: the topic of messages that its consumers sent back."""
+DEAD_LETTER_PREFIX = "%DLQ%"
+"""Before a group's name: the topic of messages that its consumers gave up."""
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+
+def check_topic_name(name: str, length_max: int) -> None:
+    """Raises Refused (INVALID) unless the name is one RocketMQ allows."""
+    if not NAME.fullmatch(name):
+        raise Refused(Reason.INVALID, f'topic "{name[:80]}" may hold only letters, digits and the signs % | _ -')
+    if len(name) > length_max:
+        raise Refused(Reason.INVALID, f"topic name has {len(name)} characters, limits.topic_length_max is {length_max}")
+
+
+def check_group_name(name: str) -> None:
+    """Raises Refused (INVALID) unless the name is one RocketMQ allows."""
+    if not NAME.fullmatch(name) or len(name) > GROUP_LENGTH_MAX:
+        raise Refused(
+            Reason.INVALID,
+            f'group "{name[:80]}" must have 1 to {GROUP_LENGTH_MAX} letters, digits and the signs % | _ -',
+        )
+
+
+def no_topic(topic: str) -> Refused:
+    """The refusal for a topic that does not exist."""
+    return Refused(Reason.NO_TOPIC, f"topic {topic} does not exist")

@@ -1,0 +1,42 @@
+"""Why the broker did not do what it was asked: the one error of its services and of the fronts above it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Reason(Enum):
+    """What a client can make of a refusal. Each front has one table from these to its own codes."""
+
+    INVALID = auto()
+    """The request itself is wrong: the same again ends the same way."""
+    MESSAGE_ILLEGAL = auto()
+    """A message, or one of a batch, cannot be stored as it is."""
+    NO_PERMISSION = auto()
+    NO_TOPIC = auto()
+    NO_GROUP = auto()
+    NO_CONSUMER = auto()
+    """No consumer of the group is connected."""
+    NO_SUBSCRIPTION = auto()
+    STALE_SUBSCRIPTION = auto()
+    """The subscription known here is older than the client's."""
+    BAD_SUBSCRIPTION = auto()
+    NOT_FOUND = auto()
+    """There is no such message or offset."""
+    BUSY = auto()
+    """A limit is reached, or this node may not serve: another node, or this one later, may."""
+    UNAVAILABLE = auto()
+    """Nothing was done, and it may be tried again anywhere."""
+    ERROR = auto()
+    """This node could not do it."""
+    UNKNOWN = auto()
+    """A write was proposed, or may have been, and is undecided: it may still be applied."""
+
+
+class Refused(Exception):
+    """Ends a request with a reason and a remark for the client. Unless the reason is UNKNOWN, nothing was changed."""
+
+    def __init__(self, reason: Reason, remark: str) -> None:
+        super().__init__(remark)
+        self.reason = reason
+        self.remark = remark

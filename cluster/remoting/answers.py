@@ -1,0 +1,80 @@
+"""What became of a request, as response codes and remarks: the one place where the broker's outcomes become answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.request import Handler, Request
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+
+CODES: dict[Reason, ResponseCode] = {
+    Reason.INVALID: ResponseCode.INVALID_PARAMETER,
+    Reason.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    Reason.NO_PERMISSION: ResponseCode.NO_PERMISSION,
+    Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
+    Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Reason.NO_CONSUMER: ResponseCode.CONSUMER_NOT_ONLINE,
+    Reason.NO_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    Reason.STALE_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    Reason.BAD_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
+    Reason.BUSY: ResponseCode.SYSTEM_BUSY,
+    Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.ERROR: ResponseCode.SYSTEM_ERROR,
+    Reason.UNKNOWN: ResponseCode.SYSTEM_ERROR,
+}
+"""The code of each refusal; docs/guarantees.md tells which of them mean fail and unknown."""
+
+
+def answer_of(refused: Refused) -> tuple[ResponseCode, str]:
+    """Code and remark of a refusal. Only one whose fate is unknown begins with UNKNOWN_REMARK."""
+    remark = refused.remark
+    return CODES[refused.reason], f"{UNKNOWN_REMARK} {remark}" if refused.reason is Reason.UNKNOWN else remark
+
+
+def refuse(request: Request, refused: Refused) -> None:
+    """Answers a request that the broker refused."""
+    request.reply(*answer_of(refused))
+
+
+def refusing(handler: Handler) -> Handler:
+    """The handler, answering with code and remark where it raises Refused."""
+
+    @functools.wraps(handler)
+    def answered(request: Request) -> None:
+        try:
+            handler(request)
+        except Refused as refused:
+            refuse(request, refused)
+
+    return answered
+
+
+def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] | None = None) -> None:
+    """Answers a write: ok 0, fail 14 (nothing was proposed) or 29 (no entry can hold it), unknown 1 with the remark
+    that says so."""
+    if result.outcome is Outcome.OK:
+        request.reply(ResponseCode.SUCCESS, None, ext)
+    elif result.unacceptable:
+        refuse(request, Refused(Reason.INVALID, result.remark))
+    elif result.outcome is Outcome.FAIL:
+        refuse(request, Refused(Reason.UNAVAILABLE, result.remark or "not written: no leader took it"))
+    else:
+        refuse(request, Refused(Reason.UNKNOWN, result.remark or "proposed and undecided"))
+
+
+def after_read_index(services: Services, request: Request, answer: Callable[[Request], None]) -> None:
+    """Runs `answer` once applied state is linearizable; 14 if no leader confirms that."""
+    answered = refusing(answer)
+
+    def confirmed(ok: bool) -> None:
+        if ok:
+            answered(request)
+        else:
+            refuse(request, Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again"))
+
+    services.read_index(confirmed)
