@@ -15,8 +15,9 @@ from cluster.members.places import Place
 from cluster.members.quorum import SAFE_VOTERS, quorum_of, told
 from raftlog.core.quorum import majority
 from raftlog.core.status import PeerStatus
+from raftlog.core.successor import successor as best_successor
 from raftlog.membership import Membership
-from raftlog.types import NodeId
+from raftlog.types import NOBODY, NodeId
 
 TRANSFER_LAG_MAX = 256
 """Entries that a node may be behind to be handed leadership: the leader takes no writes until it has them."""
@@ -214,10 +215,10 @@ def transfer(group: Group, node: NodeId) -> None:
 
 def successor(group: Group) -> NodeId:
     """The voter that should lead when the leader must not. Raises LocalError if nobody can."""
+    to = best_successor(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id))
+    if to != NOBODY:
+        return to
     others = [voter for voter in group.voters if voter != group.leader]
-    able = [voter for voter in others if not group.unfit_to_lead(voter)]
-    if able:
-        return min(able, key=lambda voter: (group.peers[voter].lag, voter))
     reasons = "; ".join(f"node {voter}: {group.unfit_to_lead(voter)}" for voter in others)
     raise refusal(
         f"no other node than {group.leader} can lead now",

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from raftlog.core.status import PeerStatus, Status
+from raftlog.core.successor import successor
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
 
@@ -42,25 +42,9 @@ HOLD = "stop"
 REMARK = "this node is stopping; nothing was done, try again"
 
 
-def successor(status: Status, connected: Callable[[NodeId], bool], passed_over: set[NodeId]) -> NodeId:
-    """The follower that needs least to lead: a voter that answers and is fit, with the longest log. NOBODY if there is
-    none."""
-    able = [
-        peer
-        for peer in status.peers
-        if peer.fit and peer.node_id in status.voters and connected(peer.node_id) and peer.node_id not in passed_over
-    ]
-    best = max(able, key=_readiness, default=None)
-    return best.node_id if best is not None else NOBODY
-
-
 def _waits(connection: RemotingConnection) -> bool:
     """A client that left has sent what was unanswered to somebody else."""
     return connection.inflight_bytes > 0 and not connection.closed
-
-
-def _readiness(peer: PeerStatus) -> tuple[bool, int, NodeId]:
-    return peer.recent_active, peer.match_index, peer.node_id
 
 
 async def retire(node: OwnPort) -> None:
@@ -113,7 +97,7 @@ class Retirement:
         patience_s = node.config.raft.election_ticks * node.config.raft.tick_ms / 1000
         passed_over: set[NodeId] = set()
         while raw.role is Role.LEADER and self._loop.time() < end and not node.hurried:
-            to = successor(raw.status(), node.transport.connected, passed_over)
+            to = self._successor(passed_over)
             if to == NOBODY:
                 return
             passed_over.add(to)
@@ -124,6 +108,12 @@ class Retirement:
             except ValueError:
                 continue  # not fit, as it said meanwhile
             await self._until(self._passed(to), patience_s)
+
+    def _successor(self, passed_over: Collection[NodeId]) -> NodeId:
+        status, connected = self._node.raw.status(), self._node.transport.connected
+        return successor(
+            status.peers, status.voters, lambda peer: connected(peer.node_id) and peer.node_id not in passed_over
+        )
 
     def _passed(self, to: NodeId) -> Callable[[], bool]:
         node = self._node

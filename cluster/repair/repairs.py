@@ -23,6 +23,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import RunnerFactory
 from cluster.runtime.lanes import LaneRunner
 from raftlog.core.raw_node import RawNode
+from raftlog.core.successor import successor
 from raftlog.errors import RaftLogError
 from raftlog.storage import vote_withheld
 from raftlog.storage.damage import DamagedRange
@@ -178,12 +179,11 @@ class Repairs:
 
     def _hand_over(self) -> None:
         status = self._raw.status()
-        able = [peer for peer in status.peers if peer.fit and peer.node_id in status.voters]
-        best = max(able, key=lambda peer: peer.match_index, default=None)
-        if best is None:
+        to = successor(status.peers, status.voters)
+        if to == NOBODY:
             return
-        logger.warning("this node is not fit to lead; node %d should lead", best.node_id)
+        logger.warning("this node is not fit to lead; node %d should lead", to)
         try:
-            self._transfer(best.node_id)
+            self._transfer(to)
         except RaftLogError as error:
             logger.warning("leadership cannot be handed over: %s", error)

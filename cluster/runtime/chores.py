@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from cluster.runtime.clock import Clock
 from raftlog.core.raw_node import RawNode
-from raftlog.types import NodeId, Role
+from raftlog.core.successor import successor
+from raftlog.types import NOBODY, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +80,7 @@ class DiskLag:
             return
         self._ok_ms = now_ms
         status = raw.status()
-        able = [peer for peer in status.peers if peer.fit and peer.node_id in status.voters]
-        best = max(able, key=lambda peer: peer.match_index, default=None)
-        if best is not None and best.match_index >= raw.commit_index:
-            logger.warning("this node's disk lags behind its followers' disks; node %d should lead", best.node_id)
-            self._transfer(best.node_id)
+        to = successor(status.peers, status.voters, lambda peer: peer.match_index >= status.commit_index)
+        if to != NOBODY:
+            logger.warning("this node's disk lags behind its followers' disks; node %d should lead", to)
+            self._transfer(to)

@@ -145,7 +145,7 @@ def test_what_can_be_done_is_not_refused() -> None:
     checks.transfer(group(live=()), NodeId(1))
 
 
-def test_the_nearest_node_leads_after_a_drained_one() -> None:
-    assert checks.successor(group(peers=(peer(2, lag=11),))) == 3
-    assert checks.successor(group(peers=(peer(3, fit=False, lag=0),))) == 2
-    assert checks.successor(group(learners=(4,), peers=(peer(4, lag=0),))) == 2
+def test_only_who_could_lead_at_once_leads_after_a_drained_one() -> None:
+    assert checks.successor(group(peers=(peer(2, lag=TRANSFER_LAG_MAX + 1),))) == 3
+    assert checks.successor(group(live=(3,))) == 3
+    assert checks.successor(group(peers=(peer(2, state="SNAPSHOT"),))) == 3

@@ -12,45 +12,12 @@ import pytest
 from cluster.config.loading import load
 from cluster.node import retirement
 from cluster.node.node import Node
-from cluster.node.retirement import successor
 from cluster.wire.codec import decode_header, encode_frame
-from raftlog.core.status import PeerStatus, Status
-from raftlog.types import NOBODY, NodeId, Role
+from raftlog.types import Role
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 
 PATIENCE_S = 20.0
-
-
-def peer(node: int, match: int, *, active: bool = True, fit: bool = True) -> PeerStatus:
-    return PeerStatus(NodeId(node), match, match + 1, "REPLICATE", active, 0, 0, 0, fit, True)
-
-
-def status(*peers: PeerStatus, voters: tuple[int, ...] = (1, 2, 3, 4)) -> Status:
-    ids = tuple(map(NodeId, voters))
-    one = NodeId(1)
-    return Status(one, 1, Role.LEADER, 2, one, one, NOBODY, ids, (), 0, 9, 9, 9, 9, True, True, peers)
-
-
-@pytest.mark.parametrize(
-    ("peers", "unreachable", "passed_over", "chosen"),
-    [
-        ([peer(2, 5), peer(3, 9)], (), (), 3),
-        ([peer(2, 9), peer(3, 9)], (), (), 3),
-        ([peer(2, 5), peer(3, 9, active=False)], (), (), 2),
-        ([peer(2, 5), peer(3, 9, fit=False)], (), (), 2),
-        ([peer(2, 5), peer(3, 9)], (3,), (), 2),
-        ([peer(2, 5), peer(3, 9)], (), (3,), 2),
-        ([peer(5, 9), peer(2, 1)], (), (), 2),  # 5 is a learner
-        ([peer(2, 5, fit=False), peer(3, 9)], (3,), (), NOBODY),
-        ([], (), (), NOBODY),
-    ],
-)
-def test_who_needs_least_to_lead_is_chosen(
-    peers: list[PeerStatus], unreachable: tuple[int, ...], passed_over: tuple[int, ...], chosen: int
-) -> None:
-    found = successor(status(*peers), lambda node: node not in unreachable, set(map(NodeId, passed_over)))
-    assert found == chosen
 
 
 def toml(folder: Path, base: int, number: int, count: int) -> str:
