@@ -1,8 +1,8 @@
 """The state machine: applies runs of committed entries, answers reads.
 
 Threads: `apply` runs on one lane; every other public member may be used on any thread meanwhile. A run becomes one
-batch (rows and applied index together); only after it is written are the views in memory replaced, rows before
-`applied`. So whoever sees an applied index, a topic, an end of a queue or a session can read what it stands for.
+batch (rows and applied index together). The views in memory are replaced only after it is written, rows before
+`applied`. A reader that sees an applied index, a topic, an end of a queue or a session can therefore read its rows.
 
 No clock and no randomness: rows and results are a function of the log, on every replica, however its entries were
 grouped into runs. A TRIM makes a batch of its own: it walks rows as they lie in the store.
@@ -50,7 +50,7 @@ NOTHING_APPLIED = AppliedMark(0, -1, 0, 0, 0)
 
 
 class ApplyRun(NamedTuple):
-    """What a run did: for each entry the results of its commands (or effects), and the queues that grew."""
+    """The outcome of a run: for each entry the results of its commands (or effects), and the queues that grew."""
 
     results: list[list[CommandResult]]
     grown: set[tuple[int, int]]
@@ -58,7 +58,7 @@ class ApplyRun(NamedTuple):
 
 
 class BrokerState:
-    """State of one group, over a KV that nobody else writes. Raises KVError if a newer version wrote it."""
+    """State of one group, over a KV with no other writer. Raises KVError if a newer version wrote it."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -110,17 +110,17 @@ class BrokerState:
 
     @property
     def acknowledged(self) -> int:
-        """Index of the newest MEMBERSHIP that a person has taken note of; 0 for none."""
+        """Index of the newest MEMBERSHIP event that an operator acknowledged; 0 for none."""
         return self._members.acknowledged
 
     @property
     def trim_mark(self) -> TrimMark:
-        """Where the log begins, and which TRIM said so."""
+        """The beginning of the log, and the TRIM that set it."""
         return self._trim.mark
 
     @property
     def trim_position(self) -> int:
-        """Nothing of the state refers to the log below this position; 0 if it was never trimmed."""
+        """The state has no reference to the log below this position; 0 if it was never trimmed."""
         return self._trim.mark.position
 
     @property
@@ -129,7 +129,7 @@ class BrokerState:
         return self._trim.mark.first_index
 
     def lowest_pinned_position(self) -> int | None:
-        """The lowest position of the log that rows of this state still need, however old; None if there is none."""
+        """The lowest position of the log that rows of this state still refer to; None if there is none."""
         return None
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
@@ -141,12 +141,12 @@ class BrokerState:
         return self._offsets.of_group(group)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """The next offset of the queue: 0 for one that never had messages; what is below, down to `min_offset`, can
-        be fetched."""
+        """The next offset of the queue, 0 if it never had messages. Offsets below it, down to `min_offset`, can be
+        fetched."""
         return self._queues.max_offset(topic_id, queue_id)
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset of the queue that retention has left: `max_offset` if it left none."""
+        """The first offset of the queue that retention has kept: `max_offset` if it kept none."""
         return self._queues.min_offset(topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
@@ -168,18 +168,18 @@ class BrokerState:
         return self._index
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
-        """What is remembered of a producer (16 bytes), None if it is unknown or expired."""
+        """The session of a producer (16 bytes), None if it is unknown or expired."""
         return self._dedup.session(producer_id)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
-        """Where a message with this key and body went, for topics with dedup=strict."""
+        """Where a message with this key and body is stored, for topics with dedup=strict."""
         return self._dedup.unique(topic_id, key_hash, body_crc)
 
     # -- apply, one lane
 
     def apply(self, entries: Sequence[Entry]) -> ApplyRun:
-        """Applies the entries after `applied`, in one batch, or more where there is a TRIM among them. Raises
-        InvariantViolationError or KVError: then nothing of the batch is visible, the node must stop, and every later
+        """Applies the entries after `applied` in one batch, or in more if one of them is a TRIM. Raises
+        InvariantViolationError or KVError: then no part of the batch is visible, the node must stop, and every later
         call is refused."""
         if self._failure is not None:
             raise InvariantViolationError(f"apply has failed before and the state is frozen: {self._failure}")
@@ -272,7 +272,7 @@ class BrokerState:
         return results
 
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
-        """Moves where the log begins, and with it every queue and the index. Alone in its batch, see `_parts`."""
+        """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `_parts`."""
         trim = decode_trim(entry.payload)
         self._trim.set(stage, trim, entry)
         self._queues.trim(stage, trim.position, highest(trim.queues))

@@ -1,7 +1,7 @@
-"""Commands: what a COMMAND entry (one msgpack array of commands) or the effects of a MESSAGES entry hold.
+"""Commands: the content of a COMMAND entry (one msgpack array) and of the effects of a MESSAGES entry.
 
-A command is `[name, argument...]`, names and arguments below. Decided at propose, never at apply: apply answers with a
-result, and only commands that a client sent may be answered with an error; none depends on a clock.
+A command is `[name, argument...]`, names and arguments below. The leader decides when it proposes, and apply answers
+with a result. Only a command that a client sent may be answered with an error; none depends on a clock.
 
     create_topic    config: map, if_absent: bool        id is given by apply; updates the config unless if_absent
     delete_topic    name
@@ -11,7 +11,7 @@ result, and only commands that a client sent may be answered with an error; none
     commit_offsets  [[group, topic_id, queue_id, offset], ...]     last value wins, also backwards (RocketMQ allows it)
     end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
     expire          before_ms      forget producer sessions and unique rows idle since before that log time
-    acknowledge     index          a person has taken note of the MEMBERSHIP at that index: its alarm ends
+    acknowledge     index          an operator acknowledges the MEMBERSHIP at that index: its alarm ends
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ EXPIRE = "expire"
 ACKNOWLEDGE = "acknowledge"
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""What RocketMQ allows in the name of a topic or a group; lengths are checked apart."""
+"""The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""
 
 Command = list[Any]
 
 
 class CommandResult(NamedTuple):
-    """What apply answers to one command; the same on every replica.
+    """The answer of apply to one command; the same on every replica.
 
     `code` is "" or one of: exists (ok: if_absent found one, `value` is it), not_found, invalid (`value` says why).
     """
@@ -59,7 +59,7 @@ def done(value: Any = None) -> CommandResult:
 
 
 def not_found(what: str) -> CommandResult:
-    """Nothing of that name: nothing changed."""
+    """The name does not exist: nothing changed."""
     return CommandResult(False, "not_found", what)
 
 
@@ -114,20 +114,20 @@ def checked_fields(config: Any, known: frozenset[str]) -> dict[str, Any]:
 def pack(commands: list[Command]) -> bytes:
     """The payload of a COMMAND entry, or the effects section of a MESSAGES entry.
 
-    Raises ValueError, OverflowError or TypeError for what msgpack has no form for: whole numbers beyond 64 bits, text
-    that is no Unicode, too many levels.
+    Raises ValueError, OverflowError or TypeError for values that msgpack cannot encode: integers beyond 64 bits, text
+    that is not valid Unicode, too many levels.
     """
     packed: bytes = msgpack.packb(commands, use_bin_type=True)
     return packed
 
 
 def pack_bare(commands: list[Command]) -> bytes:
-    """The commands one after the other, without what says how many: a part for `join`. Raises as `pack` does."""
+    """The commands back to back, without their count: a part for `join`. Raises as `pack` does."""
     return pack(commands)[len(_array_header(len(commands))) :]
 
 
 def join(count: int, parts: Iterable[bytes]) -> bytes:
-    """What `pack` makes of all commands of the parts together, `count` of them, without packing any again."""
+    """The result of `pack` for all `count` commands of the parts together, without packing any again."""
     return b"".join((_array_header(count), *parts))
 
 

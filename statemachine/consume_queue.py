@@ -1,8 +1,8 @@
 """Consume queues: chunks of 32-byte items, and where each queue ends.
 
-What one entry adds to a queue becomes one chunk, cut at multiples of BLOCK offsets. The entry that completes an aligned
-block of BLOCK offsets replaces the block's chunks by one. So a chunk never crosses a block, and the rows depend on the
-log alone, not on how entries were grouped into runs.
+The items that one entry adds to a queue become one chunk, cut at multiples of BLOCK offsets. The entry that completes
+an aligned block of BLOCK offsets replaces the block's chunks by one. A chunk therefore never crosses a block, and the
+rows depend on the log alone, not on how entries were grouped into runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Tail:
 
 
 class _Rows:
-    """A walk over all rows of all queues; what is left of a long queue is jumped over."""
+    """A walk over all rows of all queues; the rest of a long queue is skipped."""
 
     __slots__ = ("_kv", "_scan", "row")
 
@@ -54,11 +54,11 @@ class _Rows:
         self.row = next(self._scan, None)
 
     def step(self) -> None:
-        """To the next row."""
+        """Moves to the next row."""
         self.row = next(self._scan, None)
 
     def leave(self, queue: Queue) -> None:
-        """To the first row of the next queue: it is often near, and a seek costs as much as several steps."""
+        """Moves to the first row of the next queue: it is often near, and a seek costs as much as several steps."""
         for _ in range(STEPS_MAX):
             if self.row is None or keys.cq_queue(self.row[0]) != queue:
                 return
@@ -93,7 +93,7 @@ class ConsumeQueues:
         return end
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset that was not trimmed; `max_offset` if all were. As `max_offset`, and as safe."""
+        """The first offset that was not trimmed; `max_offset` if all were. As thread-safe as `max_offset`."""
         queue = (topic_id, queue_id)
         first = self._firsts.get(queue)
         if first is None:
@@ -137,10 +137,10 @@ class ConsumeQueues:
             self._touched.pop(queue, None)
 
     def trim(self, stage: Stage, position: int, wanted: Mapping[Queue, int]) -> None:
-        """Moves the first offset of every queue to its first message at or above `position` of the log, of those in
-        `wanted` at least to the offset there; never back, never beyond the end. Chunks wholly below it go.
+        """Moves the first offset of every queue to its first message at or above `position` of the log, for queues in
+        `wanted` at least to the offset there; never back, never beyond the end. Chunks wholly below it are removed.
 
-        Reads rows as they are in the store: nothing else of `stage` may touch a queue.
+        Reads rows as they are in the store: `stage` must hold no other change of a queue.
         """
         rows = _Rows(self._kv)
         while rows.row is not None:
@@ -171,7 +171,7 @@ class ConsumeQueues:
             tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
 
     def publish(self) -> set[Queue]:
-        """Shows the run's new bounds to readers, called when its batch is written; returns the queues that grew."""
+        """Publishes the run's new bounds, called when its batch is written; returns the queues that grew."""
         touched = self._touched
         self._touched = {}
         self._firsts.update(self._trimmed)

@@ -1,4 +1,4 @@
-"""Consumer offsets: the next queue offset each group wants of each queue. All in memory, every one a row."""
+"""Consumer offsets: the next queue offset of each group in each queue. All are in memory; each is a row."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ConsumerOffsets:
         return sorted((topic, queue, offset) for (topic, queue), offset in self._published.get(group, {}).items())
 
     def commit(self, stage: Stage, rows: Any, topics: Topics) -> CommandResult:
-        """Stores the offsets, also backwards; value: how many. Rows of topics that are gone are left out (not_found):
-        nothing would ever remove them."""
+        """Stores the offsets, also lower ones; value: how many. Offsets of deleted topics are left out (not_found),
+        because nothing would ever remove them."""
         if type(rows) is not list:
             raise InvalidCommandError(f"offsets must be a list, not {rows!r}")
         commits = [_check_row(row) for row in rows]
@@ -72,7 +72,7 @@ class ConsumerOffsets:
                 stage.delete(OFFSETS, keys.offset_key(group, *queue))
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Publishes the run's changes; called when its batch is written."""
         for group, offsets in self._staged.items():
             if offsets:
                 self._published[group] = offsets

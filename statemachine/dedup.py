@@ -1,7 +1,7 @@
-"""What apply remembers so that the leader can tell a retry from a new message; deciding is the leader's business.
+"""What apply remembers so that the leader can tell a retry from a new message; the leader decides.
 
-Producer sessions: where each sequence of a producer went, from the lowest the producer has not settled. Unique rows:
-for topics with dedup=strict, where a message with this key and body went.
+Producer sessions: where each sequence of a producer is stored, from the lowest that the producer has not settled.
+Unique rows: for topics with dedup=strict, where a message with this key and body is stored.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SESSION_WINDOW_MAX = 65_536
 _ROW_SIZE = SESSION_ROW.size
 
 Stored = tuple[int, int, int, int]
-"""Where a sequence went: (topic_id, queue_id, queue_offset, position)."""
+"""Where a sequence is stored: (topic_id, queue_id, queue_offset, position)."""
 
 
 class SessionPart(NamedTuple):
-    """What one entry stored for a producer: `rows` is packed session rows, sequences ascending."""
+    """The session rows that one entry stored for a producer: `rows` is packed, sequences ascending."""
 
     index: int  # type: ignore[assignment]
     low: int
@@ -36,7 +36,7 @@ class SessionPart(NamedTuple):
 
 
 class ProducerSession(NamedTuple):
-    """One producer at one moment (immutable: find, then `forgotten`, speak about the same moment)."""
+    """One producer at one moment. Immutable, so `find` and then `forgotten` refer to the same moment."""
 
     low_sequence: int
     max_sequence: int
@@ -45,7 +45,7 @@ class ProducerSession(NamedTuple):
     parts: tuple[SessionPart, ...]
 
     def find(self, sequence: int) -> Stored | None:
-        """Where the message with this sequence went; None if it was not stored, or is forgotten."""
+        """Where the message with this sequence is stored; None if it was not stored, or is forgotten."""
         for part in self.parts:
             if part.low <= sequence <= part.high:
                 rows = range(len(part.rows) // _ROW_SIZE)
@@ -57,12 +57,12 @@ class ProducerSession(NamedTuple):
         return None
 
     def forgotten(self, sequence: int) -> bool:
-        """Whether the sequence is below what is remembered: nobody can tell any more if it was stored."""
+        """Whether the sequence is below those remembered: it can no longer be known whether it was stored."""
         return sequence < self.low_sequence
 
 
 class UniqueMessage(NamedTuple):
-    """Where a message of a strict topic went, and the log time of its entry."""
+    """Where a message of a strict topic is stored, and the log time of its entry."""
 
     topic_id: int
     queue_id: int
@@ -89,7 +89,7 @@ class Dedup:
         return None if value is None else UniqueMessage(topic_id, *keys.UNIQUE_VALUE.unpack(value))
 
     def add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
-        """Remembers what entry `index` stored for a producer and forgets what it settled."""
+        """Remembers the rows that entry `index` stored for a producer and forgets the sequences that it settled."""
         producer_id = new.producer_id
         old = self._current(producer_id)
         parts: tuple[SessionPart, ...] = ()
@@ -110,14 +110,14 @@ class Dedup:
         self._staged[producer_id] = ProducerSession(low, high, time_ms, parts)
 
     def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
-        """Remembers where a message of a strict topic went; a later one with the same key and body replaces it."""
+        """Remembers where a message of a strict topic is stored; a later one with equal key and body replaces it."""
         name = (row.topic_id, row.key_hash, row.body_crc)
         value = keys.UNIQUE_VALUE.pack(row.queue_id, row.queue_offset, row.position, time_ms)
         stage.put(DEDUP, keys.unique_key(*name), value)
         stage.put(DEDUP, keys.unique_time_key(time_ms, *name), b"")
 
     def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets the topic's unique rows; their time rows go when they expire."""
+        """Forgets the topic's unique rows; their time rows are removed when they expire."""
         stage.delete_range(DEDUP, *keys.unique_topic_range(topic_id))
 
     def expire(self, stage: Stage, before_ms: object) -> CommandResult:
@@ -138,7 +138,7 @@ class Dedup:
         return done(known)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Publishes the run's changes; called when its batch is written."""
         for producer_id, session in self._staged.items():
             if session is None:
                 self._sessions.pop(producer_id, None)

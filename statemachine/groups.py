@@ -53,7 +53,7 @@ class GroupConfig:
     """topic name -> (expression_type, sub_string, sub_version)."""
 
     def to_map(self) -> dict[str, Any]:
-        """The `config` argument of put_group that makes this group again, without its subscriptions."""
+        """The `config` argument of put_group that recreates this group, without its subscriptions."""
         config = asdict(self)
         del config["subscriptions"]
         return config
@@ -112,7 +112,7 @@ class Groups:
         return done(self._store(stage, replace(group, subscriptions=parsed)))
 
     def delete(self, stage: Stage, name: Any) -> CommandResult:
-        """Forgets the group; value: its GroupConfig. Its offsets are the caller's business."""
+        """Forgets the group; value: its GroupConfig. The caller removes its offsets."""
         group = self._names.pop(checked_str(name, "group name"), None)
         if group is None:
             return not_found(f"no group {name!r}")
@@ -121,7 +121,7 @@ class Groups:
         return done(group)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Publishes the run's changes; called when its batch is written."""
         if self._changed:
             self._changed = False
             self.by_name = dict(self._names)

@@ -81,7 +81,7 @@ def cq_base(key: bytes) -> int:
 
 
 cq_bounds_key = _QUEUE.pack
-"""(topic_id, queue_id) -> key of what is known of a queue that was trimmed, the first of its rows."""
+"""(topic_id, queue_id) -> key of the bounds of a trimmed queue, the first of its rows."""
 
 CQ_BOUNDS_KEY_SIZE = _QUEUE.size
 
@@ -125,7 +125,7 @@ def producer_key(producer_id: bytes) -> bytes:
 
 
 def session_key(producer_id: bytes, index: int) -> bytes:
-    """Key of what one entry stored for a producer."""
+    """Key of the session rows that one entry stored for a producer."""
     return _SESSION.pack(b"s", producer_id, index)
 
 

@@ -26,15 +26,15 @@ TABLE_SUFFIX = ".sst"
 
 
 class KVError(StorageError):
-    """The store cannot be opened, read or written; the message names the path and says what to do."""
+    """The store cannot be opened, read or written; the message has the path and the remedy."""
 
 
 class KVFullError(KVError):
-    """There is no space. What was written before is intact, and can be read; the database must be opened again."""
+    """There is no space. Earlier writes are intact and can be read; the database must be opened again."""
 
 
 class KVCorruptError(KVError):
-    """What is stored fails its checksums, or a file of the store is gone: never served, to be restored."""
+    """Stored bytes fail their checksum, or a file of the store is missing: never served, to be restored."""
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
@@ -51,7 +51,7 @@ class Op(NamedTuple):
 
 
 class Batch:
-    """Steps that take effect together, in order: a later step sees, and wins over, an earlier one."""
+    """Steps that take effect together, in order: a later step sees an earlier one and overrides it."""
 
     __slots__ = ("ops",)
 
@@ -73,12 +73,12 @@ class Batch:
 
 
 class KV(Protocol):
-    """What the state machine needs of a store.
+    """What the state machine requires of a store.
 
     Threads: one writer; `get`, `scan` and `seek_last` may run on another thread meanwhile. Each of these three sees
     whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
 
-    Damage raises KVCorruptError, also from a scan that has begun: rows are never left out in silence.
+    Damage raises KVCorruptError, also from a scan that has begun: rows are never left out silently.
     """
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
@@ -89,7 +89,7 @@ class KV(Protocol):
         """The row's value, None if there is no such row."""
 
     def write(self, batch: Batch) -> None:
-        """Applies the batch: all of it or, after a crash, nothing of it. Does not wait for the disk."""
+        """Applies the batch, all of it or, after a crash, none of it. Does not wait for the disk."""
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows with start <= key < end, ascending."""
@@ -101,13 +101,13 @@ class KV(Protocol):
         """Returns when everything written so far survives a power loss."""
 
     def flush_tables(self) -> None:
-        """Writes what is buffered to tables: slow, in nobody's way, and then a checkpoint is quick."""
+        """Writes buffered rows to tables: slow, but without blocking others. Afterwards a checkpoint is quick."""
 
     def checkpoint(self, path: str) -> None:
         """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment, durably.
 
-        Holds up every thread for as long as it writes tables, so call `flush_tables` before. Tables (`TABLE_SUFFIX`)
-        are files that never change once they are there: the copy may share them by hard link.
+        Blocks every thread while it writes tables, so call `flush_tables` first. Tables (`TABLE_SUFFIX`) are files
+        that never change once written: the copy may share them by hard link.
         """
 
     def sequence(self) -> int:

@@ -1,4 +1,4 @@
-"""The members as the log names them, and whether a person has taken note of an event among them."""
+"""The members according to the log, and which membership event an operator has acknowledged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statemachine.stage import Stage
 
 
 class Members:
-    """The newest MEMBERSHIP entry that was applied. What readers see is replaced as a whole, never changed."""
+    """The newest MEMBERSHIP entry that was applied. Readers see an immutable value that is replaced as a whole."""
 
     def __init__(self, kv: KV) -> None:
         row = kv.get(META, keys.MEMBERSHIP_KEY)
@@ -29,7 +29,7 @@ class Members:
         stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 
     def acknowledge(self, stage: Stage, index: Any) -> CommandResult:
-        """A person has taken note of the event at `index`, which must be the newest one; value: the index."""
+        """An operator acknowledges the event at `index`, which must be the newest one; value: the index."""
         index = checked_int(index, "index", 1, keys.U64_MAX)
         if self._membership is None or self._membership.index != index:
             return not_found(f"no event at index {index}")
@@ -38,7 +38,7 @@ class Members:
         return done(index)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Publishes the run's changes; called when its batch is written."""
         self.membership = self._membership
         self.acknowledged = self._acknowledged
 

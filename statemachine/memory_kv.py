@@ -15,7 +15,7 @@ from statemachine.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVErr
 ROWS_FILE = "000001" + TABLE_SUFFIX
 """The rows of a checkpoint on a file system: crc32c u32 of the rest | msgpack {family: {key: value}}."""
 CURRENT_FILE = "CURRENT"
-"""As in RocksDB, without it there is no database; here it only has to be there."""
+"""RocksDB cannot open a database without it; here it only has to exist."""
 
 
 class _Family:
@@ -143,7 +143,7 @@ class MemoryKV:
         self._closed = True
 
     def crash(self, kept: int) -> MemoryKV:
-        """The store a power loss leaves: all that was flushed plus the first `kept` batches since. Closes this one."""
+        """The store after a power loss: all flushed batches plus the first `kept` batches since. Closes this one."""
         if self._durable is None:
             raise KVError("only MemoryKV(model_crash=True) knows what a crash would lose")
         self._closed = True

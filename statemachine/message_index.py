@@ -1,13 +1,13 @@
-"""The message index: where in the log the messages with a key lie (docs/adr/0020-message-index.md).
+"""The message index: the positions of messages by key (docs/adr/0020-message-index.md).
 
 The leader writes one record per key into an entry's payload; apply stores an entry's records as one row, unread, and
-when RECORDS_MAX of them are open, deals them out to at most 256 rows by the first byte of their hash. A bucket is what
-one segment of the log holds: it is closed with the segment, and all its rows share a prefix, so trimming the log drops
+when RECORDS_MAX of them are open, distributes them over at most 256 rows by the first byte of their hash. A bucket
+covers one segment of the log. It is closed with the segment, and all its rows share a prefix, so trimming the log drops
 whole buckets. The rows depend on the log alone, not on how entries were grouped into runs.
 
 A record is 8 bytes: hash of topic and key (u32), then the low half of the message's position (u32). A bucket spans less
-than 4 GiB, so its base gives the other half back. Equal hashes are not equal keys: whoever looks up compares the key in
-the message.
+than 4 GiB, so its base restores the other half. Equal hashes are not equal keys: a lookup compares the key in the
+message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statemachine.stage import Stage
 RECORD = struct.Struct(">II")
 """Hash, low half of the position."""
 RECORDS_MAX = 16_384
-"""Open records of a bucket: at most 128 KiB of memory, and what a lookup reads beside one partition."""
+"""Open records of a bucket: at most 128 KiB of memory, which a lookup reads in addition to one partition."""
 BUCKET_SPAN = 1 << 32
 """Bytes of log in a bucket, exclusive."""
 
@@ -61,7 +61,7 @@ class _Open:
 
 
 class _View(NamedTuple):
-    """What readers see of the open bucket. Lists only grow, so `pieces[:count]` stays what was published."""
+    """The readers' view of the open bucket. Lists only grow, so `pieces[:count]` never changes."""
 
     base: int
     pieces: list[bytes]
@@ -119,7 +119,7 @@ class MessageIndex:
         stage.delete_range(INDEX, *keys.index_trim_range(position))
 
     def publish(self) -> None:
-        """Shows the run's records to readers; called when its batch is written."""
+        """Publishes the run's records; called when its batch is written."""
         if self._changed:
             bucket = self._open
             self._view = _NO_VIEW if bucket is None else _View(bucket.base, bucket.pieces, len(bucket.pieces))
@@ -148,7 +148,7 @@ class MessageIndex:
                 lowest = found[0]
                 yield found
         for data in self._merged(base, hashed >> 24):
-            # What was open above may have been merged meanwhile: it comes again, and not below what was given.
+            # Records that were open above may have been merged meanwhile: give only those below.
             found = _positions(base, data, wanted, lowest)
             if found:
                 lowest = found[0]

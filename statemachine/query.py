@@ -1,7 +1,7 @@
 """Reads of the consume queues, straight from the store: safe beside the apply lane.
 
-Chunks are merged while readers look: a reader that finds a hole where a chunk was replaced looks again, once, because
-the merged chunk never changes after that. They are trimmed, too: then the queue's bounds say so, in the same batch.
+Chunks are merged during reads. A reader that finds a hole where a chunk was replaced reads again, once, because the
+merged chunk never changes after that. Chunks are trimmed, too; the queue's bounds change in the same batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ITEM_SIZE = ITEM.size
 
 
 class QueueItem(NamedTuple):
-    """One message of a queue: where it lies in the log, and what tells it is intact."""
+    """One message of a queue: its position in the log, and the checksum that proves it intact."""
 
     queue_offset: int
     position: int
@@ -32,7 +32,7 @@ class QueueItem(NamedTuple):
 
 
 def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """The offset after the queue's last row; after all that was trimmed if it has none, 0 if it never had one."""
+    """The offset after the queue's last row. Without rows: the end of the trimmed part, 0 if it never had one."""
     first, last = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     row = kv.seek_last(CQ, first, last)
     if row is None:

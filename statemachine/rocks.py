@@ -1,8 +1,8 @@
 """`KV` on RocksDB (rocksdict, raw bytes, one column family each), sized so that an idle node stays small.
 
-Durability is the Raft log's business: batches go to RocksDB's WAL without a sync, and after a power loss the default
-`point_in_time` recovery drops a suffix of them. The applied index rides in the same batches, so what was dropped
-shows as a lower applied index and is replayed. Never set `tolerate_corrupted_tail_records`: it can drop rows from the
+The Raft log provides durability: batches go to RocksDB's WAL without a sync, and after a power loss the default
+`point_in_time` recovery drops a suffix of them. The applied index is in the same batches, so dropped batches show as
+a lower applied index and are replayed. Never set `tolerate_corrupted_tail_records`: it can drop rows from the
 middle (docs/adr/0013-apply-atomicity.md).
 """
 
@@ -44,15 +44,15 @@ OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
 
 
 def open_files_max(descriptors: int) -> int:
-    """Of so many descriptors (below 0: of any number)."""
+    """How many descriptors it may use (below 0: any number)."""
     return OPEN_FILES_MAX if descriptors < 0 else max(OPEN_FILES_MIN, min(OPEN_FILES_MAX, descriptors // 4))
 
 
 class RocksKV:
     """See `KV`. Opens or creates the database at `path`.
 
-    Raises KVCorruptError if what is there is damaged, KVError if it cannot be opened for another reason; nothing is
-    changed then.
+    Raises KVCorruptError if the database is damaged, KVError if it cannot be opened for another reason; in both cases
+    nothing is changed.
     """
 
     def __init__(self, path: str) -> None:
@@ -71,7 +71,7 @@ class RocksKV:
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
         self._full = False
-        """A write found no space: RocksDB takes no more until it is opened again, whatever space there is by then."""
+        """A write found no space: RocksDB accepts no more writes until it is opened again, even if there is space."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """See `KV.get`."""
@@ -211,8 +211,8 @@ class RocksKV:
 class _Scan(Iterator[tuple[bytes, bytes]]):
     """A RocksDB iterator with an end; releases the database as soon as it is exhausted or closed.
 
-    rocksdict's `items()` is four times as fast as its cursor, but ends at damage as it ends at the last row. So where
-    it ends before `end`, a cursor is put on the last row and asked why there is none after it.
+    rocksdict's `items()` is four times as fast as its cursor, but ends at damage just as at the last row. If it ends
+    before `end`, a cursor is therefore put on the last row to find out why no row follows.
     """
 
     __slots__ = ("__weakref__", "_at", "_end", "_failed", "_rows", "_view")

@@ -4,7 +4,7 @@ Blocks of 32 KiB; a record never spans one, its last bytes are zero if no header
 
     crc u32 (masked crc32c of what follows the length) | length u16 | type u8 | [log number u32] | data
 
-RocksDB itself says only that something is wrong, and in a WAL may take it for the end; this says where.
+RocksDB reports only that something is wrong, and in a WAL may mistake damage for the end; this module reports where.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PIECES = {1: "full", 2: "first", 3: "middle", 4: "last", 5: "full", 6: "first",
 
 
 class BadRecord(NamedTuple):
-    """Where a file stops making sense."""
+    """A place where a file is damaged."""
 
     offset: int
     size: int
-    """Bytes from there to the end of the block or file: the record, as far as it can be told."""
+    """Bytes from there to the end of the block or file: the extent of the record, as far as it is known."""
     why: str
     last: bool
-    """Nothing sound follows: also what a write leaves that a power failure interrupted."""
+    """No intact record follows: this is also how a write looks that a power failure interrupted."""
 
 
 def bad_records(data: bytes) -> list[BadRecord]:
-    """Every place that is wrong; after one, reading goes on at the next block."""
+    """Every damaged place; after each, reading continues at the next block."""
     found = []
     for block in range(0, len(data), BLOCK_SIZE):
         end = min(block + BLOCK_SIZE, len(data))
@@ -56,7 +56,7 @@ class Record(NamedTuple):
     end: int
     """Offset after its last byte."""
     data: bytes
-    """Empty if it is none of a user (types above 4 and their like describe the file)."""
+    """Empty for a record without user data (types above 4 and similar describe the file)."""
 
 
 def records(data: bytes) -> Iterator[Record]:

@@ -29,7 +29,7 @@ _SETTINGS = "rocksdict-config.json"
 class CheckpointReader:
     """An open checkpoint or stopped database, for `with`.
 
-    `strict`: a WAL that ends in the middle of a record is damage too, as everything else that a bit may have done.
+    `strict`: a WAL that ends in the middle of a record counts as damage too, because a flipped bit may be the cause.
     Raises KVCorruptError if it is damaged, KVError if it cannot be opened or is of a newer version.
     """
 
@@ -117,7 +117,7 @@ class CheckpointReader:
         return (row for row in self.rows(family) if start <= row[0] < end)
 
     def close(self) -> None:
-        """Lets go of the files; idempotent."""
+        """Closes the files; idempotent."""
         for view in self._views.values():
             view.close()
         self._views = {}

@@ -1,6 +1,6 @@
-"""The one batch of an apply run while it is built, readable as if it were written already.
+"""The batch of an apply run while it is built, readable as if it had been written.
 
-Commands that read rows (expire) see what entries before them in the same run wrote; so what a run leaves in the store
+Commands that read rows (expire) see the rows of earlier entries in the same run. The result in the store therefore
 does not depend on where runs begin and end.
 """
 
@@ -24,7 +24,7 @@ class Stage:
         self._ranges: list[tuple[str, bytes, bytes]] = []
         self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
         self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
-        """What the KV holds under a key, where whoever staged the row knew it: saves reading it for the sums."""
+        """The KV's value of a key, where the caller that staged the row knew it: saves a read for the sums."""
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
         """Sets a row."""
@@ -40,7 +40,7 @@ class Stage:
         self.rows[family][key] = None
 
     def unput(self, family: str, key: bytes) -> None:
-        """Removes a row whose key is put once in its life: if that put is still in this stage, both are left out."""
+        """Removes a row whose key is put only once: if that put is still in this stage, both are left out."""
         rows = self.rows[family]
         if rows.pop(key, None) is None:
             rows[key] = None

@@ -1,13 +1,13 @@
 """The digest, kept up to date: one sum per family as of the last applied entry, and as of the last few marker entries.
 
-A replica proves to itself and to others that it applied what they applied: equal sums at one index mean equal rows
-there. The same idea as digest.py with a hash that apply can afford: two CRCs per row, multiplied, so that values which
-change places change the sum (a blake2b of a long chunk costs as much as writing it). The sums ride in the batch of the
-rows that they count, in meta under "sums", with the index they stand for; rows whose sums are missing, or stand for
-another index because a version without them has written since, are counted once when the state is opened.
+Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The idea is
+that of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a blake2b of
+a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta under "sums",
+with their index. If they are missing, or stand for another index because a version without them has written since, the
+rows are counted once when the state is opened.
 
-Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Only there can
-replicas be compared, because each applies in its own time. What is remembered is a function of the log.
+Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
+compared only there, because each applies at its own pace. The remembered sums are a function of the log.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def row_sum(family: str, key: bytes, value: bytes) -> int:
 
 
 def count(kv: KV) -> dict[str, int]:
-    """The sums by a scan: what the running ones must be."""
+    """The sums by a scan; the running ones must be equal to them."""
     return {
         family: sum(
             row_sum(family, key, value) for key, value in kv.scan(family, keys.FIRST, keys.LAST) if counts(family, key)
@@ -101,7 +101,7 @@ def count(kv: KV) -> dict[str, int]:
 
 
 def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
-    """By how much the sum of each family differs once `stage` is written over `kv`."""
+    """The change in the sum of each family once `stage` is written over `kv`."""
     found = []
     for family, rows in stage.rows.items():
         if not rows:
@@ -128,7 +128,7 @@ def pack(index: int, sums: Sums) -> bytes:
 
 
 def load(kv: KV, applied_index: int) -> Sums | None:
-    """What the "sums" row says of the state as of `applied_index`; None if it says nothing of that."""
+    """The sums of the "sums" row if they are as of `applied_index`, else None."""
     row = kv.get(META, keys.SUMS_KEY)
     if row is None or len(row) != _ROW.size:
         return None

@@ -1,6 +1,6 @@
 """Topics: their configuration, and the ids that stand for them in every other row.
 
-An id is given when a topic is created and never again, so rows of a deleted topic can not be taken for those of a
+An id is assigned when a topic is created and never reused, so rows of a deleted topic cannot be mistaken for those of a
 later topic with the same name.
 """
 
@@ -73,7 +73,7 @@ class TopicConfig:
         return max(self.read_queues, self.write_queues)
 
     def to_map(self) -> dict[str, Any]:
-        """The `config` argument of create_topic that makes this topic again."""
+        """The `config` argument of create_topic that recreates this topic."""
         return {
             "name": self.name,
             "read_queues": self.read_queues,
@@ -92,7 +92,7 @@ def check_topic_name(name: Any) -> str:
 
 
 def is_retention(text: str) -> bool:
-    """Whether a topic's `retention.ms` may say so."""
+    """Whether the text is a valid `retention.ms` of a topic."""
     return text.isascii() and text.isdigit() and len(text) <= RETENTION_DIGITS_MAX
 
 
@@ -156,7 +156,7 @@ class Topics:
         return done(topic)
 
     def delete(self, stage: Stage, name: Any) -> CommandResult:
-        """Forgets the topic; value: its TopicConfig. Its queue rows are the caller's business."""
+        """Forgets the topic; value: its TopicConfig. The caller removes its queue rows."""
         topic = self._names.pop(checked_str(name, "topic name"), None)
         if topic is None:
             return not_found(f"no topic {name!r}")
@@ -166,7 +166,7 @@ class Topics:
         return done(topic)
 
     def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
+        """Publishes the run's changes; called when its batch is written."""
         if self._changed:
             self._changed = False
             self.by_name = dict(self._names)

@@ -1,12 +1,11 @@
 """The payload of a TRIM entry, and what is remembered of the last one.
 
-A TRIM moves the beginning of the log, for every replica at the same entry: what lies below `position` is not part of
-the state any more, whether or not a replica still has the file. The leader decides it from its applied state, apply
-never rejects it: a position or offset below the present one changes nothing, one beyond the end of a queue means its
-end.
+A TRIM moves the beginning of the log, for every replica at the same entry: messages below `position` are no longer part
+of the state, whether or not a replica still has the file. The leader decides it from its applied state, and apply never
+rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end.
 
 msgpack map, keys in this order: {"format": 1, "position": u64, "first_index": u64, "reason": str, "queues":
-[[topic_id, queue_id, min_offset], ...]}. `queues` names queues of which more goes than the position says.
+[[topic_id, queue_id, min_offset], ...]}. `queues` lists queues that are trimmed further than `position` requires.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ class TrimError(ValueError):
 
 
 class Trim(NamedTuple):
-    """What a TRIM says. `position` is where a segment begins, `first_index` its first entry."""
+    """The content of a TRIM. `position` is where a segment begins, `first_index` its first entry."""
 
     position: int
     first_index: int
     reason: str
-    """For people: why the leader did it."""
+    """For people: why the leader trimmed."""
     queues: tuple[QueueMin, ...] = ()
 
 
 class TrimMark(NamedTuple):
-    """Where the log begins since the last TRIM that moved it."""
+    """The beginning of the log, as the last TRIM that moved it set it."""
 
     position: int
     first_index: int
@@ -70,7 +69,7 @@ def encode(trim: Trim) -> bytes:
 
 
 def decode(payload: bytes) -> Trim:
-    """What the payload says. Raises TrimError."""
+    """Decodes the payload. Raises TrimError."""
     try:
         fields = msgpack.unpackb(payload)
         if type(fields) is not dict or fields.get("format") != FORMAT:
@@ -100,7 +99,7 @@ class TrimState:
             stage.put(META, keys.TRIM_KEY, keys.TRIM.pack(*self._staged))
 
     def publish(self) -> None:
-        """Shows the run's change to readers; called when its batch is written."""
+        """Publishes the run's change; called when its batch is written."""
         self.mark = self._staged
 
 

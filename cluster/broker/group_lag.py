@@ -58,15 +58,20 @@ class LagMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._by_topic = Gauge(
             "rocketmq_consumer_lag_messages",
-            "Messages kept and not committed by the group",
+            "Available messages that the group has not committed",
             ["consumer_group", "topic"],
             registry=registry,
         )
         self._by_group = Gauge(
-            "raftmq_group_lag_messages", "The same over all topics of the group", ["group"], registry=registry
+            "raftmq_group_lag_messages",
+            "Lag of the group over all its topics, in messages",
+            ["group"],
+            registry=registry,
         )
         self._left_out = Gauge(
-            "raftmq_group_lag_left_out", "Groups that are not in these figures: there are too many", registry=registry
+            "raftmq_group_lag_left_out",
+            "Groups left out of the lag metrics because there are too many",
+            registry=registry,
         )
 
     def update(self, state: BrokerState, *, leads: bool) -> None:

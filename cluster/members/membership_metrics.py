@@ -14,11 +14,11 @@ class MembersMetrics:
         self._members = Gauge("raftmq_members", "Members in force, by role", ["role"], registry=registry)
         self._index = Gauge(
             "raftmq_membership_index",
-            "Index of the entry that says who the members are; 0 for GENESIS",
+            "Index of the entry that defines the members in force; 0 for GENESIS",
             registry=registry,
         )
         self._pending = Gauge(
-            "raftmq_membership_pending", "1 while a change of members is not committed", registry=registry
+            "raftmq_membership_pending", "1 while a membership change is not committed", registry=registry
         )
         self._removed = Gauge("raftmq_removed", "1 if this node was removed from the cluster", registry=registry)
 

@@ -224,49 +224,56 @@ class NodeMetrics:
         self._writes_open = gauge("raftmq_raft_writes_open", "1 if this node leads and takes writes")
         self._alarm = gauge("raftmq_alarm", "1 for each alarm that is raised", "key")
         self._backup_age = gauge(
-            "raftmq_backup_age_seconds", "Age of the newest good backup that this node knows of itself; NaN without one"
+            "raftmq_backup_age_seconds",
+            "Age of the newest good backup of this node that it knows of; NaN if there is none",
         )
         self._backup_age.set(float("nan"))
-        self._leader_changes = self._counter("raftmq_raft_leader_changes", "Times another leader became known")
+        self._leader_changes = self._counter("raftmq_raft_leader_changes", "Leader changes that this node has observed")
         self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
-        self._peer_lag = gauge("raftmq_peer_lag_entries", "Entries the peer's disk is behind the leader's log", "peer")
+        self._peer_lag = gauge(
+            "raftmq_peer_lag_entries", "Number of entries by which the peer's disk is behind the leader's log", "peer"
+        )
 
     def _define_lanes(self) -> None:
         self._proposals = self._counter("raftmq_raft_proposals", "Entries proposed")
-        settled = self._counter("raftmq_raft_settled", "Requests whose entry was decided or given up", "outcome")
+        settled = self._counter(
+            "raftmq_raft_settled", "Requests whose entry was decided, or that reached their deadline", "outcome"
+        )
         self._settled = {outcome: settled.labels(outcome.name.lower()) for outcome in Outcome}
         self._batch_messages = self._histogram("raftmq_batch_messages", "Messages per entry", COUNT_BUCKETS)
         self._batch_bytes = self._histogram("raftmq_batch_bytes", "Bytes per proposed entry", BYTES_BUCKETS)
         self._commit_seconds = self._histogram(
-            "raftmq_raft_commit_seconds", "From the proposal of an entry to its answer", COMMIT_BUCKETS
+            "raftmq_raft_commit_seconds", "Time from the proposal of an entry to its answer", COMMIT_BUCKETS
         )
         self._append_seconds = self._histogram(
-            "raftmq_append_seconds", "One write to the log with its fdatasync", SYNC_BUCKETS
+            "raftmq_append_seconds", "Duration of one write to the log, fdatasync included", SYNC_BUCKETS
         )
         self._append_bytes = self._counter("raftmq_append_bytes", "Bytes made durable in the log")
-        self._apply_seconds = self._histogram("raftmq_apply_seconds", "One run applied", SYNC_BUCKETS)
+        self._apply_seconds = self._histogram(
+            "raftmq_apply_seconds", "Duration of applying one run of entries", SYNC_BUCKETS
+        )
         self._apply_entries = self._counter("raftmq_apply_entries", "Entries applied")
         self._loop_lag = self._gauge(
-            "raftmq_loop_lag_seconds", "Longest time the event loop kept a timer waiting in the last 10 s"
+            "raftmq_loop_lag_seconds", "Longest delay of a timer on the event loop in the last 10 s"
         )
 
     def _define_clients(self) -> None:
         gauge, counter = self._gauge, self._counter
         self._connections = gauge("raftmq_connections", "Open client connections")
-        self._long_polls = gauge("raftmq_long_polls", "Pulls that wait for messages")
+        self._long_polls = gauge("raftmq_long_polls", "Pulls waiting for messages")
         self._inflight_bytes = gauge("raftmq_inflight_bytes", "Bytes of requests that are not answered yet")
         self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
         self._codes_refused = counter(
-            "raftmq_codes_refused", "Requests of a code that this version does not know", "code", "language"
+            "raftmq_codes_refused", "Requests with a code that this version does not support", "code", "language"
         )
         self._pulls = counter("raftmq_pulls", "Pulls answered", "outcome")
         self._queries = counter("raftmq_queries", "Queries of single messages answered", "kind", "outcome")
         self._messages_in = counter("rocketmq_messages_in", "Messages acknowledged", "topic")
         self._throughput_in = counter("rocketmq_throughput_in", "Bytes of messages acknowledged", "topic")
-        self._messages_out = counter("rocketmq_messages_out", "Messages handed out", "topic")
-        self._throughput_out = counter("rocketmq_throughput_out", "Bytes of messages handed out", "topic")
-        self._topics = gauge("rocketmq_topic_number", "Topics")
-        self._groups = gauge("rocketmq_consumer_group_number", "Consumer groups")
+        self._messages_out = counter("rocketmq_messages_out", "Messages delivered to consumers", "topic")
+        self._throughput_out = counter("rocketmq_throughput_out", "Bytes of messages delivered to consumers", "topic")
+        self._topics = gauge("rocketmq_topic_number", "Number of topics")
+        self._groups = gauge("rocketmq_consumer_group_number", "Number of consumer groups")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self.registry)

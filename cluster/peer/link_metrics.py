@@ -25,23 +25,23 @@ class LinkMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._state = Gauge(
-            "raftmq_link_state", "1 for the state that the link to the peer is in", ["peer", "state"], registry=registry
+            "raftmq_link_state", "1 for the current state of the link to the peer", ["peer", "state"], registry=registry
         )
         self._age = Gauge(
-            "raftmq_link_state_seconds", "How long the link has been in its state", ["peer"], registry=registry
+            "raftmq_link_state_seconds", "Time since the link entered its state", ["peer"], registry=registry
         )
         self._round_trip = Gauge(
             "raftmq_link_round_trip_seconds",
-            "Of the last heartbeat on the link that was answered",
+            "Round-trip time of the last answered heartbeat on the link",
             ["peer"],
             registry=registry,
         )
         self._changes = Counter(
-            "raftmq_link_changes", "Times the link went into the state", ["peer", "state"], registry=registry
+            "raftmq_link_changes", "Number of times the link entered the state", ["peer", "state"], registry=registry
         )
         self._expired = Counter(
             "raftmq_link_expired",
-            "Connections closed because nothing came through them",
+            "Connections closed because no data arrived on them",
             ["peer", "side"],
             registry=registry,
         )

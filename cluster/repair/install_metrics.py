@@ -12,7 +12,9 @@ class InstallMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._offers = Counter(
-            "raftmq_install_offers", "Times a leader said that the log this node needs is trimmed", registry=registry
+            "raftmq_install_offers",
+            "Snapshot offers received because the leader has trimmed entries that this node needs",
+            registry=registry,
         )
         self._bytes = Counter(
             "raftmq_install_bytes",
@@ -27,11 +29,11 @@ class InstallMetrics:
         )
         self._failures = Counter(
             "raftmq_install_failures",
-            "Attempts to take a snapshot or a segment that failed",
+            "Failed attempts to fetch a snapshot or a segment",
             ["peer"],
             registry=registry,
         )
-        self._installed = Counter("raftmq_installs", "Snapshots installed by this start of the node", registry=registry)
+        self._installed = Counter("raftmq_installs", "Snapshots installed at this start of the node", registry=registry)
         self._segments = Counter(
             "raftmq_backfilled_segments", "Older segments fetched after an install", registry=registry
         )

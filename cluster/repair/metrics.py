@@ -11,19 +11,21 @@ class RepairMetrics:
     """Fed once per range."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._damaged = Gauge("raftmq_log_damaged_bytes", "Bytes of the log that wait for a repair", registry=registry)
+        self._damaged = Gauge(
+            "raftmq_log_damaged_bytes", "Damaged bytes of the log that wait for repair", registry=registry
+        )
         self._repaired_bytes = Counter(
             "raftmq_log_repaired_bytes",
-            "Bytes of the log that were fetched from a peer and put in place",
+            "Bytes of the log repaired with a peer's copy",
             registry=registry,
         )
         self._repairs = Counter("raftmq_log_repairs", "Damaged ranges of the log repaired", registry=registry)
         self._failures = Counter(
-            "raftmq_log_repair_failures", "Ranges that a peer could not give", ["peer"], registry=registry
+            "raftmq_log_repair_failures", "Damaged ranges that a peer could not supply", ["peer"], registry=registry
         )
 
-        self._scrub_seconds = Gauge("raftmq_scrub_seconds", "How long the last scrub took", registry=registry)
-        self._scrub_findings = Gauge("raftmq_scrub_findings", "What the last scrub found", registry=registry)
+        self._scrub_seconds = Gauge("raftmq_scrub_seconds", "Duration of the last scrub", registry=registry)
+        self._scrub_findings = Gauge("raftmq_scrub_findings", "Number of findings of the last scrub", registry=registry)
         self._scrub_share = Gauge(
             "raftmq_scrub_percent_per_day", "Share of this node's log that scrubs read per day", registry=registry
         )

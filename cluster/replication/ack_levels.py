@@ -1,10 +1,10 @@
 """Acknowledgement levels: what must have happened before a send is answered.
 
-The default, `quorum+fsync`, is the promise of docs/guarantees.md. The others are asked for by name: for all topics by
+The default, `quorum+fsync`, is the guarantee of docs/guarantees.md. The others are requested by name: for all topics by
 RocketMQ's keys (`flush_disk_type`, `broker_role`), for one topic by its attribute `ack.level`, for one message by its
-property `ACK_LEVEL`, or by RocketMQ's own `WAIT=false` (Message.setWaitStoreMsgOK), which is level `leader`. The more
-specific one goes before the more general. A level changes when a send is *answered* and nothing else: commit, apply,
-visibility and votes wait for the majority's disks at every level.
+property `ACK_LEVEL`, or by RocketMQ's own `WAIT=false` (Message.setWaitStoreMsgOK), which is level `leader`. The most
+specific one wins. A level changes only when a send is *answered*: at every level, commit, apply, visibility and votes
+wait for the majority's disks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WAIT_FALSE: Final = WAIT + b"false"
 
 
 class Ack(IntEnum):
-    """A level. The default is 0, so that the hot path asks `if send.ack`."""
+    """A level. The default is 0, so that the hot path can test `if send.ack`."""
 
     QUORUM_FSYNC = 0
     """Committed and applied: a majority has it on disk."""
     LEADER = 1
     """The leader has it: on disk (SYNC_FLUSH), written (ASYNC_FLUSH), in memory (with the transient store pool)."""
     QUORUM = 2
-    """A majority has written it, nobody need have synced it."""
+    """A majority has written it; no node needs to have synced it."""
     ALL = 3
     """Committed, applied, and on the disk of every voter."""
 
@@ -46,18 +46,18 @@ NAMES: Final[dict[str, Ack]] = {
 
 
 class LevelError(ValueError):
-    """A level that does not exist; the text lists those that do."""
+    """An unknown level; the text lists the valid ones."""
 
 
 def default_level(modes: ModesSection) -> Ack:
-    """The level of a message whose topic and properties say nothing."""
+    """The level of a message if its topic and properties specify none."""
     if modes.broker_role == "ASYNC_MASTER":
         return Ack.LEADER
     return Ack.QUORUM if modes.flush_disk_type == "ASYNC_FLUSH" else Ack.QUORUM_FSYNC
 
 
 def name_of(level: int) -> str:
-    """As configuration and properties write it."""
+    """The name in configuration and properties."""
     return next(name for name, known in NAMES.items() if known == level)
 
 
@@ -81,7 +81,7 @@ def ack_of(properties: bytes, default: int) -> int:
 
 
 def _value(properties: bytes, mark: bytes) -> bytes | None:
-    """The value of the property, None if `mark` only occurs inside another one."""
+    """The value of the property, None if `mark` occurs only inside another property."""
     for part in properties.split(b"\x02"):
         if part.startswith(mark):
             return part[len(mark) :]

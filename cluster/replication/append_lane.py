@@ -1,6 +1,6 @@
-"""The append lane: everything that must be on disk before the node may speak of it.
+"""The append lane: writes everything that must be on disk before the node may send messages that depend on it.
 
-One drain = one hard state write at most, then one append (one pwritev, one fdatasync) for all frames that gathered.
+One drain = at most one hard state write, then one append (one pwritev, one fdatasync) for all waiting frames.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statemachine.payload import has_messages
 logger = logging.getLogger(__name__)
 
 ZEROED_BELOW_BYTES_S = 4 << 20
-"""Growth up to which the next file is zeroed ahead."""
+"""Growth of the log up to which the next file is zeroed in advance."""
 WARN_EVERY_S = 60.0
 
 
@@ -32,11 +32,11 @@ class PersistJob(NamedTuple):
 
 
 RETRY = PersistJob(None, (), ())
-"""No work of its own: what was put aside for lack of space is tried again."""
+"""A job without work of its own: retries the jobs that were put aside for lack of space."""
 
 
 class Persisted(NamedTuple):
-    """What one drain made durable; of what is put aside, `last`, `messages` and `jobs` come with a later one."""
+    """The result of one drain. `last`, `messages` and `jobs` of jobs put aside come with a later one."""
 
     last: EntryId | None
     messages: list[Message]
@@ -68,19 +68,19 @@ class HardStates(Protocol):
 
 
 class _Work:
-    """All that gathered and is not on disk yet, in order."""
+    """All waiting frames that are not on disk yet, in order."""
 
     __slots__ = ("hard_state", "jobs", "last", "messages", "runs", "written")
 
     def __init__(self) -> None:
         self.hard_state: HardState | None = None
         self.runs: deque[list[Entry]] = deque()
-        """Each ascends without a gap; the next one begins at or below its end: a conflict."""
+        """Runs that ascend without a gap; a run that begins at or below the end of the one before is a conflict."""
         self.messages: list[Message] = []
         self.jobs = 0
         self.written = 0
         self.last: EntryId | None = None
-        """The last entry of a run that is done."""
+        """The last entry of a run that is durable."""
 
     def add(self, job: PersistJob) -> None:
         self.jobs += 1
@@ -94,7 +94,7 @@ class _Work:
                 self.runs.append(list(job.entries))
 
     def take_votes(self) -> list[Message]:
-        """What depends on term and vote alone, which are on disk: it need not wait for space."""
+        """Messages that depend only on term and vote, which are on disk: they need not wait for space."""
         votes: list[Message] = [m for m in self.messages if isinstance(m, RequestVote | RequestVoteReply)]
         if votes:
             self.messages = [m for m in self.messages if not isinstance(m, RequestVote | RequestVoteReply)]
@@ -102,7 +102,7 @@ class _Work:
 
 
 class AppendLane:
-    """Writes hard state and frames. Lack of space puts work aside; any other storage error propagates: it is final."""
+    """Writes hard state and frames. Lack of space puts jobs aside; any other storage error propagates and is final."""
 
     def __init__(
         self,
@@ -112,18 +112,18 @@ class AppendLane:
         reserved: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`idle_mark_ms`: write the sync mark alone after this long without work. `reserved`: why messages may not be
-        written now although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`."""
+        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: why no message may
+        be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`."""
         self._log = log
         self._hard_states = hard_states
         self._reserved = reserved
         self._clock = clock
         self._work = _Work()
-        """Empty unless something is put aside. Invariant: nothing that came later is done before it."""
+        """Jobs put aside. Invariant: no later job is done before them."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """Persists the whole batch, and what was put aside before it."""
+        """Persists the jobs that were put aside, then the whole batch."""
         start = self._clock()
         work = self._work
         for job in batch:
@@ -138,7 +138,7 @@ class AppendLane:
         return Persisted(work.last, work.messages, work.jobs, work.written, self._clock() - start)
 
     def _persist(self, work: _Work) -> None:
-        """Term and vote first: no frame of a term is on disk before the term is."""
+        """Writes term and vote first: no frame of a term is on disk before the term."""
         if work.hard_state is not None:
             self._hard_states.save(work.hard_state)
             work.hard_state = None
@@ -156,15 +156,15 @@ class AppendLane:
             raise OutOfSpaceError(f"{reserved}.")
 
     def idle(self) -> None:
-        """Brings the sync mark up to date."""
+        """Updates the sync mark."""
         self._log.write_idle_mark()
 
 
 class PrepareLane:
-    """Makes the next segment file, off the append lane.
+    """Creates the next segment file, off the append lane.
 
-    Zeroed blocks make later syncs cheap, but writing them doubles what goes to the disk: while the log grows fast that
-    costs more than it saves (docs/performance.md), so a fast log gets files that are holes.
+    Zeroed blocks make later syncs cheap, but double the bytes written. While the log grows fast, that costs more than
+    it saves (docs/performance.md), so a fast log gets sparse files.
     """
 
     idle_after_s: float | None = None
@@ -180,7 +180,7 @@ class PrepareLane:
         self._seen = clock(), log.tail.end_position
 
     def drain(self, batch: Sequence[object]) -> None:
-        """Prepares one file however often it was asked. Failing is no harm yet: the roll makes its file itself."""
+        """Prepares one file, however many jobs wait. A failure is harmless: the roll then creates the file itself."""
         if not self._log.needs_next() or self._reserved():
             return
         now, position = self._clock(), self._log.tail.end_position

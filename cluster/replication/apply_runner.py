@@ -1,9 +1,9 @@
-"""Where apply runs: on its lane, except that a lone small run is applied at once on the loop.
+"""Decides where apply runs: on its lane, except that a single small run is applied at once on the loop.
 
-Handing a run over and back costs two thread switches and a loop iteration, several times what applying a small one
-costs (docs/performance.md). So a run goes inline when nothing is on the lane and it is small. RocksDB never syncs here,
-and at the load of lone small runs its buffers never fill; should one run take long all the same, everything goes to the
-lane for a minute, so that a slow disk costs the loop one pause at most.
+Passing a run to the lane and back costs two thread switches and a loop iteration, several times the cost of applying a
+small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB never syncs here,
+and under a load of single small runs its buffers never fill. If an inline run takes long nevertheless, all runs go to
+the lane for a minute, so that a slow disk costs the loop at most one pause.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cluster.runtime.lanes import Lane, ThreadLaneRunner
 from raftlog.types import Entry, EntryType
 
 INLINE_BYTES_MAX = 64 * 1024
-"""A run of more payload bytes goes to the lane."""
+"""A run with more payload bytes goes to the lane."""
 SLOW_S = 0.010
-"""An inline run that took longer was one too many."""
+"""After an inline run that took longer, runs go to the lane for a minute."""
 LANE_ONLY_S = 60.0
 
 
@@ -39,8 +39,8 @@ class ApplyRunner:
         self._on_done = on_done
         self._on_failure = on_failure
         self._on_lane = 0
-        """Entries handed to the thread and not reported. Invariant: 0 whenever the loop applies inline, so the lane is
-        never drained by two threads."""
+        """Entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies inline, so that two
+        threads never drain the lane."""
         self._lane_until = 0.0
         self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, on_failure)
 
@@ -69,6 +69,6 @@ class ApplyRunner:
 
     @staticmethod
     def _is_small(job: list[Entry]) -> bool:
-        """A TRIM is a few bytes, and walks every queue."""
+        """A TRIM is never small: it has few bytes, but walks every queue."""
         size = job[-1].position - job[0].position + len(job[-1].payload)
         return size <= INLINE_BYTES_MAX and not any(entry.type == EntryType.TRIM for entry in job)

@@ -1,10 +1,10 @@
-"""Answers that leave before the entry is committed (`leader`, `quorum`), and those that wait for every disk (`all`).
+"""Answers sent before the entry is committed (`leader`, `quorum`), and those that wait for every disk (`all`).
 
-An early answer changes nothing but its own time: the entry is committed, applied and visible when a majority has it on
-disk, as ever. What the answer says (queue offset, message id) was decided when the entry was proposed. It leaves only
-after it was noted in DATA/EARLY (`ledger`), at most `limits.batches_inflight_max` entries at a time: that is the loss
-window. An entry that was answered early and whose place another one takes is counted and logged, also by a node that
-was killed in between, once it is back.
+An early answer changes only its own time: the entry is committed, applied and visible when a majority has it on disk,
+as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. It is sent only
+after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at a time: that is the
+loss window. An entry that was answered early and then replaced by another is counted and logged, even if the node was
+killed in between: it does so after its restart.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(IntEnum):
-    """What an early answer waits for."""
+    """The condition for an early answer."""
 
     MEMORY = 0
     """Nothing: the entry is in this process's memory."""
     WRITTEN = 1
-    """The leader has handed it to the operating system: it survives the end of the process."""
+    """The leader has passed it to the operating system: it survives the end of the process."""
     SYNCED = 2
     """It is on the leader's disk."""
     QUORUM_WRITTEN = 3
-    """A majority has handed it to the operating system."""
+    """A majority has passed it to the operating system."""
 
 
 class _Waiting(NamedTuple):
-    """Sends that are stored and wait for every voter's disk."""
+    """Stored sends that wait for every voter's disk."""
 
     index: int  # type: ignore[assignment]
     deadline_ms: int
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
 
 
 class EarlyAnswers:
-    """What Proposals asks about levels. Event loop only."""
+    """The part of Proposals that deals with levels. Event loop only."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class EarlyAnswers:
         ledger: Ledger | None,
         metrics: ModeMetrics | None = None,
     ) -> None:
-        """Without a ledger nothing is answered early."""
+        """Without a ledger there are no early answers."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
@@ -72,15 +72,15 @@ class EarlyAnswers:
         self._metrics = metrics
         self._raw = raw
         self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
-        """Proposed here, not decided, and not answered in full: by index."""
+        """Entries proposed here that are undecided and not fully answered, by index."""
         self.waiting: list[_Waiting] = []
         self._written: dict[NodeId, int] = {}
-        """Node -> highest index it handed to its operating system in this term, itself included."""
+        """Node -> highest index that it passed to its operating system in this term, this node included."""
         self._written_term = 0
         self._wants_own: Callable[[], None] = lambda: None
         self._wants_quorum: Callable[[], None] = lambda: None
         self.window_messages_max = 0
-        """The most messages that were answered early and undecided at one time."""
+        """The highest number of messages that were answered early and undecided at one time."""
 
     def watch_demand(self, own: Callable[[], None], quorum: Callable[[], None]) -> None:
         """Called when an answer waits for what this node, or a majority, has written: nodes tell it only on demand."""
@@ -109,7 +109,7 @@ class EarlyAnswers:
             self._wants_quorum()
 
     def advance(self, raw: RawNode) -> None:
-        """Once per driver turn: what has become true since?"""
+        """Once per driver turn: sends the answers whose condition has become true."""
         if self._open and raw.role is Role.LEADER:
             for index, (pending, stages) in list(self._open.items()):
                 for stage in [stage for stage in stages if self._reached(stage, pending.id, raw)]:
@@ -120,7 +120,7 @@ class EarlyAnswers:
             self._look_at_all(raw)
 
     def written(self, node: NodeId, entry_id: EntryId) -> None:
-        """A node handed everything up to that entry to its operating system."""
+        """A node passed everything up to that entry to its operating system."""
         if entry_id.term > self._written_term:
             self._written.clear()
             self._written_term = entry_id.term
@@ -147,9 +147,9 @@ class EarlyAnswers:
         self._look_at_all(self._raw)
 
     def answer_stored(self, send: Send, *found: int) -> None:
-        """A re-send of what is stored (`found`: topic id, queue, offset, position): level `all` waits all the same.
+        """A repeated send that is already stored (`found`: topic id, queue, offset, position): level `all` still waits.
 
-        Every voter has the message once it has all that is applied here now.
+        Every voter has the message once it has all entries applied here so far.
         """
         path = send.connection
         if send.ack != Ack.ALL:
@@ -164,12 +164,12 @@ class EarlyAnswers:
         self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
-        """Another leader's entry stands in its place."""
+        """Another leader's entry replaced it."""
         self._open.pop(pending.id.index, None)
         self._lose(pending.id)
 
     def on_applied(self, entries: Sequence[Entry]) -> None:
-        """Decides what an earlier life of this node, or an earlier term of office, answered early."""
+        """Decides entries that this node answered early before a restart, or in an earlier term as leader."""
         undecided = self.ledger.undecided if self.ledger is not None else None
         if not undecided:
             return
@@ -179,14 +179,14 @@ class EarlyAnswers:
             self._decide(entry_id, terms.get(entry_id.index))
 
     def on_start(self, applied_index: int, term_at: Callable[[int], int | None]) -> None:
-        """Decides what was applied before this start; `term_at` is None for what is trimmed: it was committed."""
+        """Decides entries applied before this start; `term_at` is None for trimmed entries, which were committed."""
         if self.ledger is None:
             return
         for entry_id in [entry_id for entry_id in self.ledger.undecided if entry_id.index <= applied_index]:
             self._decide(entry_id, term_at(entry_id.index))
 
     def expire(self, now_ms: int) -> None:
-        """Ends the wait for disks that do not answer."""
+        """Ends waits for disks that do not answer in time."""
         if not self.waiting or self.waiting[0].deadline_ms > now_ms:
             return
         late = [wait for wait in self.waiting if wait.deadline_ms <= now_ms]
@@ -208,7 +208,7 @@ class EarlyAnswers:
 
     @property
     def window_messages(self) -> int:
-        """Messages that are answered and not yet decided: what would be lost at worst if this node died now."""
+        """Messages that are answered and undecided: the largest possible loss if this node died now."""
         return sum(self.ledger.undecided.values()) if self.ledger is not None else 0
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-"""DATA/EARLY: what was answered before it was committed, and is not decided yet; and how much of that was lost.
+"""DATA/EARLY: entries answered before they were committed and still undecided, and how many such entries were lost.
 
-It lets a node that was killed say, when it is back, how many of its early answers came to nothing. One page, written
-over before each early answer leaves, and never synced: it survives the end of the process, not of the machine::
+After a restart, a node that was killed can report from it how many of its early answers were lost. One page,
+overwritten before each early answer is sent, and never synced: it survives the end of the process, not of the machine::
 
      0 magic u32 "RMQE" | 4 crc u32 of bytes 8..(31 + 24 * count) | 8 format u16 | 10 reserved u16 | 12 count u32
     16 lost_messages u64 | 24 lost_entries u64
     32 count times: term u64 | index u64 | messages u32 | reserved u32
 
-A page that is torn or of another format counts as empty, and is said to be.
+A page that is torn or of another format counts as empty, with a line in the log.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Ledger:
     """The file, and its content in memory. Event loop only; a write costs a few microseconds and no sync."""
 
     def __init__(self, fs: FileSystem, directory: Path, room: int) -> None:
-        """`room`: entries that may be answered early and undecided at a time. Raises nothing: without the file nothing
-        is answered early."""
+        """`room`: entries that may be answered early and undecided at a time. Raises nothing: without the file there
+        are no early answers."""
         self._fs = fs
         self._path = directory / NAME
         self.room = min(room, RECORDS_MAX)
@@ -73,7 +73,7 @@ class Ledger:
         self._records: dict[EntryId, int] = {}
         self.lost = Totals(0, 0)
         self.failure = ""
-        """Why nothing can be noted, and so nothing is answered early."""
+        """Why nothing can be recorded, so that there are no early answers."""
         self._file: File | None = None
         if fs.exists(self._path):
             self._load()
@@ -98,7 +98,7 @@ class Ledger:
         return self._records
 
     def note(self, entry_id: EntryId, messages: int) -> bool:
-        """Returns True when it is written; False if there is no room or no file: then the answer must wait."""
+        """Returns True once it is written; False if there is no room or no file: then the answer must wait."""
         known = self._records.get(entry_id)
         if known is None and len(self._records) >= self.room:
             return False
@@ -112,11 +112,11 @@ class Ledger:
         return False
 
     def kept(self, entry_id: EntryId) -> None:
-        """It was committed. Written with the next note: until then a restart would find the entry in its log."""
+        """It was committed. Written with the next record: until then a restart would find the entry in its log."""
         self._records.pop(entry_id, None)
 
     def lose(self, entry_id: EntryId) -> int:
-        """Another entry stands in its place; returns how many answers came to nothing."""
+        """Another entry replaced it; returns how many early answers are lost."""
         messages = self._records.pop(entry_id, 0)
         if messages:
             self.lost = Totals(self.lost.messages + messages, self.lost.entries + 1)
@@ -124,7 +124,7 @@ class Ledger:
         return messages
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

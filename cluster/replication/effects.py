@@ -1,7 +1,7 @@
-"""Commands that nobody waits for: oneway offset commits and ended sessions. They gather, and ride on the next entry.
+"""Commands without a waiting client: oneway offset commits and ended sessions. They are added to the next entry.
 
-Nothing that came later overtakes them: see `take_before`, and `Proposals`, which lets them ride only on entries behind
-every command that is still to be proposed.
+No later command overtakes them: see `take_before`, and `Proposals`, which adds them only to entries behind every
+command that is still to be proposed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, END_SESSIONS, Co
 logger = logging.getLogger(__name__)
 
 TAKEN_MAX = 10_000
-"""Of each kind, that one entry carries: well below a frame."""
+"""How many of each kind one entry carries: well below a frame."""
 
 
 class Effects:
-    """What has gathered; falsy if nothing has. Lost with the leadership, as their senders were promised nothing."""
+    """The waiting effects; falsy if there are none. Lost with leadership: their senders were promised nothing."""
 
     def __init__(self, flush_ms: int) -> None:
-        """`flush_ms`: without another entry to ride on, they get one of their own after this long."""
+        """`flush_ms`: without another entry they get one of their own after this long."""
         self._flush_ms = flush_ms
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
@@ -31,20 +31,20 @@ class Effects:
         return bool(self._offsets or self._ended_sessions)
 
     def offset(self, group: str, topic_id: int, queue_id: int, offset: int, now_ms: int) -> None:
-        """The last value per queue is what counts."""
+        """Adds offsets; only the last value per queue counts."""
         self._note(now_ms)
         self._offsets[group, topic_id, queue_id] = offset
 
     def take_group(self, group: str) -> list[list[object]]:
-        """The rows of one group's offsets, which then no longer gather here."""
+        """Removes and returns the rows of one group's offsets."""
         names = [name for name in self._offsets if name[0] == group]
         return [[*name, self._offsets.pop(name)] for name in names]
 
     def take_before(self, command: Command) -> list[list[object]]:
-        """The rows that must be in the log before `command`, which came later: they no longer gather here.
+        """Removes and returns the rows that must be in the log before `command`, which came later.
 
-        A commit replaces what waits for the same queues. What waits for a group goes before its deletion, and so is
-        gone with it. A deleted topic needs nothing: its id is never given again, and apply leaves such rows out.
+        A commit replaces waiting offsets of the same queues. Waiting offsets of a group go before its deletion and are
+        deleted with it. A deleted topic needs nothing: its id is never reused, and apply leaves such rows out.
         """
         if not self._offsets:
             return []
@@ -60,16 +60,16 @@ class Effects:
         return (group, topic_id, queue_id) in self._offsets
 
     def session_ended(self, producer_id: bytes, now_ms: int) -> None:
-        """The log may forget this producer."""
+        """Adds the end of a producer session: the state may forget this producer."""
         self._note(now_ms)
         self._ended_sessions.append(producer_id)
 
     def due(self, now_ms: int) -> bool:
-        """Whether they have waited long enough for an entry to ride on."""
+        """Whether they have waited long enough for another entry."""
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:
-        """The oldest of them, packed; b"" if there are none. What cannot be packed is lost, which costs nobody else."""
+        """The oldest of them, packed; b"" if there are none. One that cannot be packed is dropped, not the others."""
         commands: list[Command] = []
         self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
         self._ended_sessions = self._ended_sessions[TAKEN_MAX:]
@@ -93,7 +93,7 @@ class Effects:
         return taken
 
     def put_back(self) -> None:
-        """What was taken last was not proposed after all; what came since goes before it."""
+        """The effects taken last were not proposed after all; newer ones take precedence."""
         offsets, ended_sessions = self._taken
         self._offsets = {**offsets, **self._offsets}
         self._ended_sessions = ended_sessions + self._ended_sessions

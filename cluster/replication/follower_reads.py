@@ -1,13 +1,13 @@
-"""Who should serve a consumer's next pull, and how stale a follower's answer may be.
+"""Which node should serve a consumer's next pull, and how stale a follower's answer may be.
 
-Every node serves pulls from its applied state. Whom a consumer asks next is told by `suggestWhichBrokerId` in each
-reply: "0", the leader, unless `modes.slave_read_enable` is on and the consumer is further behind than
-`access_message_in_memory_max_ratio` percent of the memory: then its messages come from a disk, and better from another
-one's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A reply of a follower says besides
+Every node serves pulls from its applied state. `suggestWhichBrokerId` in each reply names the node to ask next: "0",
+the leader, unless `modes.slave_read_enable` is on and the consumer is further behind than
+`access_message_in_memory_max_ratio` percent of the memory. Its messages then have to be read from disk, preferably a
+follower's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A follower's reply also contains
 
     raftmqServedBy       its node id
-    raftmqAppliedIndex   up to where it has applied the log
-    raftmqStalenessMs    so long ago it had applied all that its leader had then told it to be committed; -1: never yet
+    raftmqAppliedIndex   the index up to which it has applied the log
+    raftmqStalenessMs    how long ago its applied state covered all it then knew as committed; -1: never yet
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 LEADER = "0"
 SAMPLES_MAX = 1200
-"""Remembered commit indexes that are not applied yet: a minute of them."""
+"""How many commit indexes that are not applied yet are remembered: one minute of them."""
 LAG_MAX = 1000
-"""Entries by which a follower may be behind when consumers are sent to it."""
+"""How many entries a follower may be behind for consumers to be sent to it."""
 
 
 def memory_bytes() -> int:
-    """Of the machine."""
+    """Memory of the machine, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Staleness:
-    """What a follower knows of its own lag, looked at by a timer."""
+    """A follower's knowledge of its own lag, sampled by a timer."""
 
     def __init__(self, raw: RawNode, tick_ms: int) -> None:
-        """`tick_ms`: of the core, by which it counts the silence of its leader."""
+        """`tick_ms`: the core's tick, in which it counts the silence of its leader."""
         self._raw = raw
         self._tick_ms = tick_ms
         self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
         """(when the leader was heard, commit index known then), neither falling."""
         self._fresh_ms = -1
-        """All that the leader had told by then is applied; -1: nothing is known."""
+        """The time up to which all commits known then are applied; -1: unknown."""
 
     def tick(self, now_ms: int) -> None:
         """Called on a timer."""
@@ -59,7 +59,7 @@ class Staleness:
             self._samples.append((heard_ms, raw.commit_index))
 
     def staleness_ms(self, now_ms: int, applied_index: int) -> int:
-        """-1 if this node has not caught up with any leader yet."""
+        """The staleness; -1 if this node has not caught up with any leader yet."""
         while self._samples and self._samples[0][1] <= applied_index:
             self._fresh_ms = self._samples.popleft()[0]
         return -1 if self._fresh_ms < 0 else max(0, now_ms - self._fresh_ms)
@@ -102,7 +102,7 @@ class FollowerReads:
         return str(wanted if wanted in followers else followers[queue_id % len(followers)])
 
     def label(self, ext: dict[str, str]) -> None:
-        """Adds what a follower must tell; nothing on the node that leads."""
+        """Adds the fields of a follower's reply; nothing on the leader."""
         if self._raw.role is Role.LEADER:
             return
         applied = self._state.applied.index

@@ -1,11 +1,11 @@
-"""Which send is a re-send: identities for clients that have none of their own (docs/adr/0011-duplicate-sends.md).
+"""Recognises repeated sends: identities for clients that send none (docs/adr/0011-duplicate-sends.md).
 
-Our client names its sends (producer id, sequence). For every other client the node that holds its connection does:
-each connection is a producer session of its own. A send that was never answered for good (its connection closed first,
-or the answer was UNKNOWN) is remembered here by UNIQ_KEY with the identity it had; the first later send with the same
-topic, key and body takes that identity over, and the log recognises it, also on another leader. An answered send is
-never remembered, so one Message object sent ten times is ten messages. If this node dies, its memory of who was
-unanswered dies with it: then the duplicate is kept.
+The Python client identifies its sends (producer id, sequence). For every other client, the node that holds its
+connection does so: each connection is a producer session of its own. A send without a final answer (its connection
+closed first, or the answer was UNKNOWN) is remembered here by UNIQ_KEY with its identity. The first later send with the
+same topic, key and body takes over that identity, and the log recognises it, even on another leader. An answered send
+is never remembered, so one Message object sent ten times is ten messages. If this node dies, it forgets which sends
+were unanswered, and a duplicate is then kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY_MAX = 128
 
 
 class Identity(NamedTuple):
-    """What makes a send recognisable in the log."""
+    """Makes a send recognisable in the log."""
 
     producer_id: bytes
     sequence: int
@@ -30,7 +30,7 @@ class Identity(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A send whose client knows no outcome."""
+    """A send whose client does not know the outcome."""
 
     identity: Identity
     body_crc: int
@@ -38,7 +38,7 @@ class Unanswered(NamedTuple):
 
 
 class RetryMemory:
-    """Unanswered sends of foreign clients, oldest first; bounded in number and age."""
+    """Unanswered sends of RocketMQ clients, oldest first; bounded in number and age."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[str, str], list[Unanswered]] = OrderedDict()
@@ -58,7 +58,7 @@ class RetryMemory:
         self._count += 1
 
     def claim(self, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
-        """The identity of the oldest unanswered send that this one repeats; each is handed out once."""
+        """The identity of the oldest unanswered send that this one repeats; each is given out once."""
         unique_key = _short(unique_key)
         records = self._by_key.get((topic, unique_key))
         if not records:
@@ -74,7 +74,7 @@ class RetryMemory:
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Forgets what is too old to be a retry."""
+        """Forgets sends that are too old to be retried."""
         while self._by_key:
             key, records = next(iter(self._by_key.items()))
             if records[-1].until_ms > now_ms:
@@ -84,7 +84,7 @@ class RetryMemory:
 
 
 def _short(unique_key: str) -> str:
-    """A key as it is remembered: clients' own have 32 characters, a longer one is told by its digest."""
+    """A key as it is remembered: clients' own have 32 characters; a longer one is replaced by its digest."""
     if len(unique_key) <= KEY_MAX:
         return unique_key
     return blake2b(unique_key.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
@@ -110,5 +110,5 @@ class ConnectionSession:
         return self.producer_id, sequence, next(iter(pending))
 
     def settle(self, sequence: int) -> None:
-        """The send was answered for good."""
+        """The send has its final answer."""
         self.pending.pop(sequence, None)

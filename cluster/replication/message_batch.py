@@ -1,4 +1,4 @@
-"""Builds the payload of one MESSAGES entry from the sends that have gathered: the hot loop of the leader.
+"""Builds the payload of one MESSAGES entry from the waiting sends: the hot loop of the leader.
 
 The leader decides everything here: store time, queue offsets, positions. Stored form of a message: RocketMQ's
 MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `cluster.wire.message_format` is the
@@ -51,7 +51,7 @@ class QueueCursor:
 
 
 class TopicSlot:
-    """What the send path needs of a topic, resolved once per leadership and topic change."""
+    """The send path's view of a topic, resolved once per term as leader and topic change."""
 
     __slots__ = (
         "ack",
@@ -80,7 +80,7 @@ class TopicSlot:
         ack: int = 0,
     ) -> None:
         """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor; `ack`: the
-        level (`cluster.replication.ack_levels`) of messages that name none."""
+        level (`cluster.replication.ack_levels`) of messages that specify none."""
         encoded = name.encode()
         self.name = name
         self.topic_id = topic_id
@@ -137,7 +137,7 @@ class Send(msgspec.Struct, gc=False):
     unique_key: str
     kind: int
     producer_id: bytes
-    """b"" if the send takes no part in dedup."""
+    """b"" if the send does not take part in dedup."""
     sequence: int
     low_sequence: int
     batch: tuple[BatchMessage, ...]
@@ -145,14 +145,14 @@ class Send(msgspec.Struct, gc=False):
     received_ms: int
     version: int
     header: bytes
-    """The request's header bytes, to forward it should this node lose its leadership first."""
+    """The request's header bytes, to forward it if this node loses leadership first."""
     code: int
     ack: int = 0
     """When it is answered (`cluster.replication.ack_levels.Ack`)."""
 
 
 class Built(NamedTuple):
-    """A payload and where each send landed: parallel to the sends."""
+    """A payload and the place of each send in it: parallel to the sends."""
 
     payload: bytes
     offsets: list[int]
@@ -164,7 +164,7 @@ class Built(NamedTuple):
     """Cursors that were advanced: where each stood before, messages and stored bytes added."""
 
     def rewind(self) -> None:
-        """Takes the offsets back: the payload was not proposed after all."""
+        """Returns the offsets: the payload was not proposed after all."""
         for cursor, offset, _, _ in self.touched:
             cursor.next_offset = offset
 
@@ -227,7 +227,7 @@ class _Builder:
                 self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
                 positions.append(first)
                 if self.index:
-                    if send.unique_key:  # `key_hash` and `_add_words` without their calls: every message comes here
+                    if send.unique_key:  # `key_hash` and `_add_words` inlined: this runs for every message
                         keys.append(crc32(send.unique_key.encode(), slot.topic_id) << 32 | first & 0xFFFFFFFF)
                     if KEYS_MARK in send.properties:
                         self._add_words(slot.topic_id, send.properties, first)
@@ -242,7 +242,7 @@ class _Builder:
         return Built(payload, offsets, positions, len(self.parts), touched)
 
     def rewind(self) -> None:
-        """Takes back what a run that failed has done to the cursors."""
+        """Undoes a failed run's changes of the cursors."""
         for cursor, _ in self.touched:
             cursor.next_offset = cursor.base
             cursor.items = []

@@ -1,4 +1,4 @@
-"""The keys by which a message can be found again: UNIQ_KEY, and the words of KEYS. Works on raw properties."""
+"""The keys by which a message can be found: UNIQ_KEY, and the words of KEYS. Works on raw properties."""
 
 from __future__ import annotations
 

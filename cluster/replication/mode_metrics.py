@@ -1,4 +1,4 @@
-"""Figures of disk space, of early answers and of reads from followers; names and meanings in docs/metrics.md."""
+"""Metrics of disk space, early answers and reads from followers; names and meanings in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ModeMetrics:
 
         self._disk_used = gauge("rocketmq_disk_ratio", "Share of the data directory's file system that is used, 0 to 1")
         self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
-        self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log is not written for lack of space")
+        self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log cannot be written for lack of space")
 
         self._full_in = gauge(
             "raftmq_disk_full_in_seconds",
-            "Until sends are refused at the rate of the last hour; +Inf if that is not in sight",
+            "Time until sends will be refused at the growth rate of the last hour; +Inf if that is not expected",
         )
         self._full_in.set(float("inf"))
         self._slow_appends = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
@@ -31,7 +31,7 @@ class ModeMetrics:
         self._lost = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
 
     def answered_early(self, messages: int, window: int) -> None:
-        """An answer left before the commit; `window`: all that are out like it."""
+        """An answer was sent before the commit; `window`: all messages answered early and undecided."""
         self._early.inc(messages)
         self._window.set(window)
 
@@ -40,7 +40,7 @@ class ModeMetrics:
         self._window.set(messages)
 
     def lost_early(self, messages: int) -> None:
-        """They came to nothing."""
+        """Early answers whose entry was replaced."""
         self._lost.inc(messages)
 
     def disk(self, used: float, *, refusing: bool, parked: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a node has of modes, put together: early answers, who has written what, staleness, and the figures of all."""
+"""The modes of a node, put together: early answers, reports of writes, staleness, and their metrics."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ SURVIVES = {
 
 
 class ModesView(msgspec.Struct, frozen=True, kw_only=True):
-    """How sends are acknowledged on this node when it leads, and what that may cost."""
+    """How sends are acknowledged when this node leads, and how many messages may be lost."""
 
     level: str
-    """Of messages whose topic and properties name none: leader, quorum or quorum+fsync."""
+    """For messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
     flush_disk_type: str
     broker_role: str
     transient_store_pool_enable: bool
     slave_read_enable: bool
     promise: str
     loss_window_entries_max: int
-    """At most so many log entries are acknowledged and undecided at a time (limits.batches_inflight_max)."""
+    """At most this many log entries are acknowledged and undecided at a time (limits.batches_inflight_max)."""
     loss_window_bytes_max: int
     loss_window_messages: int
     """Acknowledged early and undecided now."""
     loss_window_messages_seen: int
-    """The most at one time since the start."""
+    """The highest number at one time since the start."""
     lost_messages: int
-    """Acknowledged early, and another leader's entry took their place; since the data directory was made."""
+    """Acknowledged early and replaced by another leader's entry, since the data directory was created."""
     lost_entries: int
 
 
 class Modes:
-    """Started with the node; `tick` by its chores."""
+    """Started with the node; a timer of the node calls `tick`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Modes:
         self.relay.on_frame(peer, kind, header)
 
     def close(self) -> None:
-        """Lets go of DATA/EARLY."""
+        """Closes DATA/EARLY."""
         self._ledger.close()
 
     def view(self) -> ModesView:

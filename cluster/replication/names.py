@@ -1,8 +1,8 @@
-"""How many topics and consumer groups there may be, made on purpose or by the way: every name is kept by every node, in
-memory and on disk, until somebody deletes it.
+"""Limits the number of topics and consumer groups, whether created explicitly or automatically: every node keeps every
+name, in memory and on disk, until it is deleted.
 
-The leader holds to it where commands are proposed, so it covers every way in. Names that exist may change and be used,
-also when there are more than the limit that was set since.
+The leader enforces it where commands are proposed, so it covers every request. Existing names may change and be used,
+even if there are more of them than a lower limit that was set later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ New = set[tuple[str, str]]
 
 
 class NameLimits:
-    """Counts what is there and what is on its way."""
+    """Counts existing names and those being created."""
 
     def __init__(self, limits: LimitsSection, state: BrokerState) -> None:
         self._limits = limits
@@ -32,7 +32,7 @@ class NameLimits:
         self._coming: New = set()
 
     def admit(self, commands: list[Command], done: Done) -> Done:
-        """`done`, or one that also notes the end of what these commands make. Raises UnacceptableError."""
+        """`done`, or a wrapper that also records the end of these creations. Raises UnacceptableError."""
         new = self._new(commands)
         if not new:
             return done

@@ -1,8 +1,8 @@
-"""Consumer offsets take effect in the order in which they came (docs/guarantees.md): the leader's part.
+"""Consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
 
-Oneway commits gather in `Effects`; everything else that moves offsets is a command that somebody waits for. Neither
-overtakes the other: a command takes what gathered before it along, and what gathers later rides on an entry behind it.
-Until all of it is applied, the state is older than what was asked for, and is not compared with.
+Oneway commits wait in `Effects`; every other change of offsets is a command with a waiting client. Neither overtakes
+the other: a command takes the waiting commits before it along, and later ones go into an entry behind it. Until all of
+them are applied, the state is older than the requests, and requests are not compared with it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def moves_offsets(commands: list[Command]) -> bool:
 
 
 class LeavingGroups:
-    """Groups whose deletion is asked for and not applied: to later requests they are gone already.
+    """Groups whose deletion is requested and not applied: for later requests they no longer exist.
 
     Otherwise a commit that came after the deletion would leave an offset of a group that does not exist.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, list[bool]] = {}
-        """Group -> one item per change under way, oldest first: whether it deletes the group."""
+        """Group -> one item per pending change, oldest first: whether it deletes the group."""
 
     def __contains__(self, group: str) -> bool:
         changes = self._open.get(group)
@@ -49,7 +49,7 @@ class LeavingGroups:
             self._open.setdefault(group, []).append(deletes)
 
     def lower_for(self, commands: list[Command]) -> None:
-        """They were applied, are lost, or were not proposed after all."""
+        """The changes were applied, are lost, or were not proposed after all."""
         if not self._open:
             return
         for group, deletes in _changes(commands):
@@ -73,7 +73,7 @@ def _changes(commands: list[Command]) -> list[tuple[str, bool]]:
 
 
 class OffsetOrder:
-    """What a node that leads knows of offsets on their way. Event loop only; `Proposals` tells it what happens."""
+    """The leader's knowledge of pending offsets. Event loop only; `Proposals` reports events to it."""
 
     def __init__(
         self,
@@ -98,16 +98,16 @@ class OffsetOrder:
     # --- what handlers ask -------------------------------------------------------------------------------------------
 
     def knows_group(self, group: str) -> bool:
-        """Whether the group exists and no deletion of it is under way."""
+        """Whether the group exists and no deletion of it is pending."""
         return group in self._state.groups and group not in self._leaving
 
     def commit_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Last value per queue; rides on the next entry, at the latest after `offsets.flush_ms`."""
+        """Adds offsets, last value per queue; they go into the next entry, at the latest after `offsets.flush_ms`."""
         if group in self._leaving:
             return
         on_its_way = self.effects.has_offset(group, topic_id, queue_id) or self._in_flight()
         if not on_its_way and self._state.offset(group, topic_id, queue_id) == offset:
-            return  # pulls repeat the committed offset; nothing new to put into the log
+            return  # pulls repeat the committed offset: nothing new for the log
         self.effects.offset(group, topic_id, queue_id, offset, self._now_ms())
 
     def settle(self, group: str, done: Callable[[], None]) -> None:
@@ -126,14 +126,14 @@ class OffsetOrder:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def queued(self, commands: list[Command]) -> list[Command]:
-        """They will be proposed; returns what must stand before them in the log."""
+        """The calls will be proposed; returns the rows that must precede them in the log."""
         self._leaving.raise_for(commands)
         rows = [row for command in commands for row in self.effects.take_before(command)]
         self._queued += moves_offsets(commands) + bool(rows)
         return [[COMMIT_OFFSETS, rows]] if rows else []
 
     def proposed(self, index: int, calls: Iterable[PendingCommands]) -> None:
-        """The calls stand in the entry at `index`."""
+        """The calls are in the entry at `index`."""
         moving = sum(moves_offsets(call.commands) for call in calls)
         if moving:
             self._queued -= moving
@@ -155,7 +155,7 @@ class OffsetOrder:
             self._leaving.lower_for(call.commands)
 
     def close(self) -> None:
-        """Leadership is over: what was not proposed is lost, as its senders were promised nothing."""
+        """Leadership ended: oneway commits that were not proposed are lost, as their senders were promised nothing."""
         self._queued = 0
         self.effects.clear()
 

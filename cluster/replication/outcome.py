@@ -1,4 +1,4 @@
-"""What a node can know of a write, and what replication asks of where it came from."""
+"""The outcomes of a write, and what replication requires of the path that it came from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(IntEnum):
-    """The three things a node can know of a write."""
+    """The three possible outcomes of a write, as far as a node can know."""
 
     OK = 0
     FAIL = 1
@@ -24,7 +24,7 @@ class Outcome(IntEnum):
 
 
 class ProposeResult(NamedTuple):
-    """`results`: one per command (see `statemachine`), only if OK; `remark` says why not otherwise."""
+    """`results`: one per command (see `statemachine`), only if OK; otherwise `remark` is the reason."""
 
     outcome: Outcome
     results: list[Any]
@@ -37,11 +37,11 @@ class ProposeResult(NamedTuple):
 Done = Callable[[ProposeResult], None]
 
 CommitSession = SessionRows
-"""What makes commands recognisable when they come again: see `remoting.named_commits`."""
+"""Makes repeated commands recognisable: see `remoting.named_commits`."""
 
 
 class ReplyTo(Protocol):
-    """Where a send came from and its answer goes: see `remoting.reply_path.ReplyPath`."""
+    """The path back to the client of a send: see `remoting.reply_path.ReplyPath`."""
 
     closed: bool
     inflight_bytes: int

@@ -1,4 +1,4 @@
-"""Who waits for a proposed entry, and how each is told."""
+"""The waiters of a proposed entry, and how each is answered."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from statemachine.payload import SessionRows
 logger = logging.getLogger(__name__)
 
 COMMANDS_BYTES_MAX = 4 << 20
-"""What one caller's commands may take when they are encoded: a fraction of the longest frame, and more than any honest
+"""Largest encoding of one caller's commands, in bytes: a fraction of the longest frame, and more than any honest
 request needs."""
 
 
 class UnacceptableError(ValueError):
-    """No entry can hold what was asked for."""
+    """No entry can hold the request."""
 
 
 def encode(commands: list[Command]) -> bytes:
-    """The commands as they will stand in an entry. Raises UnacceptableError if none can hold them."""
+    """The commands as encoded in an entry. Raises UnacceptableError if no entry can hold them."""
     try:
         packed = pack_bare(commands)
     except (ValueError, OverflowError, TypeError) as error:
@@ -37,19 +37,19 @@ def encode(commands: list[Command]) -> bytes:
 
 
 class SendReplies(Protocol):
-    """Who turns the fate of a send into bytes for the client (see `remoting.send_reply`)."""
+    """Turns the outcome of a send into bytes for the client (see `remoting.send_reply`)."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """All of them are committed and applied; those at the `muted` positions have had their answer (UNKNOWN)."""
+        """All of them are committed and applied; those at the `muted` positions were already answered (UNKNOWN)."""
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
-        """A re-send of what the log holds."""
+        """A repeated send that the log already holds."""
 
     def refused(self, send: Send, remark: str) -> None:
-        """Never proposed, or proved lost."""
+        """Never proposed, or proven lost."""
 
     def unbuildable(self, send: Send, remark: str) -> None:
-        """Never proposed: no entry could be made of it. A defect of this node, which the request ran into."""
+        """Never proposed, because no entry could be made of it: a bug of this node that the request triggered."""
 
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed, undecided at the deadline."""
@@ -63,8 +63,8 @@ class PendingCommands:
     def __init__(
         self, commands: list[Command], packed: bytes, done: Done, deadline_ms: int, session: SessionRows | None = None
     ) -> None:
-        """`packed`: what `encode` made of the commands; that is what is proposed. `session`: goes into the log with
-        them, so that whoever leads recognises them when they come again."""
+        """`packed`: the result of `encode`, which is proposed. `session`: goes into the log with the commands, so that
+        any later leader recognises them when they are repeated."""
         self.session = session
         self.commands = commands
         self.packed = packed
@@ -72,7 +72,7 @@ class PendingCommands:
         self._done = done
 
     def tell(self, result: ProposeResult) -> None:
-        """A waiter that fails must not take the node with it: what it asked for is in the log or not, all the same."""
+        """Calls the waiter. If it raises, the node must not stop: the outcome in the log is the same."""
         try:
             self._done(result)
         except Exception:
@@ -80,8 +80,8 @@ class PendingCommands:
 
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
-    """As many as one entry should hold, by size: a frame has a limit, and many large requests may meet. All of them
-    with a session, or none."""
+    """As many as one entry should hold, by size: a frame has a limit, and many large requests may arrive together.
+    Either all of them have a session, or none."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)
@@ -91,7 +91,7 @@ def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingComma
 
 
 def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
-    """The entry that holds the calls (see `cut_calls`): with sessions one of no messages, whose effects they are."""
+    """The entry that holds the calls (see `cut_calls`): with sessions, an entry without messages and with effects."""
     packed = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
     rows: dict[bytes, list[SessionRows]] = {}
     for call in calls:
@@ -112,7 +112,7 @@ def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
 
 
 class PendingEntry:
-    """A proposed entry and all who wait for it."""
+    """A proposed entry and its waiters."""
 
     __slots__ = ("answered", "built", "bytes", "calls", "deadline_ms", "id", "muted", "proposed_s", "sends")
 
@@ -125,9 +125,9 @@ class PendingEntry:
         self.bytes = 0
         self.proposed_s = 0.0
         self.answered = False
-        """True once its waiters were told UNKNOWN; the entry itself waits on for the log's decision."""
+        """True once its waiters were answered with UNKNOWN; the entry itself still waits for the log's decision."""
         self.muted: set[int] = set()
-        """Positions in `sends` that were told UNKNOWN and must not be answered a second time."""
+        """Positions in `sends` that were answered with UNKNOWN and must not be answered again."""
 
 
 def find_send(
@@ -142,11 +142,11 @@ def find_send(
 
 
 class StrictNames:
-    """Sends to topics with dedup=strict whose outcome is open: topic, UNIQ_KEY, CRC of the body tell them apart."""
+    """Undecided sends to topics with dedup=strict, identified by topic, UNIQ_KEY and CRC of the body."""
 
     def __init__(self) -> None:
         self.names: set[tuple[int, str, int]] = set()
-        """Empty where no topic asks for it: look before a call."""
+        """Empty if no topic uses strict dedup: check before a call."""
 
     def __contains__(self, send: Send) -> bool:
         return _strict_name(send) in self.names
@@ -156,7 +156,7 @@ class StrictNames:
         self.names.add(_strict_name(send))
 
     def decided(self, sends: list[Send]) -> None:
-        """They are stored, or will never be."""
+        """They are stored, or never will be."""
         if self.names:
             self.names.difference_update([_strict_name(send) for send in sends if send.slot.dedup == "strict"])
 
@@ -178,14 +178,14 @@ class TopicBarriers:
         return topic in self._count
 
     def raise_for(self, commands: list[Command]) -> list[str]:
-        """Raises the barrier of every topic that the commands change; returns them."""
+        """Raises the barrier of every topic that the commands change; returns these topics."""
         names = [_topic_of(command) for command in commands if command[0] in (CREATE_TOPIC, DELETE_TOPIC)]
         for name in names:
             self._count[name] = self._count.get(name, 0) + 1
         return names
 
     def lower_for(self, calls: Iterable[PendingCommands]) -> None:
-        """They were applied, are lost, or were not proposed after all."""
+        """The changes were applied, are lost, or were not proposed after all."""
         for call in calls:
             for command in call.commands:
                 if command[0] in (CREATE_TOPIC, DELETE_TOPIC):

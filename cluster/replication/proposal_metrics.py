@@ -1,4 +1,4 @@
-"""What metrics are told of proposals: how many, how large, how long until they were decided, and how."""
+"""Metrics of proposals: their number, size, outcome and time until the outcome."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class ProposalFigures(Protocol):
-    """The figures themselves; `cluster.node.metrics` keeps them."""
+    """The metrics themselves; `cluster.node.metrics` keeps them."""
 
     @property
     def modes(self) -> ModeMetrics:
-        """What early answers write."""
+        """The metrics of early answers."""
 
     def proposed(self, messages: int, size_bytes: int) -> None:
         """One entry was proposed; `messages` is 0 for a COMMAND entry."""
 
     def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """The fate of one entry is known, or the wait for it is over; `requests` waited for it."""
+        """The outcome of one entry is known, or its waiters timed out; `requests` waited for it."""
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
         """Messages of one topic were acknowledged; once per topic and entry."""
@@ -48,7 +48,7 @@ class ProposalMetrics:
             self._metrics.proposed(messages, size_bytes)
 
     def settled(self, waiter: PendingEntry, outcome: Outcome) -> None:
-        """It is decided, or its waiters are told that it is not."""
+        """It is decided, or its waiters were answered with UNKNOWN."""
         metrics = self._metrics
         if metrics is None:
             return

@@ -1,16 +1,16 @@
 """Proposals: from checked requests to log entries, and back to answers.
 
-Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all that has
-gathered and proposes it, at most `batches_inflight_max` at a time (natural group commit) -> the entry is applied ->
-every send of it is answered.
+Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all queued
+sends and proposes it, at most `batches_inflight_max` at a time (group commit) -> the entry is applied -> every send of
+it is answered.
 
 Waiters are settled by (term, index), never by index alone: an entry of another term applied at the index proves that
-ours is lost (FAIL, code 14: safe to send again). Undecided at the deadline is UNKNOWN: the client is told so, the
-waiter stays until the log decides, and a re-sent request finds it here.
+ours is lost (FAIL, code 14: safe to send again). An entry that is undecided at the deadline is UNKNOWN: the client gets
+that answer, the waiter stays until the log decides, and a repeated request finds it here.
 
-What goes wrong while an entry is made costs those whose entry it is, and nothing else: nothing has happened before
-`RawNode.propose` returned, so cursors, barriers and queues go back to where they were, and the requests are answered.
-What the core itself raises is another matter: then its state is in doubt, and the driver stops the node.
+A failure while an entry is built affects only the requests in it. Nothing has been proposed before `RawNode.propose`
+returns, so cursors, barriers and queues are restored and the requests are answered. An exception of the core itself is
+different: its state is then in doubt, and the driver stops the node.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
-"""Queued bytes that are worth a batch of their own beside the two that are always allowed."""
+"""Queued bytes that justify another batch in flight beside the two that are always allowed."""
 
 
 BeforeOpen = Callable[[int, Callable[[], None]], None]
@@ -71,7 +71,7 @@ def _open_at_once(index: int, open_writes: Callable[[], None]) -> None:
 
 
 class Proposals:
-    """Gathers, proposes, settles. Lives on the event loop; owns no I/O."""
+    """Collects requests, proposes entries, settles waiters. Event loop only; does no I/O."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Proposals:
         self.early = EarlyAnswers(config.modes, raw, replies, ledger, None if metrics is None else metrics.modes)
         self._twins = Twins(self.early, self._give_back)
         self._acks = 0
-        """Not 0 once a send asked for another level than the default one."""
+        """Not 0 once a send has requested another level than the default."""
         self._strict = StrictNames()
         self._slots: dict[str, TopicSlot] = {}
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
@@ -121,13 +121,13 @@ class Proposals:
         self._open_term = 0
         self._raw = raw
         self.bytes_inflight = 0
-        """Bytes of sends that are not answered for good (queued, proposed, or undecided after an UNKNOWN)."""
+        """Bytes of sends without a final answer (queued, proposed, or undecided after an UNKNOWN)."""
         self.now_ms = clock.monotonic_ms()
-        """The clock as the timer saw it last: deadlines need no better, and a clock call per message costs."""
+        """The clock at the last timer call: precise enough for deadlines, without a clock call per message."""
         self.refusing = ""
-        """Why no send may enter now (the disk is full); "" if they may."""
+        """Why sends are refused at present (the disk is full); "" if they are accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
-        """Called with what was attempted, and what one request made fail that should have been refused before."""
+        """Called with the action and the exception if a request fails that should have been refused earlier."""
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
 
@@ -140,16 +140,16 @@ class Proposals:
 
     @property
     def open(self) -> bool:
-        """This node leads and has applied its term's no-op: its counters are exact, writes may enter."""
+        """This node leads and has applied the no-op of its term: its counters are exact, and it accepts writes."""
         return self._open_term != 0
 
     @property
     def idle(self) -> bool:
-        """Nothing waits to be proposed, and nothing that was proposed is undecided."""
+        """No request waits to be proposed, and no proposed entry is undecided."""
         return not (self._pending or self._sends.waiting or self._calls)
 
     def slot(self, topic: str) -> TopicSlot | None:
-        """The topic as the send path needs it; None if it does not exist or a change of it is under way."""
+        """The topic as the send path needs it; None if it does not exist or a change of it is pending."""
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
@@ -157,7 +157,7 @@ class Proposals:
                 return None
             dedup = config.attributes.get("dedup", "retry")
             if dedup == "strict" and topic[0] == "%":
-                dedup = "retry"  # what is sent back again has the key and body of the copy before: it is not that copy
+                dedup = "retry"  # a message sent back again has the key and body of the copy before
             queues = max(config.read_queues, config.write_queues)
             ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), self.early.default)
             slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor, ack)
@@ -183,7 +183,7 @@ class Proposals:
         self._wake()
 
     def submit_commands(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """Queues commands for one COMMAND entry; encodes and measures them, so that who asks hears what is wrong."""
+        """Queues commands for one COMMAND entry; encodes and measures them, so that the caller learns what is wrong."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
@@ -203,7 +203,7 @@ class Proposals:
         self._wake()
 
     def _queue_before(self, commands: list[Command], deadline_ms: int) -> None:
-        """Offsets that gathered here, and for which nobody waits."""
+        """Waiting offsets of oneway commits."""
         call = PendingCommands(commands, b"", lambda _: None, deadline_ms)
         try:
             call.packed = encode(commands)
@@ -214,7 +214,7 @@ class Proposals:
         self._calls.append(call)
 
     def end_session(self, producer_id: bytes) -> None:
-        """A connection closed with nothing unanswered: its session may be forgotten. Rides like an offset."""
+        """A connection closed without unanswered requests: its session may be forgotten. Goes into the next entry."""
         if self._open_term:
             self._effects.session_ended(producer_id, self.now_ms)
 
@@ -227,8 +227,8 @@ class Proposals:
         return send in self._strict
 
     def attach(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
-        """A re-sent request shares the fate of its first arrival. It takes its place if the first needs no answer any
-        more; `room`: else it may wait beside it."""
+        """A repeated request shares the outcome of its first arrival. It replaces the first if that needs no answer any
+        more; else it may wait beside it, if `room`."""
         old = entry.sends[at]
         if at in entry.muted:
             entry.muted.remove(at)
@@ -257,7 +257,7 @@ class Proposals:
         self.bytes_inflight -= size
 
     def _give_way(self, old: Send) -> None:
-        """Another request waits in its place; its own client, if it is still there, is told as much as is known."""
+        """Another request replaced it; its own client, if still connected, is answered with what is known."""
         if old.connection.closed:
             old.connection.inflight_bytes -= old.size
         else:
@@ -277,7 +277,7 @@ class Proposals:
     # --- the driver's side -------------------------------------------------------------------------------------------
 
     def flush(self, raw: RawNode) -> None:
-        """Proposes what has gathered, as the windows allow."""
+        """Proposes the queued requests as far as the windows allow."""
         if self._acks or self.early.waiting:
             self.early.advance(raw)
         if not self._open_term or raw.role is not Role.LEADER or raw.term != self._open_term:
@@ -285,7 +285,7 @@ class Proposals:
         waiting = self._sends.waiting
         try:
             if self._calls:
-                # Sends that were checked against a topic go before the change of it: apply never rejects a row.
+                # Sends that were checked against a topic go before a change of it: apply never rejects a row.
                 while self._barriers and waiting:
                     self._propose_sends(raw)
                 while self._calls:
@@ -322,12 +322,12 @@ class Proposals:
             self._lost(pending.pop(index))
 
     def on_role(self, raw: RawNode) -> None:
-        """Opens writes for a new term of leadership, closes them when it is over."""
+        """Opens writes in a new term as leader, and closes them when it ends."""
         if raw.role is not Role.LEADER or raw.term != self._open_term:
             self._close_writes()
 
     def _open_writes(self, raw: RawNode, term: int) -> None:
-        """The no-op of `term` is applied: counters start from applied state (the overlay of an old term is gone)."""
+        """The no-op of `term` is applied: counters start from applied state, without the overlay of an old term."""
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self._slots.clear()
@@ -339,7 +339,7 @@ class Proposals:
         self._on_open()
 
     def _close_writes(self) -> None:
-        """Leadership is over: what was not proposed was not proposed; what was, the log will decide."""
+        """Leadership ended: unproposed requests are forwarded or fail; the log will decide the proposed ones."""
         if not self._open_term:
             return
         self._open_term = 0
@@ -355,7 +355,7 @@ class Proposals:
             self._on_unproposed(sends)
 
     def expire(self) -> None:
-        """Called on a timer: what is past its deadline gets the answer UNKNOWN, or FAIL if it never was proposed."""
+        """Called on a timer: a request past its deadline is answered with UNKNOWN, or FAIL if it was never proposed."""
         now = self.now_ms = self._clock.monotonic_ms()
         self.early.expire(now)
         for entry in self._pending.values():
@@ -371,7 +371,7 @@ class Proposals:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
-        """Cursors outlive topic slots within a term: offsets in flight must not be given out twice."""
+        """Cursors outlive topic slots within a term: offsets in flight must not be assigned twice."""
         cursor = self._cursors.get((topic_id, queue_id))
         if cursor is None:
             cursor = QueueCursor(topic_id, queue_id, self._state.max_offset(topic_id, queue_id))
@@ -395,14 +395,14 @@ class Proposals:
         self._metrics.proposed(pending, 0, len(entry.payload))
 
     def _window_open(self) -> bool:
-        """Two batches overlap disk and network. More are worth their cost only when each is large: an entry costs as
-        much as a hundred messages, and what waits a moment here gathers company."""
+        """Two batches overlap disk and network. More pay off only if each is large: an entry costs as much as a hundred
+        messages, and a send that waits a moment shares its entry with others."""
         inflight = len(self._pending)
         if inflight >= self._limits.batches_inflight_max:
             return False
         if inflight < SMALL_BATCHES_INFLIGHT or self._sends.bytes >= LARGE_BATCH_BYTES:
             return True
-        return self._sends.waiting[0].ack in EARLY  # it is to be answered soon, not cheaply
+        return self._sends.waiting[0].ack in EARLY  # it needs a fast answer, not a cheap one
 
     def _propose_effects(self, raw: RawNode) -> None:
         effects = self._effects.take()
@@ -417,7 +417,7 @@ class Proposals:
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._sends.cut()
-        # Not ahead of commands that wait: one of them may be older than an offset that gathered since.
+        # Not ahead of waiting commands: one of them may be older than an offset committed since.
         effects = self._effects.take() if self._effects and not self._calls else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built: Built | None = None
@@ -435,7 +435,7 @@ class Proposals:
             if built is not None:
                 built.rewind()
                 if not isinstance(error, (NotLeaderError, ProposalDroppedError, FrameError)):
-                    raise  # the core's: nobody knows what it has done
+                    raise  # raised by the core: its state is unknown
             if effects:
                 self._effects.put_back()
             if isinstance(error, (NotLeaderError, ProposalDroppedError)):
@@ -455,7 +455,7 @@ class Proposals:
             self.early.proposed(pending, raw)
 
     def _unbuildable_sends(self, sends: list[Send], error: Exception) -> None:
-        """Nothing was proposed. One of several is to blame: each gets an entry of its own, and one pays."""
+        """Nothing was proposed. If there are several, each gets an entry of its own, so that only the culprit fails."""
         if len(sends) > 1:
             self._sends.put_back(sends, alone=True)
             return
@@ -498,7 +498,7 @@ class Proposals:
             at += count
 
     def _lost(self, waiter: PendingEntry) -> None:
-        """Another leader's entry stands at our index: ours will never be applied."""
+        """Another leader's entry is at our index: ours will never be applied."""
         self.early.lost(waiter)
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)

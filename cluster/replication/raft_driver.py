@@ -1,10 +1,10 @@
-"""The driver: sole owner of the RawNode. Inputs gather in an inbox, one turn runs them to completion, Ready goes out.
+"""The driver: sole owner of the RawNode. Inputs collect in an inbox; one turn processes them and carries out the Ready.
 
 Rules of this file:
 - Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs.
-- What a Ready wants on disk goes to the append lane; what depends on it leaves when the lane says so, in lane order.
-- Apply sees only entries that are committed *and* on this node's own disk (the core hands out no others).
-- A lane failure is final: the node stops taking part, its peers go on without it.
+- Writes of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in lane order.
+- Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others).
+- A lane failure is final: the node stops taking part, and its peers continue without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 APPLY_GATHER_MS = 10
 APPLY_GATHER_MAX = 256
-"""Entries that are applied without waiting for more, also on a follower."""
+"""As many entries are applied without waiting for more, also on a follower."""
 
 
 class Transport(Protocol):
@@ -38,19 +38,19 @@ class Transport(Protocol):
 
 
 class Proposer(Protocol):
-    """Who has something to propose (see `proposals`)."""
+    """The source of proposals (see `proposals`)."""
 
     def flush(self, raw: RawNode) -> None:
-        """Called once per turn: propose what has gathered, as the windows allow."""
+        """Called once per turn: proposes queued requests as far as the windows allow."""
 
     def on_applied_run(self, applied: Applied) -> None:
-        """A run was applied: settle its waiters."""
+        """A run was applied: settles its waiters."""
 
     def on_role(self, raw: RawNode) -> None:
         """Role, term or known leader changed."""
 
     def on_members(self, raw: RawNode) -> None:
-        """Other members are in force."""
+        """The members in force changed."""
 
 
 class RaftDriver:
@@ -121,7 +121,7 @@ class RaftDriver:
         self.wake()
 
     def stop(self) -> None:
-        """Stops taking part; what the lanes still hold is dropped when it completes."""
+        """Stops taking part; work still on the lanes is dropped when it completes."""
         self._stopped = True
         if self._timer:
             self._timer.cancel()
@@ -136,7 +136,7 @@ class RaftDriver:
             self.wake()
 
     def peer_closed(self, peer: NodeId) -> None:
-        """The peer closed its connection: if it leads, this starts a pre-vote at once."""
+        """The peer closed its connection: if it is the leader, this starts a pre-vote at once."""
         self._closed_peers.append(peer)
         self.wake()
 
@@ -153,13 +153,13 @@ class RaftDriver:
             self.wake()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` when applied state answers linearizably, `done(False)` if this node cannot say."""
+        """Calls `done(True)` once applied state answers linearizably, `done(False)` if that cannot be confirmed."""
         self._reads_new.append(done)
         if not self._turn_queued:
             self.wake()
 
     def wake(self) -> None:
-        """Schedules a turn; all who ask before it runs share it."""
+        """Schedules a turn; all calls before it runs share it."""
         if not self._turn_queued and not self._stopped:
             self._turn_queued = True
             self._loop.call_soon(self._turn)
@@ -182,7 +182,7 @@ class RaftDriver:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Stops for good: a storage error, or a state that must not exist."""
+        """Stops permanently: a storage error, or an impossible state."""
         if self._stopped:
             return
         logger.critical("the node stops: %s", error, exc_info=error)
@@ -224,7 +224,7 @@ class RaftDriver:
         return persisted
 
     def _release(self, messages: list[Message]) -> None:
-        """Sends what waited for the disk; what a candidate says to itself comes back through the inbox."""
+        """Sends the messages that waited for the disk; a candidate's message to itself returns through the inbox."""
         mine = self._node_id
         away = [m for m in messages if m.to_id != mine]
         if len(away) < len(messages):
@@ -241,7 +241,7 @@ class RaftDriver:
             self._jobs_out += 1
             self._append.submit(PersistJob(ready.hard_state, ready.entries, ready.messages_after_persist))
         elif ready.messages_after_persist:
-            # They may speak of entries of an earlier Ready that the lane still holds.
+            # They may depend on entries of an earlier Ready that are still on the lane.
             if self._jobs_out:
                 self._jobs_out += 1
                 self._append.submit(PersistJob(None, (), ready.messages_after_persist))
@@ -267,9 +267,9 @@ class RaftDriver:
             self._on_install(ready.install)
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
-        """A leader applies at once: clients wait. Elsewhere entries gather for APPLY_GATHER_MS, because handing one
-        over costs more than applying it: a follower that keeps up does not burn a third of its time on wake-ups. A
-        no-op is waited for: its leader compares sums with this node's before it takes writes."""
+        """A leader applies at once, because clients wait. Elsewhere entries collect for APPLY_GATHER_MS: passing one to
+        the lane costs more than applying it, and a follower that keeps up would spend a third of its time on
+        wake-ups. A no-op is applied at once: its leader compares sums with this node before it accepts writes."""
         self._gathered.extend(entries)
         urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
         if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
@@ -319,14 +319,14 @@ class RaftDriver:
         self._timer = self._loop.call_later(self._tick_ms / 1000, self._on_tick)
 
     def _on_tick(self) -> None:
-        """One tick per firing, however late: a node that was paused must not believe that its peers were silent."""
+        """One tick per firing, however late: a node that was paused must not conclude that its peers were silent."""
         self._ticks += 1
         self._schedule_tick()
         self.wake()
 
 
 def _tell(callbacks: list[Callable[[bool], None]], confirmed: bool) -> None:
-    """One reader that fails must not take the others, or the node, with it."""
+    """A reader that fails must not affect the others or stop the node."""
     for done in callbacks:
         try:
             done(confirmed)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SendQueue:
-    """Sends that wait. Who adds one (`Proposals.submit_send`, for every message) does so in place."""
+    """Waiting sends. `Proposals.submit_send`, called for every message, adds to it in place."""
 
     __slots__ = ("_alone", "_limits", "bytes", "waiting")
 
@@ -21,12 +21,12 @@ class SendQueue:
         self.waiting: deque[Send] = deque()
         """Oldest first; the same object for ever."""
         self._alone = 0
-        """How many of the first get an entry each: one of them could not be made part of a batch."""
+        """How many of the first get an entry each, because one of them made a batch fail."""
         self.bytes = 0
         """Of the requests that wait."""
 
     def cut(self) -> list[Send]:
-        """Takes all that has gathered, up to the batch limits; a large send goes alone."""
+        """Takes the waiting sends, up to the batch limits; a large send goes alone."""
         queue = self.waiting
         bytes_left = self._limits.batch_bytes_max
         count_left = self._limits.batch_messages_max
@@ -45,14 +45,14 @@ class SendQueue:
         return sends
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
-        """What was cut was not proposed after all; `alone`: next time each goes by itself."""
+        """The sends taken last were not proposed after all; `alone`: next time each gets its own entry."""
         self.waiting.extendleft(reversed(sends))
         self.bytes += sum([send.size for send in sends])
         if alone:
             self._alone = len(sends)
 
     def replace(self, old: Send, new: Send) -> None:
-        """A re-sent request takes the place of its first arrival."""
+        """A repeated request replaces its first arrival."""
         self.waiting[self.waiting.index(old)] = new
         self.bytes += new.size - old.size
 

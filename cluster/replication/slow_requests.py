@@ -1,6 +1,6 @@
-"""A line in the log for what took long: an entry that was decided late, and where the time went.
+"""Logs slow requests: an entry that was decided late, and where the time went.
 
-Looked at once per entry, on the leader. At most one line a second; it says how many were left out.
+Checked once per entry, on the leader. At most one line a second; it reports how many were left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SlowRequests:
         self._bound_ms = config.log_output.slow_request_ms
         self._deadline_ms = config.send.deadline_ms
         self.late_ms = self._bound_ms - self._deadline_ms if self._bound_ms else math.inf
-        """So long after its deadline (below 0: before it) an entry is a slow one: look before a call."""
+        """An entry is slow this long after its deadline (below 0: before it); check before a call."""
         self._next_ms = 0.0
         self._left_out = 0
 
@@ -40,7 +40,7 @@ class SlowRequests:
         """Its waiters are told `outcome` now (monotonic milliseconds)."""
         if now_ms - waiter.deadline_ms < self.late_ms:
             return
-        arrived_ms = waiter.deadline_ms - self._deadline_ms  # that of the first request: it gives the deadline
+        arrived_ms = waiter.deadline_ms - self._deadline_ms  # of the first request: it sets the deadline
         took_ms = now_ms - arrived_ms
         if now_ms < self._next_ms:
             self._left_out += 1

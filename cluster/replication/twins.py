@@ -1,4 +1,4 @@
-"""Sends that came again while the first arrival's client still waits: both are answered, with the same outcome."""
+"""Repeated sends whose first arrival's client still waits: both are answered, with the same outcome."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Twins:
     """By identity. They are never proposed; their bytes are counted like those of any send."""
 
     def __init__(self, early: EarlyAnswers, give_back: Callable[[int], None]) -> None:
-        """`give_back`: so many bytes are not in flight any more."""
+        """`give_back`: called with the number of bytes no longer in flight."""
         self._early = early
         self._give_back = give_back
         self.waiting: dict[tuple[bytes, int], list[Send]] = {}
-        """By identity. Usually nobody: look before a call."""
+        """By identity. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
-        """It waits for what becomes of the send with its identity."""
+        """It waits for the outcome of the send with its identity."""
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:
@@ -50,8 +50,8 @@ class Twins:
     def tell(
         self, sends: list[Send], tell: Callable[[Send, str], None], remark: str, muted: Collection[int] = ()
     ) -> None:
-        """Tells `remark` to the sends, but for those at the `muted` positions, and to all their twins. One that cannot
-        be told does not keep it from the others."""
+        """Answers the sends, except those at the `muted` positions, and all their twins with `remark`. A failure to
+        answer one does not affect the others."""
         for at, send in enumerate(sends):
             if at not in muted:
                 contain("answering a send", tell, send, remark)

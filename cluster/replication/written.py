@@ -1,8 +1,8 @@
-"""Who has written what: level `quorum` needs to know what nodes handed to their operating systems, before they sync.
+"""Reports of writes: level `quorum` needs to know what nodes have passed to their operating systems, before the sync.
 
-Nobody tells unasked, for a frame per batch is not free. A leader with such sends asks its peers every ASK_MS (frame
-WANT_WRITTEN); a follower that was asked tells what it writes for LEASE_MS (frame WRITTEN: term and index of the last
-entry of a batch). Both may be lost: then the send is answered when it is committed.
+Nodes report only on request, because a frame per batch has its cost. A leader with such sends asks its peers every
+ASK_MS (frame WANT_WRITTEN). A follower that was asked reports its writes for LEASE_MS (frame WRITTEN: term and index of
+the last entry of a batch). Both may be lost: the send is then answered when it is committed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WrittenRelay:
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` schedules a driver turn, in which the answers leave."""
+        """`wake` schedules a driver turn, in which the answers are sent."""
         self._node_id = node_id
         self._raw = raw
         self._early = early
@@ -62,7 +62,7 @@ class WrittenRelay:
         early.watch_demand(self._want_own, self._want_quorum)
 
     def tick(self, now_ms: int) -> None:
-        """Asks again, and stops to listen when nobody wants to know."""
+        """Asks again, and stops reporting when no node asks any more."""
         self._now_ms = now_ms
         if now_ms < self._ask_until and self._raw.role is Role.LEADER and now_ms >= self._ask_ms:
             self._ask()
@@ -104,7 +104,7 @@ class WrittenRelay:
         try:
             self._loop.call_soon_threadsafe(self._written, entry_id)
         except RuntimeError:
-            return  # the loop is closed: nobody wants to know any more
+            return  # the loop is closed: no reader is left
 
     def _written(self, entry_id: EntryId) -> None:
         self._early.written(self._node_id, entry_id)

@@ -9,17 +9,21 @@ class RetentionMetrics:
     """Fed when something happens, and at each look."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._trims = Counter("raftmq_trims", "TRIM entries applied, by what gave cause", ["reason"], registry=registry)
-        self._position = Gauge("raftmq_trim_position", "Where the log begins, in bytes", registry=registry)
-        self._bytes = Gauge("raftmq_log_bytes", "Log that this node has, in bytes", registry=registry)
+        self._trims = Counter("raftmq_trims", "TRIM entries applied, by reason", ["reason"], registry=registry)
+        self._position = Gauge("raftmq_trim_position", "Position at which the log begins, in bytes", registry=registry)
+        self._bytes = Gauge("raftmq_log_bytes", "Size of this node's log in bytes", registry=registry)
         self._left = Gauge(
             "raftmq_trimmed_files_left", "Segment files below the TRIM that this node still has", registry=registry
         )
-        self._left_bytes = Gauge("raftmq_trimmed_bytes_left", "The same in bytes", registry=registry)
+        self._left_bytes = Gauge(
+            "raftmq_trimmed_bytes_left",
+            "Bytes of the segment files below the TRIM that this node still has",
+            registry=registry,
+        )
         self._removed = Counter("raftmq_segments_removed", "Segment files removed by retention", registry=registry)
         self._unread = Counter(
             "raftmq_trimmed_unconsumed",
-            "Messages given up that some consumer group had not consumed (leader)",
+            "Trimmed messages that some consumer group had not consumed (leader)",
             registry=registry,
         )
 

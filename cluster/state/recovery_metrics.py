@@ -20,9 +20,11 @@ class RecoveryMetrics:
         self._scanned = gauge("scanned_bytes", "Bytes of the log that the last start read")
         self._torn = gauge("torn_bytes", "Bytes of incomplete entries that the last start cut")
         self._replayed = gauge("replayed_entries", "Entries applied again since the last start")
-        self._left = gauge("replay_entries_left", "Entries that the log held at the start and that are not applied yet")
+        self._left = gauge(
+            "replay_entries_left", "Entries that the log held at the start and that are still to be applied"
+        )
         self._restored = gauge("state_restored", "1 if the last start replaced the state from a checkpoint or a peer")
-        self._stage = gauge("stage_seconds", "How long a stage of the last start took", "stage")
+        self._stage = gauge("stage_seconds", "Duration of a stage of the last start", "stage")
         self._damage = gauge("damaged_bytes", "Bytes of the log that this node cannot read intact")
         self._synced = gauge("synced_index", "Applied index up to which all derived rows are on disk")
         self._checkpoint = gauge("checkpoint_index", "Applied index of the newest checkpoint, -1 if there is none")
