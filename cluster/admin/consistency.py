@@ -27,7 +27,7 @@ from cluster.runtime.request_limits import INT64_MAX
 from cluster.state.recovery_views import damage_views
 from cluster.state.scrub import ScrubView
 from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
-from raftlog.storage.repairable_log import RepairableLog
+from raftlog.storage.segmented_log import SegmentedLog
 
 T = TypeVar("T")
 _APPLY_POLL_S, _APPLY_WAIT_S = 0.01, 3.0
@@ -122,7 +122,7 @@ async def sum_log(call: Call) -> ChunksView:
     )
 
 
-def chunk_crcs(log: RepairableLog, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
+def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
     """CRC-32C of each chunk of the log's bytes as they are on disk; None where they cannot be read."""
     found: list[str | None] = []
     for at in range(position, end_position, chunk_bytes):

@@ -19,7 +19,7 @@ from cluster.runtime.alarms import Alarms
 from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.log_repair import RangeRepair
-from raftlog.storage.repairable_log import RepairableLog
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class LogRepairer:
 
     def __init__(
         self,
-        log: RepairableLog,
+        log: SegmentedLog,
         client: Fetches,
         loop: asyncio.AbstractEventLoop,
         *,

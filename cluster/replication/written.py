@@ -32,7 +32,8 @@ class SendsFrames(Protocol):
 class TellsWritten(Protocol):
     """The part of SegmentedLog used here."""
 
-    on_written: Callable[[EntryId], None] | None
+    def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
+        """Has `call` called after each write, before its sync; None ends it."""
 
 
 class WrittenRelay:
@@ -57,6 +58,8 @@ class WrittenRelay:
         self._loop = loop
         self._wake = wake
         self._now_ms = 0
+        self._listening = False
+        """The log tells this relay what it writes."""
         self._own_until = self._tell_until = self._ask_until = self._ask_ms = -1
         self._leader: NodeId = NodeId(0)
         early.watch_demand(self._want_own, self._want_quorum)
@@ -66,15 +69,17 @@ class WrittenRelay:
         self._now_ms = now_ms
         if now_ms < self._ask_until and self._raw.role is Role.LEADER and now_ms >= self._ask_ms:
             self._ask()
-        if self._log.on_written is not None and now_ms >= max(self._own_until, self._tell_until):
-            self._log.on_written = None
+        if self._listening and now_ms >= max(self._own_until, self._tell_until):
+            self._listening = False
+            self._log.tell_written(None)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
         """Raises WireError."""
         try:
             if kind == Kind.WANT_WRITTEN:
                 self._leader, self._tell_until = peer, self._now_ms + LEASE_MS
-                self._log.on_written = self._on_lane
+                if not self._listening:
+                    self._listen()
             else:
                 term, index = header
                 if type(term) is not int or type(index) is not int or min(term, index) < 0:
@@ -86,7 +91,12 @@ class WrittenRelay:
 
     def _want_own(self) -> None:
         self._own_until = self._now_ms + LEASE_MS
-        self._log.on_written = self._on_lane
+        if not self._listening:
+            self._listen()
+
+    def _listen(self) -> None:
+        self._listening = True
+        self._log.tell_written(self._on_lane)
 
     def _want_quorum(self) -> None:
         self._ask_until = self._now_ms + LEASE_MS

@@ -13,7 +13,6 @@ from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Fl
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.fs import FileSystem
-from raftlog.storage.log_reader import LogReader
 from raftlog.storage.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
 from statemachine.trim import QueueMin
@@ -184,7 +183,7 @@ class RetentionLane:
         return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
 
 
-def sealed_segments(log: LogReader, position: int, count_max: int) -> list[SegmentFact]:
+def sealed_segments(log: SegmentedLog, position: int, count_max: int) -> list[SegmentFact]:
     """The first sealed segments from `position` on, or from where the log begins."""
     found: list[SegmentFact] = []
     at = max(position, log.first_position)

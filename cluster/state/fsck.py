@@ -19,9 +19,9 @@ from cluster.state.state_check import StateCheck, StateFacts, checkpoint_finding
 from raftlog.errors import IdentityError, RaftLogError
 from raftlog.storage import identity as identities
 from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.log_reader import LogReader
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.storage.run_file import Run, load_run
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.verify import Finding, IrrelevantRange, Severity, irrelevant_ranges, verify_log
 from statemachine.broker_state import NOTHING_APPLIED
 
@@ -95,11 +95,11 @@ class Fsck:
         except RaftLogError as error:
             return None, " ".join(str(error).split("\n"))
 
-    def _findings(self, log: LogReader | None) -> Iterator[Finding]:
+    def _findings(self, log: SegmentedLog | None) -> Iterator[Finding]:
         yield from verify_log(self._fs, self._directory, group_id=self._group_id)
         yield from self.state_findings(log)
 
-    def state_findings(self, log: LogReader | None = None) -> Iterator[Finding]:
+    def state_findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
         """What is wrong with everything that is derived from the log."""
         run = self._run()
         check = StateCheck(self._fs, self._directory, self._group_id, run.synced_index if run else -1)

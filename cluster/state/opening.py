@@ -17,8 +17,8 @@ from cluster.state.manifest import index_of
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, storage_error
-from raftlog.storage.log_reader import LogReader
 from raftlog.storage.run_file import Run
+from raftlog.storage.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
 from statemachine.kv import KV, KVCorruptError, KVError
 
@@ -49,7 +49,7 @@ class OpenState(NamedTuple):
     """(key, text) of what a person should hear."""
 
 
-def is_of_log(log: LogReader, mark: AppliedMark) -> bool | None:
+def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
     """Whether the log has this entry; None if it cannot tell (none applied, trimmed, beyond its end, damaged)."""
     if not max(log.first_index, 0) <= mark.index <= log.tail.index:
         return None
@@ -60,7 +60,7 @@ def is_of_log(log: LogReader, mark: AppliedMark) -> bool | None:
     return entry.header_crc == mark.header_crc
 
 
-def unusable(checkpoints: Checkpoints, name: str, log: LogReader, above: int = -1) -> str:
+def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int = -1) -> str:
     """Why a checkpoint cannot replace the state below this log, "" if it can; reads all of it."""
     try:
         checkpoint = checkpoints.load(name)
@@ -109,7 +109,7 @@ class StateOpening:
         fs: FileSystem,
         directory: Path,
         group_id: int,
-        log: LogReader,
+        log: SegmentedLog,
         run: Run | None,
         *,
         open_kv: Callable[[str], KV],

@@ -16,9 +16,9 @@ from cluster.state.opening import doubtful, set_aside_doubtful, unusable
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout, vote_withheld
 from raftlog.storage.fs import FileSystem, storage_error
-from raftlog.storage.log_reader import LogReader
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.storage.run_file import RunFile, stopped_in_order
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.vote_withheld import VoteWithheld
 from statemachine.kv import KV
 from statemachine.rocks import RocksKV
@@ -158,7 +158,7 @@ class Rebuild:
             )
         return bases[number]
 
-    def _newest_sound(self, log: LogReader, bases: list[int]) -> int:
+    def _newest_sound(self, log: SegmentedLog, bases: list[int]) -> int:
         """Walks back from the newest segment to one of which every frame can be read."""
         ends = [*bases[1:], log.tail.end_position]
         for number in range(len(bases) - 1, 0, -1):

@@ -23,7 +23,7 @@ from cluster.state.file_crc import file_crc
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file
-from raftlog.storage.log_reader import LogReader
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.verify import Finding, IrrelevantRange, Severity
 from statemachine import keys, payload, sums
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
@@ -64,7 +64,7 @@ class StateCheck:
         self._synced = synced
         self.facts = StateFacts(False, "", NOTHING_APPLIED)
 
-    def findings(self, log: LogReader | None = None) -> Iterator[Finding]:
+    def findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
         """Everything that is wrong. With `log` every row of a queue is also compared with the message it points to."""
         if (why := aside.suspicion(self._fs, self._directory)) is not None:
             path = self._directory / aside.SUSPECT
@@ -103,7 +103,7 @@ class StateCheck:
                 why = bad.why + (": the rows from there on are replayed from the log" if torn else "")
                 yield Finding(self._state / name, bad.offset, bad.size, kind, Severity.REPAIRABLE, why)
 
-    def _rows(self, log: LogReader | None) -> Iterator[Finding]:
+    def _rows(self, log: SegmentedLog | None) -> Iterator[Finding]:
         try:
             with CheckpointReader(self._state, strict=True) as reader:
                 yield from self._read(reader, log)
@@ -121,7 +121,7 @@ class StateCheck:
         except KVError:
             return
 
-    def _read(self, reader: CheckpointReader, log: LogReader | None) -> Iterator[Finding]:
+    def _read(self, reader: CheckpointReader, log: SegmentedLog | None) -> Iterator[Finding]:
         mark = reader.mark
         self.facts = StateFacts(True, "", mark)
         if mark.index < self._synced:
@@ -135,7 +135,7 @@ class StateCheck:
         if log is not None:
             yield from self._messages(reader, log)
 
-    def _messages(self, reader: CheckpointReader, log: LogReader) -> Iterator[Finding]:
+    def _messages(self, reader: CheckpointReader, log: SegmentedLog) -> Iterator[Finding]:
         first = 0
         queue = (0, 0)
         for key, chunk in reader.rows(CQ):

@@ -330,13 +330,13 @@ class Machine:
 
     def bytes_of(self, entry: Entry, log: SegmentedLog) -> bytes:
         """What the disk holds where `log` keeps this entry."""
-        segment = log._segment_of(entry.index)
+        segment = log.state.segment_of(entry.index)
         size = len(entry.header) + len(entry.payload)
         return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
 
     def rot(self, entry: Entry, log: SegmentedLog) -> None:
         """A bit of the entry flips on the disk: in its payload if it has one, else in its header."""
-        segment = log._segment_of(entry.index)
+        segment = log.state.segment_of(entry.index)
         at = segment.file_offset(entry.position) + len(entry.header) + len(entry.payload) // 2 - (not entry.payload)
         (byte,) = self.fs.open(segment.path).pread(1, at)
         self.fs.damage(segment.path, at, bytes([byte ^ 1]))
@@ -386,7 +386,8 @@ class Machine:
         if self.node is None:
             return True
         log = self.node.parts.directory.log
-        locks = (log._cutting, log._publishing, log._filing, log._preparing, log.damage._lock)
+        state = log.state
+        locks = (state.filing, state.cutting, state.publishing, state.damage._lock, log._preparer.preparing)
         return any(lock.locked() for lock in locks)
 
     def _factor(self, lane: str) -> float:

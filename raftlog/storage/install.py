@@ -25,7 +25,6 @@ from raftlog.storage.fs import FileSystem, read_file, unreadable
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.install_file import Install
 from raftlog.storage.log_build import discard
-from raftlog.storage.log_reader import LogReader
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.storage.trash import Aside, set_aside
 from raftlog.storage.vote_withheld import VoteWithheld
@@ -114,7 +113,7 @@ def _why_it_stays(
     return stays
 
 
-def holds(log: LogReader, install: Install) -> str:
+def holds(log: SegmentedLog, install: Install) -> str:
     """Whether the log holds the last entry of the install, in words; "" if not."""
     index = install.last.index
     if index < log.first_index:

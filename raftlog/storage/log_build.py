@@ -222,7 +222,7 @@ class SegmentBuild:
     before `finish`, and yet it is synced every SYNC_BYTES: one large sync would hold up those of the log."""
 
     def __init__(self, fs: FileSystem, path: Path, group_id: int, previous: LogTail) -> None:
-        """Begins anew. `previous`: the tail before the file's first frame (LogReader.segment_at at the giver tells).
+        """Begins anew. `previous`: the tail before the file's first frame (SegmentedLog.segment_at at the giver tells).
 
         Raises StorageError.
         """

@@ -14,16 +14,16 @@ from raftlog.errors import DamagedLogError, IdentityError
 from raftlog.membership import Membership
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.identity import Identity
-from raftlog.storage.log_reader import LogReader
+from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EntryType
 
 
-def newest_above(log: LogReader, index: int) -> Membership | None:
+def newest_above(log: SegmentedLog, index: int) -> Membership | None:
     """The newest MEMBERSHIP entry above `index`; None if there is none. See `all_above`."""
     return next(_above(log, index), None)
 
 
-def all_above(log: LogReader, index: int) -> list[Membership]:
+def all_above(log: SegmentedLog, index: int) -> list[Membership]:
     """Every MEMBERSHIP entry above `index`, ascending.
 
     A damaged one is passed over, and IDENTITY tells that it was there if it began another cluster. Raises StorageError
@@ -32,7 +32,7 @@ def all_above(log: LogReader, index: int) -> list[Membership]:
     return [*_above(log, index)][::-1]
 
 
-def _above(log: LogReader, index: int) -> Iterator[Membership]:
+def _above(log: SegmentedLog, index: int) -> Iterator[Membership]:
     numbers = {*log.membership_indexes(), *(first for first, _ in log.term_ranges())}
     for number in sorted(numbers, reverse=True):
         if number <= index:
@@ -49,7 +49,7 @@ def members_at_opening(
     directory: Path,
     identity: Identity,
     genesis: Genesis,
-    log: LogReader,
+    log: SegmentedLog,
     applied: Membership | None,
     applied_index: int,
 ) -> list[Membership]:
@@ -81,7 +81,7 @@ def members_at_opening(
     return found
 
 
-def _joins(identity: Identity, log: LogReader, newest: Membership, known: bool) -> bool:
+def _joins(identity: Identity, log: SegmentedLog, newest: Membership, known: bool) -> bool:
     """Whether a joining node has not yet received the entry with which its cluster went on from an older one."""
     ancestors = [ancestor.cluster_uuid for ancestor in identity.origin]
     last = [ancestor.last_index for ancestor in identity.origin]

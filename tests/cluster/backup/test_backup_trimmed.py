@@ -17,9 +17,9 @@ from cluster.config.loading import load
 from cluster.errors import LocalError
 from raftlog.frame import make_entry
 from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.log_trimmer import LogTrimmer
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.rocks import RocksKV
@@ -32,7 +32,7 @@ def trim(stopped: Any, *, told: bool = True) -> Any:
     """Begins the log at its third file; `told`: the state knows it."""
     opened = open_node_dir(OsFileSystem(), stopped.data)
     log = opened.log
-    segment = log._segments[2]
+    segment = log.state.segments[2]
     log.remove_files(log.trim(segment.base))
     if not told:
         opened.close(clean=True)
@@ -98,10 +98,10 @@ def test_a_trimmed_log_is_backed_up_and_restored(trimmed: Any, tmp_path: Path) -
 
 
 def test_files_that_a_trim_gave_up_are_not_backed_up(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(SegmentedLog, "_unlink", lambda self, path: False)  # it comes later
+    monkeypatch.setattr(LogTrimmer, "_unlink", lambda self, path: False)  # it comes later
     trimmed = trim(stopped)
     opened = open_node_dir(OsFileSystem(), stopped.data)
-    base = opened.log._segments[2].base
+    base = opened.log.state.segments[2].base
     opened.close(clean=True)
     made = create(trimmed.request(tmp_path / "to"))
     assert made.manifest.segments[0].base_position == base

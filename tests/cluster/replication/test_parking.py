@@ -157,7 +157,7 @@ def test_a_life_with_little_space_ends_as_one_with_enough(seed: int) -> None:
                 term += 1
                 hard = HardState(term, NodeId(1), 0)
                 if rng.random() < 0.5 and tail.index > 2:
-                    tail = large.log._tail_at(min(tail.index, large.log.tail.index) - 1)
+                    tail = large.log.tail_at(min(tail.index, large.log.tail.index) - 1)
             batch = large.entries([rng.choice((0, 200, 9000))] * rng.randrange(1, 4), tail=tail, term=term)
             for entry in batch:
                 tail = tail_after(tail, entry)

@@ -117,14 +117,14 @@ def test_nobody_tells_what_he_writes_unless_asked_lately(sim_of: Any) -> None:
     path = leader.connect()
     ask(path, 1)
     answer(sim, path, 1)
-    assert follower.log.on_written is None
+    assert follower.log._writer._on_written is None
     ask(path, 2, level("quorum"))
     answer(sim, path, 2)
     sim.loop.run_for(0.05)
-    assert follower.log.on_written is not None
+    assert follower.log._writer._on_written is not None
     sim.loop.run_for(3 * LEASE_MS / 1000)
-    assert follower.log.on_written is None
-    assert leader.log.on_written is None
+    assert follower.log._writer._on_written is None
+    assert leader.log._writer._on_written is None
 
 
 def test_all_waits_for_the_last_disk_and_is_unknown_if_that_takes_too_long(sim_of: Any) -> None:

@@ -25,7 +25,7 @@ def trim(place: Place, count: int) -> None:
     parts = place.open()
     log = parts.directory.log
     newest = place.checkpoints().all()[-1].manifest.mark.end_position
-    base = log._segments[count].base
+    base = log.state.segments[count].base
     assert base < newest
     assert log.remove_files(log.trim(base)) == count
     parts.close(clean=True)

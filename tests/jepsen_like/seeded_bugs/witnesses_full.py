@@ -211,7 +211,7 @@ def witness_S05() -> None:
         disk.append(200)
     disk.log.write_idle_mark()
     entry = disk.log.read_entries(3, 4, 1 << 20)[0]
-    segment = disk.log._segment_of(3)
+    segment = disk.log.state.segment_of(3)
     disk.fs.damage(segment.path, segment.file_offset(entry.position) + 100, b"\0")
     disk.fs.restart()
     assert disk.opened(committed_index=4).tail == disk.log.tail

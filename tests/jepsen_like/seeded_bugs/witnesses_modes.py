@@ -65,7 +65,7 @@ def witness_M01() -> None:
 def witness_M02() -> None:
     disk = Disk()
     told: list[EntryId] = []
-    disk.log.on_written = told.append
+    disk.log.tell_written(told.append)
     entry = disk.entry()
     disk.log.append([entry])
     assert told == [entry.id]

@@ -47,7 +47,7 @@ class Place:
 
     def trim(self, files: int) -> int:
         """Trims up to the beginning of a file; returns its position."""
-        base = self.log._segments[files].base
+        base = self.log.state.segments[files].base
         self.log.remove_files(self.log.trim(base))
         return base
 
@@ -120,7 +120,7 @@ def witness_T05() -> None:
     build = SegmentBuild(place.fs, DATA / "staged", 1, span.previous)
     build.append_raw(peer.log.read_raw(span.previous.end_position, 1 << 20))
     log.prepend(build.finish())
-    place.fs.damage(log._segments[0].path, 4096 + 100, b"\xee")
+    place.fs.damage(log.state.segments[0].path, 4096 + 100, b"\xee")
     assert log.find_damage(log.first_index, log.first_index + 1) in log.damage.ranges
 
 

@@ -25,7 +25,7 @@ def test_entries_that_do_not_follow_are_refused_and_nothing_is_cut(new_log: NewL
     fs, log = new_log()
     entries = frames(log.tail, [100] * 6)
     log.append(entries)
-    conflict = frames(log._tail_at(3), [50, 50, 50], term=2)
+    conflict = frames(log.tail_at(3), [50, 50, 50], term=2)
     calls = fs.calls
     stranger = make_entry(
         log.tail, term=1, entry_type=EntryType.NOOP, payload=b"", timestamp_ms=0, group_id=8, segment_size=4096
@@ -34,7 +34,7 @@ def test_entries_that_do_not_follow_are_refused_and_nothing_is_cut(new_log: NewL
         "gap": frames(log.tail, [1, 1])[1:],
         "other parent": [frames(log.tail, [1])[0]._replace(parent=1)],
         "gap behind a conflict": [conflict[0], conflict[2]],
-        "term runs back": frames(log._tail_at(3), [50], term=0),
+        "term runs back": frames(log.tail_at(3), [50], term=0),
         "other group": [stranger],
         "other genesis": [genesis_entry(b"x", timestamp_ms=1, group_id=7)],
     }

@@ -62,7 +62,7 @@ class Life:
     def append(self, log: SegmentedLog, sizes: list[int], cut_to: int | None = None, term: int = 1) -> None:
         if cut_to is not None:
             self.acked = self.acked[:cut_to]  # a conflict: what it removes was never committed
-            tail = log._tail_at(cut_to - 1)
+            tail = log.tail_at(cut_to - 1)
         else:
             tail = log.tail
         batch = self.frames(tail, sizes, term=term)

@@ -123,7 +123,7 @@ def test_another_leader_goes_on_where_space_ran_out(new_log: NewLog, frames: Fra
             refusals += 1
     assert refusals > 3
     fs.space_left = 1 << 40
-    new = frames(log._tail_at(2), [900] * 6, term=2)
+    new = frames(log.tail_at(2), [900] * 6, term=2)
     log.append(new)
     assert log.read_entries(1, 9, 1 << 30) == first + new
     fs.crash(3)
@@ -210,7 +210,7 @@ def test_the_next_try_of_a_mark_leaves_the_mark_alone_that_is_whole(new_log: New
         fs.cut_power_at(fs.calls + 1)
         with pytest.raises(PowerCut):
             log.append(frames(log.tail, [10]))
-        path = log._segments[-1].path
+        path = log.state.segments[-1].path
         fs.crash(seed)
         assert newest_mark(fs.open(path).pread(LOCAL_HEADER_SIZE, 0)) is not None, seed
 

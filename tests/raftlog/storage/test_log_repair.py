@@ -96,7 +96,7 @@ def test_a_damaged_frame_is_found_kept_back_and_repaired(replica: Replica, index
 def test_a_copy_of_other_bytes_changes_nothing(replica: Replica, frames: Frames) -> None:
     replica.rot(5, 500)
     found = damage(replica, 5)
-    other = frames(replica.log._tail_at(4), [1000], term=2)[0]
+    other = frames(replica.log.tail_at(4), [1000], term=2)[0]
     files = {path: replica.fs.open(path).pread(1 << 20, 0) for path in replica.paths}
     good = replica.raw(5, 5)
     for copy in (
@@ -121,7 +121,7 @@ def test_a_copy_of_other_bytes_changes_nothing(replica: Replica, frames: Frames)
 
 def test_a_copy_with_one_frame_of_another_history_changes_nothing(replica: Replica) -> None:
     """Each frame is sound by itself, and the last is the right one: only the parents tell."""
-    tail = replica.log._tail_at(4)
+    tail = replica.log.tail_at(4)
     for index in (4, 5, 6):
         replica.rot(index, 500)
     found = damage(replica, 5)
@@ -166,7 +166,7 @@ def test_a_checksum_that_does_not_match_is_looked_into(replica: Replica) -> None
 
 def test_a_file_that_vanished_is_built_again(replica: Replica) -> None:
     replica.fs.unlink(replica.paths[1])
-    replica.log._open.cache_clear()
+    replica.log.state.open_sealed.cache_clear()
     found = damage(replica, 4)
     assert (found.first_index, found.last_index, found.located) == (4, 6, True)
     repair = replica.log.repairing(found)
@@ -289,7 +289,7 @@ def test_a_conflict_at_damage_cuts_it(replica: Replica, frames: Frames, index: i
     """Entries of a later term replace the damaged one, or the one behind it: the log is that of the leader."""
     if index + cut > 9:
         pytest.skip("nothing behind the last entry")
-    new = frames(replica.log._tail_at(index + cut - 1), [700, 20], term=2)
+    new = frames(replica.log.tail_at(index + cut - 1), [700, 20], term=2)
     replica.rot(index, where)
     replica.log.find_damage(0, 10)
     replica.log.append(new)

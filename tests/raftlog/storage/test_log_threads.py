@@ -61,7 +61,7 @@ def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames
             for _ in range(3):
                 log.append(frames(log.tail, [rng.choice((0, 300, 900, 2500))] * rng.randint(1, 4), term=term))
             cut = rng.randint(STABLE, log.tail.index)
-            log.append(frames(log._tail_at(cut - 1), [100, 1200], term=term + 1))
+            log.append(frames(log.tail_at(cut - 1), [100, 1200], term=term + 1))
     final = log.read_entries(0, log.tail.index + 1, 1 << 30)
     log.close(clean=True)
     again = SegmentedLog.open(OsFileSystem(), tmp_path, group_id=genesis.group_id)
@@ -84,7 +84,7 @@ def test_close_waits_for_a_preparation(
         go_on.wait(30)
         events.append("zeroed")
 
-    monkeypatch.setattr("raftlog.storage.segmented_log.zero_fill", slow_fill)
+    monkeypatch.setattr("raftlog.storage.log_preparer.zero_fill", slow_fill)
     preparer = threading.Thread(target=log.prepare_next)
     preparer.start()
     assert zeroing.wait(30)
@@ -124,7 +124,7 @@ def test_rot_and_repairs_beside_readers_and_appends(tmp_path: Path, genesis: Gen
 
     def rot_and_repair(rng: Random) -> None:
         entry = stable[rng.randrange(STABLE)]
-        base = max(segment.base for segment in log._segments if segment.base <= entry.position)
+        base = max(segment.base for segment in log.state.segments if segment.base <= entry.position)
         with (tmp_path / "log" / f"{base:020d}.seg").open("r+b") as file:
             offset = 4096 + entry.position - base + rng.randrange(entry.size)
             file.seek(offset)

@@ -144,7 +144,7 @@ def test_the_file_before_one_without_an_entry_stays(trimmed: Trimmed) -> None:
     fs.space_left = 4096 + 500  # for the new file and the sidecar of the one before, not for the entry
     with pytest.raises(OutOfSpaceError):
         log.append(rolls)
-    segments = log._segments
+    segments = log.state.segments
     assert segments[-1].base == log.tail.end_position
     assert log.remove_files(log.trim(1 << 60)) == len(segments) - 2
     fs.crash(1)
@@ -293,7 +293,7 @@ def test_a_missing_file_may_be_trimmed(trimmed: Trimmed) -> None:
 
 
 def test_a_trim_never_waits_for_a_repair(trimmed: Trimmed) -> None:
-    with trimmed.log._cutting:
+    with trimmed.log.state.cutting:
         assert trimmed.log.trim(trimmed.bases[4]) == []
     assert len(trimmed.log.trim(trimmed.bases[4])) == 4
 
@@ -320,7 +320,7 @@ def test_who_reads_while_it_is_trimmed_gets_no_damage(trimmed: Trimmed, how: str
     """The reader has looked up the file; when it opens it, or its index, the file is gone."""
     log = trimmed.open()
     entry = trimmed.entries[6]
-    real_open, real_load = log._open, log._load
+    real_open, real_load = log.state.open_sealed, log.state.load_sealed
 
     def gone(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(segment: Any) -> Any:
@@ -330,10 +330,10 @@ def test_who_reads_while_it_is_trimmed_gets_no_damage(trimmed: Trimmed, how: str
         call.cache_clear = real.cache_clear  # type: ignore[attr-defined]
         return call
 
-    log._load(log._segments[1])
-    log._open = gone(real_open)  # type: ignore[assignment]
+    log.state.load_sealed(log.state.segments[1])
+    log.state.open_sealed = gone(real_open)  # type: ignore[assignment]
     if how in ("raw", "place", "report"):
-        log._load = gone(real_load)  # type: ignore[assignment]
+        log.state.load_sealed = gone(real_load)  # type: ignore[assignment]
         real_load.cache_clear()
     reads: dict[str, Callable[[], object]] = {
         "entries": lambda: log.read_entries(6, 8, 1 << 20),

@@ -176,7 +176,7 @@ def test_indexes_know_the_membership_entries_of_every_segment(new_log: Any, fram
         log.append(frames(log.tail, [900] * number))
     assert log.membership_indexes() == indexes
     cut = indexes.pop()
-    log.append(frames(log._tail_at(cut - 1), [10], term=2))
+    log.append(frames(log.tail_at(cut - 1), [10], term=2))
     assert log.membership_indexes() == indexes
     for clean in (False, True, False):
         log.close(clean)
@@ -197,7 +197,7 @@ def test_a_membership_entry_behind_a_damaged_header_keeps_its_index(new_log: Any
     log.append(frames(log.tail, [10] * 3))
     index = append_members(log, MEMBERS, term=1).index
     log.append(frames(log.tail, [10] * 5))
-    segment = log._segments[0].path
+    segment = log.state.segments[0].path
     fs.restart()
     file = fs.open(segment)
     file.pwritev([b"\xff" * 8], LOCAL_HEADER_SIZE + lost.position)
@@ -212,7 +212,7 @@ def test_members_below_a_damaged_entry_are_found(new_log: Any, frames: Any) -> N
     lost = append_members(log, MEMBERS._replace(detail="lost"))
     last = append_members(log, MEMBERS._replace(detail="last"))
     log.append(frames(log.tail, [10], term=log.tail.term))
-    fs.damage(log._segments[0].path, LOCAL_HEADER_SIZE + lost.position + 70, b"\xff")
+    fs.damage(log.state.segments[0].path, LOCAL_HEADER_SIZE + lost.position + 70, b"\xff")
     assert log.find_damage(0, log.tail.index + 1).first_index == lost.index
     assert [one.index for one in all_above(log, -1)] == [first.index, last.index]
     newest = newest_above(log, last.index - 1)

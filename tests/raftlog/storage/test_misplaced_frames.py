@@ -40,7 +40,7 @@ def test_the_frame_of_another_entry_is_not_read_as_this_one(
     log.append(entries[1:])
     wrong, right = before if stale else entries[2], entries[1]
     assert len(wrong.payload) == len(right.payload)
-    file = fs.open(log._segments[0].path)
+    file = fs.open(log.state.segments[0].path)
     file.pwritev([wrong.header + wrong.payload], LOCAL_HEADER_SIZE + right.position)
     if low == right.index:
         with pytest.raises(DamagedLogError):

@@ -11,6 +11,7 @@ from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import read_file, write_file
+from raftlog.storage.log_reader import LogReader
 from raftlog.storage.memory_fs import MemoryFile
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import (
@@ -114,7 +115,9 @@ def test_the_term_of_one_damaged_header_is_told_by_its_neighbours(
     disk: Disk, more: tuple[tuple[int, EntryType], ...], victim: int, term: int
 ) -> None:
     log = with_terms(disk, *more)
-    disk.fs.damage(log._segments[-1].path, log._segments[-1].file_offset(disk.entries[victim].position) + 8, b"\xee")
+    disk.fs.damage(
+        log.state.segments[-1].path, log.state.segments[-1].file_offset(disk.entries[victim].position) + 8, b"\xee"
+    )
     log = disk.open()
     assert log.report.vote_withheld is None
     assert not disk.trash()
@@ -139,7 +142,7 @@ def test_a_hole_of_unknown_terms_is_cut_and_the_vote_withheld(
 ) -> None:
     log = with_terms(disk, (1, MESSAGES), *more)
     for victim in victims:
-        segment = log._segments[-1]
+        segment = log.state.segments[-1]
         disk.fs.damage(segment.path, segment.file_offset(disk.entries[victim + 1].position) + 8, b"\xee")
     log = disk.open()
     assert log.tail.index == 10
@@ -155,7 +158,9 @@ def test_frames_between_two_damaged_headers_are_fetched_too(new_log: NewLog, fra
     log.write_idle_mark()
     disk.fs.restart()
     for index in (11, 13):
-        disk.fs.damage(log._segments[-1].path, log._segments[-1].file_offset(disk.entries[index].position) + 8, b"\xee")
+        disk.fs.damage(
+            log.state.segments[-1].path, log.state.segments[-1].file_offset(disk.entries[index].position) + 8, b"\xee"
+        )
     log = disk.open()
     (damaged,) = log.damage.ranges
     assert damaged[2:4] == (11, 13), "nothing links entry 12 to what is known"
@@ -187,7 +192,7 @@ def test_frames_that_a_client_made_do_not_join_the_log(new_log: NewLog, frames: 
     log.append(disk.entries[10:])
     log.write_idle_mark()
     disk.fs.restart()
-    segment = log._segments[-1]
+    segment = log.state.segments[-1]
     disk.fs.damage(segment.path, segment.file_offset(entry.position) + 8, b"\xee")
     log = disk.open()
     (damaged,) = log.damage.ranges
@@ -214,7 +219,7 @@ def test_a_made_up_frame_that_ends_at_the_mark_is_not_its_frame(new_log: NewLog,
     log.append(disk.entries[10:])
     log.write_idle_mark()
     disk.fs.restart()
-    segment = log._segments[-1]
+    segment = log.state.segments[-1]
     for index in (10, 11):
         disk.fs.damage(segment.path, segment.file_offset(disk.entries[index].position) + 8, b"\xee")
     log = disk.open()
@@ -315,7 +320,7 @@ def test_several_missing_files_are_fetched_as_one(new_log: NewLog, frames: Frame
     disk.entries += frames(log.tail, [1000] * 6)
     log.append(disk.entries[10:])
     disk.fs.restart()
-    bases = [segment.base for segment in log._segments]
+    bases = [segment.base for segment in log.state.segments]
     for base in bases[1:4]:
         disk.fs.unlink(LOG / f"{base:020d}.seg")
     log = disk.open()
@@ -328,7 +333,7 @@ def test_several_missing_files_are_fetched_as_one(new_log: NewLog, frames: Frame
     repair.finish()
     for opened in (log, None):
         opened = opened or disk.open()
-        assert [segment.base for segment in opened._segments] == bases
+        assert [segment.base for segment in opened.state.segments] == bases
         assert opened.read_entries(0, 16, 1 << 30) == disk.entries
         assert not opened.damage
         disk.fs.crash(1)
@@ -336,7 +341,7 @@ def test_several_missing_files_are_fetched_as_one(new_log: NewLog, frames: Frame
 
 def test_a_missing_file_that_hides_where_terms_begin_needs_a_commit(disk: Disk, frames: Frames) -> None:
     log = disk.open()
-    log.append(frames(log._tail_at(5), [1000] * 5, term=2))
+    log.append(frames(log.tail_at(5), [1000] * 5, term=2))
     disk.entries[6:] = log.read_entries(6, 11, 1 << 20)
     disk.fs.restart()
     disk.fs.unlink(disk.paths[1])
@@ -420,7 +425,7 @@ def test_a_bad_sidecar_is_rebuilt(disk: Disk, how: str) -> None:
 def test_a_sidecar_from_before_a_conflict_is_not_believed(disk: Disk, frames: Frames) -> None:
     log = disk.open()
     stale = disk.fs.open(disk.paths[0].with_suffix(".idx")).pread(1 << 20, 0)
-    log.append(frames(log._tail_at(1), [700, 700, 700, 700, 700], term=2))
+    log.append(frames(log.tail_at(1), [700, 700, 700, 700, 700], term=2))
     expected = log.read_entries(0, log.tail.index + 1, 1 << 30)
     disk.fs.damage(disk.paths[0].with_suffix(".idx"), 0, stale)
     disk.fs.restart()
@@ -490,15 +495,15 @@ def test_bytes_that_rot_while_a_reader_looks_for_damage_are_damage_too(
     """Found by readers beside a disk that rots all the time: a second rotten entry is no reason to stop the node."""
     log = disk.open()
     disk.fs.damage(disk.paths[0], disk.offset(3) + 100, b"\xee")
-    find, left = type(log).find_damage, list(later)
+    find, left = LogReader.find_damage, list(later)
 
-    def found_and_then(self: SegmentedLog, low: int, high: int) -> DamagedRange | None:
+    def found_and_then(self: LogReader, low: int, high: int) -> DamagedRange | None:
         found = find(self, low, high)
         if left:
             index = left.pop(0)
             disk.fs.damage(disk.paths[0], disk.offset(index) + 100, b"\xee")
         return found
 
-    monkeypatch.setattr(type(log), "find_damage", found_and_then)
+    monkeypatch.setattr(LogReader, "find_damage", found_and_then)
     assert log.read_entries(0, 4, 1 << 20) == disk.entries[: min(later)]
     assert not left

@@ -230,12 +230,12 @@ def test_a_start_scans_from_the_kept_index(
     log = disk.open()
     assert log.needs_next()
     log.prepare_next()
-    assert not log._index_is_due()
+    assert not log._preparer._index_is_due()
     kept = read_file(disk.fs, LOG / "active.idx")
     if how != "above the mark":
         log.write_idle_mark()
     if how == "of another history":
-        log.append(frames(log._tail_at(7), [1000, 1000], term=2))
+        log.append(frames(log.tail_at(7), [1000, 1000], term=2))
         log.write_idle_mark()
         disk.entries[8:] = log.read_entries(8, 10, 1 << 20)
     disk.fs.restart()
@@ -326,13 +326,13 @@ def test_prepared_files_are_used_again(disk: Disk) -> None:
 def test_after_a_conflict_either_mark_may_rot(disk: Disk, frames: Frames, slot: int, index: int) -> None:
     log = disk.open()
     log.write_idle_mark()
-    new = frames(log._tail_at(index - 1), [30], term=2)
+    new = frames(log.tail_at(index - 1), [30], term=2)
     log.append(new)
     assert log.read_entries(0, index + 1, 1 << 30) == disk.entries[:index] + new
     with pytest.raises(OutOfRangeError):
         log.read_entries(index, index + 2, 1 << 30)
-    active = log._segments[-1].path
-    rest = disk.fs.open(active).pread(1 << 20, log._segments[-1].file_offset(log.tail.end_position))
+    active = log.state.segments[-1].path
+    rest = disk.fs.open(active).pread(1 << 20, log.state.segments[-1].file_offset(log.tail.end_position))
     assert not any(rest), "what a conflict removed is zeroed"
     disk.fs.damage(active, MARK_OFFSETS[slot] + 20, b"\xee")
     disk.fs.crash(0)

@@ -185,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         bases = [entry.position for entry in self.model[self.first :] if entry.flags]
         assert (self.log.first_index, self.log.previous) == (self.first, self.tail_at(self.first))
         assert not self.log.damage.ranges
-        assert [segment.base for segment in self.log._segments] == bases
+        assert [segment.base for segment in self.log.state.segments] == bases
 
 
 LogMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)

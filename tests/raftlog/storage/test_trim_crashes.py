@@ -15,6 +15,7 @@ import pytest
 from raftlog.errors import StorageError
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.log_build import SegmentBuild
+from raftlog.storage.log_trimmer import LogTrimmer
 from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
@@ -153,10 +154,10 @@ def test_files_removed_before_FIRST_says_so_are_missed(
 
     def remove_files(self: Any, paths: list[Path]) -> int:
         removed: int = sum(self._unlink(path) for path in sorted(paths))
-        self._fs.fsync_dir(self._log)
+        self._state.fs.fsync_dir(self._state.log)
         self._save_first(lower=False)
         return removed
 
-    monkeypatch.setattr(SegmentedLog, "remove_files", remove_files)
+    monkeypatch.setattr(LogTrimmer, "remove_files", remove_files)
     with pytest.raises((AssertionError, StorageError)):
         fail_each_call("cut", genesis, frames)

@@ -70,7 +70,7 @@ def test_readers_beside_trims_and_prepends(tmp_path: Path, genesis: Genesis, fra
         batch = frames(log.tail, [700] * 24)
         shelf.entries += batch
         log.append(batch)
-        for segment in log._segments:
+        for segment in log.state.segments:
             shelf.previous[segment.base] = segment.header.previous
 
     append()

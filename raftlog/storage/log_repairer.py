@@ -1,8 +1,7 @@
-"""The part of the log that takes a peer's copy of a damaged range (log_repair.py) and puts it in its place."""
+"""Takes a peer's copy of a damaged range of the log (log_repair.py) and puts it in its place."""
 
 from __future__ import annotations
 
-import threading
 from bisect import insort
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 from raftlog.errors import OutOfRangeError
 from raftlog.storage import layout
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.fs import FileSystem, write_file
-from raftlog.storage.log_reader import LogReader
+from raftlog.storage.fs import write_file
 from raftlog.storage.log_repair import STAGED, Part, RangeRepair, check_still_damaged, copy_frames
+from raftlog.storage.log_state import LogState
 from raftlog.storage.sealed_index import load_sidecar, rebuild_index
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,
@@ -26,16 +25,13 @@ from raftlog.storage.segment_index import SegmentIndex, encode_index
 from raftlog.types import LogTail
 
 
-class RepairableLog(LogReader):
-    """See the module. `repairing`, `repair` and what they return belong to one thread at a time, any thread."""
+class LogRepairer:
+    """`repairing`, `repair` and what they return belong to one thread at a time, any thread."""
 
-    __slots__ = ("_publishing",)
+    __slots__ = ("_state",)
 
-    def __init__(self, fs: FileSystem, log: Path, group_id: int, segments: list[Segment], tail: LogTail) -> None:
-        """See LogReader."""
-        super().__init__(fs, log, group_id, segments, tail)
-        self._publishing = threading.Lock()
-        """Held while `_segments` is replaced: by a roll, a cut, a repair."""
+    def __init__(self, state: LogState) -> None:
+        self._state = state
 
     def repair(self, damaged: DamagedRange, frames: bytes) -> None:
         """Puts a peer's copy of the whole range in place, durably. Errors: see RangeRepair.feed and finish; after any
@@ -49,91 +45,97 @@ class RepairableLog(LogReader):
 
         Raises OutOfRangeError unless `damaged` is one of `damage.ranges`.
         """
-        check_still_damaged(self.damage.ranges, damaged)
-        for name in self._fs.listdir(self._log):
+        state = self._state
+        check_still_damaged(state.damage.ranges, damaged)
+        for name in state.fs.listdir(state.log):
             if name.startswith(STAGED.partition("{")[0]):
-                self._fs.unlink(self._log / name)
-        return RangeRepair(self._fs, self._log, self._group_id, damaged, self._tail_below(damaged), self._put_in_place)
+                state.fs.unlink(state.log / name)
+        return RangeRepair(state.fs, state.log, state.group_id, damaged, self._tail_below(damaged), self._put_in_place)
 
     def _tail_below(self, damaged: DamagedRange) -> LogTail:
-        segment = self._segment_of(damaged.first_index)
+        segment = self._state.segment_of(damaged.first_index)
         if segment.base == damaged.first_position:
             return segment.header.previous
         term = [term for first, term in segment.terms if first < damaged.first_index][-1]
         return LogTail(term, damaged.first_index - 1, damaged.first_position, damaged.before or 0, segment.base, 0)
 
     def _put_in_place(self, repair: RangeRepair) -> None:
-        with self._cutting:  # a cut may not remove what is being written, nor zeroes come over it
-            check_still_damaged(self.damage.ranges, repair.damaged)
+        state = self._state
+        with state.cutting:  # a cut may not remove what is being written, nor zeroes come over it
+            check_still_damaged(state.damage.ranges, repair.damaged)
             ends = [part.previous for part in repair.parts[1:]] + [repair.tail]
             for number, (part, end) in enumerate(zip(repair.parts, ends, strict=True)):
                 base = self._file_of(part)
-                path = self._log / layout.segment_name(base)
-                if self._fs.exists(path):
+                path = state.log / layout.segment_name(base)
+                if state.fs.exists(path):
                     self._write_into(path, base, part, end)
                 else:
-                    self._build(self._log / STAGED.format(number), path, part)
-            self._segments = self._with_files(repair.parts)
-            self._load.cache_clear()
-            self._open.cache_clear()
+                    self._build(state.log / STAGED.format(number), path, part)
+            self._publish_files(repair.parts)
+            state.forget_sealed()
             for part, end in zip(repair.parts, ends, strict=True):
                 self._adopt_index(part, end, located=repair.damaged.located)
-            self.damage.drop(repair.damaged)
+            state.damage.drop(repair.damaged)
 
     def _file_of(self, part: Part) -> int:
         """Base of the file that holds the part: a frame that rolls begins one, others lie in the last one below."""
+        state = self._state
         if part.whole:
             return part.places.base
-        bases = layout.segment_bases(self._fs.listdir(self._log))
+        bases = layout.segment_bases(state.fs.listdir(state.log))
         return max(base for base in bases if base <= part.places.base)
 
     def _write_into(self, path: Path, base: int, part: Part, end: LogTail) -> None:
         # A descriptor of its own: it must not swallow the failure of an append's sync.
-        file = self._fs.open(path)
+        state = self._state
+        file = state.fs.open(path)
         if part.whole and header_is_damaged(file.pread(LOCAL_HEADER_SIZE, 0)):
-            file.pwritev([encode_header(part.previous, self._group_id)[: MARK_OFFSETS[0]]], 0)
+            file.pwritev([encode_header(part.previous, state.group_id)[: MARK_OFFSETS[0]]], 0)
         copy_frames(part, end.end_position - part.places.base, file, LOCAL_HEADER_SIZE + part.places.base - base)
         file.close()
 
     def _build(self, staged: Path, path: Path, part: Part) -> None:
+        state = self._state
         part.file.fdatasync()
-        self._fs.rename(staged, path)
-        self._fs.fsync_dir(self._log)
+        state.fs.rename(staged, path)
+        state.fs.fsync_dir(state.log)
 
-    def _with_files(self, parts: list[Part]) -> tuple[Segment, ...]:
-        """The segments, each file having its own, and none being left for what turned out to be part of another."""
-        with self._publishing:
-            known = {segment.base: segment for segment in self._segments}
+    def _publish_files(self, parts: list[Part]) -> None:
+        """Gives each file its segment, and leaves none for what turned out to be part of another."""
+        state = self._state
+        with state.publishing:
+            known = {segment.base: segment for segment in state.segments}
             for part in parts:
                 base = part.places.base
-                path = self._log / layout.segment_name(base)
+                path = state.log / layout.segment_name(base)
                 if not part.whole:
-                    if base in known and not self._fs.exists(path):
+                    if base in known and not state.fs.exists(path):
                         del known[base]
                     continue
-                header = decode_header(self._fs.open(path).pread(LOCAL_HEADER_SIZE, 0), path, self._group_id)
+                header = decode_header(state.fs.open(path).pread(LOCAL_HEADER_SIZE, 0), path, state.group_id)
                 if base in known:
                     known[base].header = header
                 else:
                     known[base] = Segment(path, header)
-            return tuple(known[base] for base in sorted(known))
+            state.segments = tuple(known[base] for base in sorted(known))
 
     def _adopt_index(self, part: Part, end: LogTail, *, located: bool) -> None:
-        segment = self._segment_of(part.places.base_index)
+        state = self._state
+        segment = state.segment_of(part.places.base_index)
         if segment.index is not None:
             adopt(segment.index, part.places)
             return
-        following = next((after for before, after in pairwise(self._segments) if before is segment), None)
+        following = next((after for before, after in pairwise(state.segments) if before is segment), None)
         if following is None:
             raise OutOfRangeError(f"{segment.path.name} is no sealed segment any more")
         last = following.header.previous
         path = segment.path.with_suffix(layout.INDEX_SUFFIX)
-        if located or load_sidecar(self._fs, segment, last, self._group_id) is not None:
+        if located or load_sidecar(state.fs, segment, last, state.group_id) is not None:
             return
         whole = part.whole and end == last
-        index = part.places if whole else rebuild_index(self._fs, segment, last, self._group_id).places
+        index = part.places if whole else rebuild_index(state.fs, segment, last, state.group_id).places
         segment.tell(index)
-        write_file(self._fs, path, b"".join(encode_index(index, last, self._group_id)))
+        write_file(state.fs, path, b"".join(encode_index(index, last, state.group_id)))
 
 
 def adopt(index: SegmentIndex, part: SegmentIndex) -> None:

@@ -1,4 +1,4 @@
-"""The part of the log that gives up old segment files, and takes them back from a peer.
+"""Gives up old segment files of the log, and takes them back from a peer.
 
 What is trimmed is forgotten first, by everybody who reads; its files are unlinked later, oldest first, after log/FIRST
 says on disk where the log must begin (log_first.py). A crash in between leaves a log that begins lower, or leftovers
@@ -8,7 +8,6 @@ here names as its parent, so the bytes are those that every replica has.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from raftlog.errors import FrameError
 from raftlog.storage import layout, log_first
-from raftlog.storage.fs import File, FileSystem, storage_error, write_file
+from raftlog.storage.fs import File, storage_error, write_file
 from raftlog.storage.genesis_copy import keep_copy
-from raftlog.storage.repairable_log import RepairableLog
+from raftlog.storage.log_state import LogState
 from raftlog.storage.scan import scan_segment
 from raftlog.storage.sealed_index import same_end
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header
@@ -26,17 +25,13 @@ from raftlog.storage.segment_index import SegmentIndex, encode_index
 from raftlog.types import LogTail
 
 
-class TrimmableLog(RepairableLog):
+class LogTrimmer:
     """See the module. Any thread; `remove_files` and `prepend` wait for each other."""
 
-    __slots__ = ("_filing",)
+    __slots__ = ("_state",)
 
-    def __init__(self, fs: FileSystem, log: Path, group_id: int, segments: list[Segment], tail: LogTail) -> None:
-        """See LogReader."""
-        super().__init__(fs, log, group_id, segments, tail)
-        self.damage.begin_at(self.previous)
-        self._filing = threading.Lock()
-        """Held while files below the first entry come or go."""
+    def __init__(self, state: LogState) -> None:
+        self._state = state
 
     def trim(self, position: int) -> list[Path]:
         """Forgets the segment files that end at or below `position`, but never the active one; returns those that are
@@ -46,20 +41,21 @@ class TrimmableLog(RepairableLog):
         a conflict. Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list is
         empty. Whoever reads what is trimmed, in any thread, gets it whole or OutOfRangeError.
         """
-        if not self._cutting.acquire(blocking=False):
+        state = self._state
+        if not state.cutting.acquire(blocking=False):
             return []
         try:
-            with self._publishing:
-                segments = self._segments
+            with state.publishing:
+                segments = state.segments
                 ends = [segment.base for segment in segments[1:]]
-                if ends and self._tail.end_position == ends[-1]:  # rolled, and no entry in the new file yet
+                if ends and state.tail.end_position == ends[-1]:  # rolled, and no entry in the new file yet
                     ends.pop()
                 count = bisect_right(ends, position)
-                self._segments = segments[count:]
+                state.segments = segments[count:]
             if count:
-                self.damage.begin_at(self.previous)
+                state.damage.begin_at(state.previous)
         finally:
-            self._cutting.release()
+            state.cutting.release()
         return [segment.path for segment in segments[:count]]
 
     def remove_files(self, paths: Iterable[Path]) -> int:
@@ -68,40 +64,42 @@ class TrimmableLog(RepairableLog):
         A file that is not there any more, or is part of the log again, is passed over. Raises StorageError: the files
         that are left are in nobody's way, and the next trim after a start names them again.
         """
+        state = self._state
         removed = 0
-        with self._filing:
+        with state.filing:
             try:
                 self._save_first(lower=False)
                 for path in sorted(paths):
                     removed += self._unlink(path)
                 if removed:
-                    self._fs.fsync_dir(self._log)
-                self._open.cache_clear()  # an open file keeps its space
-                self._load.cache_clear()
+                    state.fs.fsync_dir(state.log)
+                state.forget_sealed()
             except OSError as error:
-                raise storage_error(self._fs, "removing trimmed files from", self._log, error) from error
+                raise storage_error(state.fs, "removing trimmed files from", state.log, error) from error
         return removed
 
     def _unlink(self, path: Path) -> bool:
-        if path.parent != self._log or path in [segment.path for segment in self._segments]:
+        state = self._state
+        if path.parent != state.log or path in [segment.path for segment in state.segments]:
             return False
-        there = self._fs.exists(path)
+        there = state.fs.exists(path)
         if there:
             if path.name == layout.segment_name(0):
-                keep_copy(self._fs, path, self._group_id)
-            self._fs.unlink(path)
+                keep_copy(state.fs, path, state.group_id)
+            state.fs.unlink(path)
         sidecar = path.with_suffix(layout.INDEX_SUFFIX)
-        if self._fs.exists(sidecar):
+        if state.fs.exists(sidecar):
             with suppress(FileNotFoundError):
-                self._fs.unlink(sidecar)
+                state.fs.unlink(sidecar)
         return there
 
     def _save_first(self, *, lower: bool) -> None:
         """Brings FIRST to where the log begins now."""
-        previous = self.previous
-        known = log_first.load(self._fs, self._log, self._group_id)
+        state = self._state
+        previous = state.previous
+        known = log_first.load(state.fs, state.log, state.group_id)
         if known is None or known.end_position < previous.end_position or (lower and known != previous):
-            log_first.save(self._fs, self._log, previous, self._group_id)
+            log_first.save(state.fs, state.log, previous, state.group_id)
 
     def prepend(self, path: Path) -> None:
         """Puts a complete segment file in front of the log and takes its name away from `path`; returns when it is
@@ -111,35 +109,38 @@ class TrimmableLog(RepairableLog):
         the log, CorruptLogError if the file is none of this group: the log is as it was then. Raises StorageError: it
         is as it was, or has the file (`first_position` tells).
         """
-        with self._filing:
+        state = self._state
+        with state.filing:
             try:
                 self._prepend(path)
             except OSError as error:
-                raise storage_error(self._fs, "putting a segment file in front of", self._log, error) from error
+                raise storage_error(state.fs, "putting a segment file in front of", state.log, error) from error
 
     def _prepend(self, path: Path) -> None:
-        file = self._fs.open(path)
+        state = self._state
+        file = state.fs.open(path)
         target, index, end = self._proved(path, file)
         file.fdatasync()  # whoever wrote it may not have
         file.close()
         sidecar = target.path.with_suffix(layout.INDEX_SUFFIX)
-        write_file(self._fs, sidecar, b"".join(encode_index(index, end, self._group_id)))
+        write_file(state.fs, sidecar, b"".join(encode_index(index, end, state.group_id)))
         target.tell(index)
-        with self._cutting:
-            if self.previous != end:
-                raise FrameError(f"{self._log} was trimmed while {path.name} was read: it is not needed any more")
-            self._fs.rename(path, target.path)
-            self._fs.fsync_dir(self._log)
-            with self._publishing:
-                self._segments = (target, *self._segments)
-            self.damage.begin_at(self.previous)
+        with state.cutting:
+            if state.previous != end:
+                raise FrameError(f"{state.log} was trimmed while {path.name} was read: it is not needed any more")
+            state.fs.rename(path, target.path)
+            state.fs.fsync_dir(state.log)
+            with state.publishing:
+                state.segments = (target, *state.segments)
+            state.damage.begin_at(state.previous)
         self._save_first(lower=True)  # until then, a start takes what joins below FIRST without a gap
 
     def _proved(self, path: Path, file: File) -> tuple[Segment, SegmentIndex, LogTail]:
         """The segment that the file is, its index and its end. Raises FrameError unless the log begins there."""
-        end = self.previous
-        header = decode_header(file.pread(LOCAL_HEADER_SIZE, 0), path, self._group_id)
-        segment = Segment(self._log / layout.segment_name(header.base_position), header)
+        state = self._state
+        end = state.previous
+        header = decode_header(file.pread(LOCAL_HEADER_SIZE, 0), path, state.group_id)
+        segment = Segment(state.log / layout.segment_name(header.base_position), header)
         if header.base_position != end.segment_base or header.base_position >= end.end_position:
             raise FrameError(
                 f"{path} begins at position {header.base_position}, the file before this log at {end.segment_base}"

@@ -1,0 +1,32 @@
+"""The sync marks in the active segment's local header (segment.py draws them), as the appending thread writes them."""
+
+from __future__ import annotations
+
+from raftlog.storage.log_state import LogState
+from raftlog.storage.segment import MARK_OFFSETS, encode_mark, mark_of
+from raftlog.types import LogTail
+
+
+class SyncMarks:
+    """Which mark is the newest, and the writing of the next. Shared by the writer and the cutter; one thread.
+
+    Invariant: a mark is written only for what was synced before, and never over the newest one.
+    """
+
+    __slots__ = ("_state", "end_position", "seq")
+
+    def __init__(self, state: LogState, seq: int) -> None:
+        """`seq`: of the newest mark in the active segment."""
+        self._state = state
+        self.seq = seq
+        self.end_position = -1  # so that the first append writes a mark: it outdates CLEAN
+        """Up to where the newest mark vouches; -1 if that must be written again."""
+
+    def write(self, tail: LogTail) -> None:
+        """Writes, unsynced, the mark that everything up to `tail` is on disk. Raises OSError."""
+        file = self._state.segments[-1].file
+        assert file is not None
+        seq = self.seq + 1
+        file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
+        self.seq = seq  # not before: a write tried again must not go to the slot that is still whole
+        self.end_position = tail.end_position
