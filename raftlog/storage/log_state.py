@@ -34,13 +34,16 @@ class LogState:
     where the next one begins, and `header.previous` of the next one is the tail after it. `tail` is the last entry that
     is written and synced: what lies above it does not exist for readers.
 
-    Threads. `segments` and `tail` are replaced as a whole, so a reader takes them once and needs no lock. Only the
-    appending thread sets `tail` and `failure`. Bytes below the tail change in two cases, both under `cutting`: a
-    conflict cuts them, or a repair puts a peer's copy in place. A reader that meets a bad CRC, or a file that is gone,
-    therefore waits for `cutting` and looks again before it calls the log damaged.
+    Threads. `segments` and `tail` are each replaced as a whole, so a reader takes each once and needs no lock. It takes
+    `tail` first: a roll publishes `segments` first, so a tail taken earlier lies in the segments taken later. Only the
+    appending thread sets `tail` and `failure`.
 
-    Locks. Whoever takes more than one takes them in this order: `filing`, `cutting`, `publishing`, the lock of
-    `damage`. The read, the compare and the replacement of `segments` are one step under `publishing`.
+    Bytes below the tail change in two cases, both under `cutting`: a conflict cuts them, or a repair puts a peer's copy
+    in place. A reader that meets a bad CRC, or a file that is gone, therefore waits for `cutting` and looks again before
+    it calls the log damaged.
+
+    Locks. A thread that takes more than one takes them in this order: `filing`, `cutting`, `publishing`, the lock of
+    `damage`. Whoever replaces `segments` reads the old ones and publishes the new ones under one hold of `publishing`.
     """
 
     __slots__ = (
