@@ -39,8 +39,8 @@ class LogState:
     appending thread sets `tail` and `failure`.
 
     Bytes below the tail change in two cases, both under `cutting`: a conflict cuts them, or a repair puts a peer's copy
-    in place. A reader that meets a bad CRC, or a file that is gone, therefore waits for `cutting` and looks again before
-    it calls the log damaged.
+    in place. A reader that meets a bad CRC or a missing file therefore waits for `cutting` and looks again before it
+    calls the log damaged.
 
     Locks. A thread that takes more than one takes them in this order: `filing`, `cutting`, `publishing`, the lock of
     `damage`. Whoever replaces `segments` reads the old ones and publishes the new ones under one hold of `publishing`.
