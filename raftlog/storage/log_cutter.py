@@ -124,7 +124,7 @@ class LogCutter:
         before.tell(before.index)
         before.file = state.fs.open(before.path)
         # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
-        self._marks.seq = newest_seq(before.file)
+        self._marks.go_on_from(newest_seq(before.file))
         state.tail = dropped.header.previous
         with state.publishing:
             state.segments = (*state.segments[:-2], before)

@@ -30,7 +30,7 @@ class LogPreparer:
         self._segment_size = segment_size
         self._kept_end = kept_end
         self.prepared: File | None = None
-        """The next segment's file. The background thread sets it; the appending thread takes it at a roll."""
+        """The next segment's file: made by the background thread, taken by the appending thread at a roll."""
         self.loose_sidecars: deque[Path] = deque()
         """Written at a roll, not synced yet. The appending thread adds, the background thread removes."""
         self.preparing = threading.Lock()
@@ -119,6 +119,10 @@ class LogPreparer:
                     file.truncate(0)
             raise storage_error(fs, "preparing", path, error) from error
         return file
+
+    def give_up(self) -> None:
+        """The prepared file is the log's own now, or the log is closed."""
+        self.prepared = None
 
     def close(self) -> None:
         """Waits for what is under way, which ends within one step of zeroes."""

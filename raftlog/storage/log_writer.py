@@ -150,8 +150,7 @@ class LogWriter:
         with state.publishing:
             state.segments = (*state.segments, new)
         state.tail = end  # durable, and what a next try starts from should the rest find no space
-        self._marks.seq = 1
-        self._marks.end_position = end.end_position
+        self._marks.begin_file(end.end_position)
         old.file = None
         old.index = None
         return new
@@ -177,7 +176,7 @@ class LogWriter:
         file.pwritev([page], 0)
         self._sync(file)
         state.fs.rename(temporary, path)
-        self._preparer.prepared = None
+        self._preparer.give_up()
         try:
             state.fs.fsync_dir(state.log)
         except OSError as error:
@@ -217,14 +216,14 @@ class LogWriter:
         try:
             if clean and state.failure is None:
                 assert active.file is not None
-                self._marks.end_position = -1
+                self._marks.expire()
                 self.write_idle_mark()
                 self._write_clean(active)
         except OSError as error:
             raise self._fail("closing", error) from error
         finally:
             state.failure = state.failure or f"the log in {state.log} is closed"
-            self._preparer.prepared = None
+            self._preparer.give_up()
             active.file = None
             state.open_sealed.cache_clear()
 

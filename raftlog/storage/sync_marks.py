@@ -16,11 +16,25 @@ class SyncMarks:
     __slots__ = ("_state", "end_position", "seq")
 
     def __init__(self, state: LogState, seq: int) -> None:
-        """`seq`: of the newest mark in the active segment."""
+        """`seq`: of the newest mark in the active segment. The first append writes one whatever that says: it outdates
+        CLEAN."""
         self._state = state
         self.seq = seq
-        self.end_position = -1  # so that the first append writes a mark: it outdates CLEAN
-        """Up to where the newest mark vouches; -1 if that must be written again."""
+        self.end_position = -1
+        """Up to where the newest mark vouches; -1 if the next append or idle mark must write one in any case."""
+
+    def begin_file(self, end_position: int) -> None:
+        """The log rolled: the new file's header has a mark for all that is before it (segment.encode_header)."""
+        self.seq = 1
+        self.end_position = end_position
+
+    def go_on_from(self, seq: int) -> None:
+        """The file before is active again, and `seq` is its newest mark."""
+        self.seq = seq
+
+    def expire(self) -> None:
+        """Has a mark written again for what the newest one names already."""
+        self.end_position = -1
 
     def write(self, tail: LogTail) -> None:
         """Writes, unsynced, the mark that everything up to `tail` is on disk. Raises OSError."""

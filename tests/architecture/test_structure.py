@@ -32,6 +32,7 @@ SPREAD = {
     "Progress": "the same, of one peer",
     "Members": "the same, of all members",
     "ReadQueue": "the same, of reads",
+    "LogState": "the state of an open log: one file per task works on it, and SegmentedLog is its face",
     "RecoveryRun": "what a recovery has found so far: one file per stage",
     "Segment": "a file of the log, which the modules that open, roll and cut the log hand over",
     "SegmentIndex": "the same, of its index",
@@ -48,7 +49,6 @@ ASSIGNED = {
     "cluster/node/node.py self.router": "to become arguments",
     "cluster/node/node.py self.pulls": "to become arguments",
     "cluster/node/modes_wiring.py node.pulls": "to become an argument",
-    "cluster/replication/written.py self._log": "to become a method of the log",
 }
 # Names that say enough together with their folder.
 ANY_NUMBER = {"__init__", "__main__", "errors"}
