@@ -19,12 +19,12 @@ from typing import Any
 
 import psutil
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.kv import KV, Batch
-from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
 
 QUEUES = 8

@@ -1,6 +1,6 @@
 """The store below the state machine: sorted byte keys in column families, written by atomic batches.
 
-Two implementations pass the same tests: `memory_kv.MemoryKV` (simulator) and `rocks.RocksKV` (production).
+Two implementations pass the same tests: `rocks.RocksKV`, and in the simulators `jepsen_like.fakes.memory_kv`.
 """
 
 from __future__ import annotations

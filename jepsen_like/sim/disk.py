@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from jepsen_like.fakes.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
+from jepsen_like.fakes.memory_kv import MemoryKV
 from jepsen_like.sim.steps import may_stop
-from raftlog.storage.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
 from statemachine.digest import counts, digest, row_hash
 from statemachine.kv import Batch, KVCorruptError, ignore_corruption
-from statemachine.memory_kv import MemoryKV
 
 _MASK = 2**64 - 1
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cluster.runtime.lanes import Lane
+from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.steps import Steps
-from raftlog.storage.memory_fs import PowerCut
 
 
 class LaneWatcher(Protocol):

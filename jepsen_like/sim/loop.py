@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
-from raftlog.storage.memory_fs import PowerCut
+from jepsen_like.fakes.memory_fs import PowerCut
 
 T = TypeVar("T")
 

@@ -34,6 +34,7 @@ from cluster.peer.secret import MARK, SECRET, mark_of
 from cluster.runtime.environment import Environment
 from cluster.runtime.lanes import Lane
 from cluster.state.opening import StateLostError
+from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
 from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
@@ -47,7 +48,6 @@ from raftlog.storage.node_dir import create_joining_dir, create_node_dir
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, NodeId
 from statemachine.kv import KVCorruptError
-from statemachine.memory_kv import CURRENT_FILE, MemoryKV
 
 DATA = Path("/data")
 LIVE_ROWS = b"live"

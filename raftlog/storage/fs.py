@@ -1,8 +1,8 @@
 """The only door to the disk: `FileSystem` and `File`, and the real ones over POSIX calls.
 
-Everything in `raftlog.storage` reaches files through these two protocols, so that the simulator can put
-`raftlog.storage.memory_fs.MemoryFileSystem` (lost and torn writes, failing calls) underneath unchanged code. Contract,
-checked for both by tests/raftlog/storage/test_fs_contract.py:
+Everything in `raftlog.storage` reaches files through these two protocols, so that the simulators can put a disk in
+memory (`jepsen_like.fakes.memory_fs`: lost and torn writes, failing calls) underneath unchanged code. Contract, checked
+for both by tests/raftlog/storage/test_fs_contract.py:
 
 * a call succeeds completely or raises OSError; writes are never short;
 * bytes are durable once `File.fdatasync` returned, names once `FileSystem.fsync_dir` of their directory returned;

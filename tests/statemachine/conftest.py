@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType
 from statemachine import commands, payload
 from statemachine import trim as trims
 from statemachine.kv import FAMILIES, KV
-from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
 
 Rows = dict[str, list[tuple[bytes, bytes]]]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryId, EntryType
 from statemachine import payload
 from statemachine.broker_state import AppliedMark, BrokerState
 from statemachine.kv import META, Batch, KVError
-from statemachine.memory_kv import MemoryKV
 
 CREATE = ["create_topic", {"name": "a"}, True]
 

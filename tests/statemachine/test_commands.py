@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryType
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.memory_kv import MemoryKV
 from statemachine.topics import TopicConfig
 
 

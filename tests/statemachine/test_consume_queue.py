@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from statemachine import keys, payload, query
 from statemachine.broker_state import BrokerState
 from statemachine.consume_queue import BLOCK, ConsumeQueues
 from statemachine.kv import CQ, KV, Batch
-from statemachine.memory_kv import MemoryKV
 from statemachine.stage import Stage
 
 

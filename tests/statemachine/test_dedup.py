@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from statemachine import payload
 from statemachine.broker_state import BrokerState
 from statemachine.dedup import SESSION_WINDOW_MAX
 from statemachine.digest import digest
 from statemachine.kv import DEDUP
-from statemachine.memory_kv import MemoryKV
 
 P = b"\1" * 16
 

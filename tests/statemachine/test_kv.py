@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.kv import CQ, FAMILIES, KV, META, Batch, KVError
-from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
 
 

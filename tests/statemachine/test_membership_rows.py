@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import membership as memberships
 from raftlog.errors import FrameError
 from raftlog.membership import Membership
@@ -14,7 +15,6 @@ from raftlog.storage.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import ACKNOWLEDGE
-from statemachine.memory_kv import MemoryKV
 
 MEMBERS = Membership(UUID(int=5), (Voter(NodeId(3), UUID(int=3)),), (), memberships.UNSAFE_RECOVER, "a disk burnt")
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import FLAG_ROLL
 from statemachine import keys, message_index
 from statemachine.broker_state import BrokerState
 from statemachine.kv import INDEX, KV
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, Bucket, MessageIndex, key_hash
 from statemachine.stage import Stage
 

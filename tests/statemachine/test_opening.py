@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.kv import CQ, INDEX, META, OFFSETS, TOPICS
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD
 from statemachine.payload import encode
 

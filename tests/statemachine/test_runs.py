@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.kv import KV
-from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
 
 DrawLog = Callable[[int, int], list[Entry]]

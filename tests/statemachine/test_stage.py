@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.kv import CQ, META, Batch
-from statemachine.memory_kv import MemoryKV
 from statemachine.stage import Stage
 
 keys = st.binary(max_size=2)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import Entry, EntryType
 from statemachine import keys, query, sums, trim
 from statemachine.broker_state import BrokerState
 from statemachine.kv import CQ, INDEX, KV, Batch, Op
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import key_hash
 from statemachine.payload import MESSAGES_AT
 from statemachine.query import QueueItem

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError
 from raftlog.frame import tail_after
 from raftlog.storage import vote_withheld
 from raftlog.storage.fs import read_file
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.recovery_table import BY_NAME
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,

@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import StorageError
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 
 DATA = Path("/data")
 KINDS = ("cut", "EIO then kill", "EIO then power cut", "ENOSPC then kill")

@@ -20,14 +20,14 @@ from cluster.repair.segment_source import SEGMENT, segment_source
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
 from cluster.repair.state_source import state_source
 from cluster.state.checkpoints import Checkpoints
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.identity import Identity
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.types import HardState, NodeId, Voter
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
-from statemachine.memory_kv import MemoryKV
 from tests.support.node_kit import GROUP, START_MS, entries_after
 
 SEGMENT_SIZE = 4096

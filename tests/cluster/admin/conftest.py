@@ -24,13 +24,13 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.wire.message_format import Message, build_properties, encode_message
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, Run, encode
 from tests.support.fake_raw import CLUSTER, FakeRaw

@@ -10,9 +10,9 @@ import google_crc32c
 import pytest
 
 from cluster.admin.consistency import chunk_crcs
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry
 from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EntryType, NodeId

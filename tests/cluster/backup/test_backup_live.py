@@ -19,6 +19,7 @@ from cluster.backup.survivor import recover
 from cluster.backup.verify import verify
 from cluster.config.config import dump
 from cluster.config.loading import load
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import decode_entries
 from raftlog.storage.layout import segment_name
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
@@ -28,7 +29,6 @@ from raftmq.local.process import free_base_port
 from raftmq.local.status import ClusterView
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
-from statemachine.memory_kv import MemoryKV
 
 pytestmark = pytest.mark.live
 

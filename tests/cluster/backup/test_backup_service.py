@@ -20,11 +20,11 @@ from cluster.backup.verify import verify
 from cluster.config.loading import load
 from cluster.errors import LocalError
 from cluster.runtime.alarms import Alarms
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage import identity as identities
 from raftlog.storage.identity import Identity
 from raftlog.types import NodeId
 from statemachine.kv import KVError
-from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
 
 

@@ -24,6 +24,7 @@ from cluster.peer.wire import Kind, WireError
 from cluster.replication import early_ledger as ledger
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import tables
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
 from raftlog.errors import InvariantViolationError, RaftLogError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
@@ -51,7 +52,6 @@ from statemachine import keys, payload, sums, trim
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
 from statemachine.kv import META, Batch
-from statemachine.memory_kv import MemoryKV
 from statemachine.trim import Trim
 
 ROOT = Path(__file__).parents[3]

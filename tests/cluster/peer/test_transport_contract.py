@@ -1,17 +1,15 @@
-"""What the driver and the forwarder rely on, for PeerTransport (real sockets) and its in-memory twin alike."""
+"""What the driver and the forwarder rely on, over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
 from cluster.peer.wire import Kind, encode_message, pack
 from raftlog.frame import genesis_entry
@@ -23,13 +21,12 @@ PATIENCE_S = 20.0
 GROUP = 1
 IDS = (NodeId(1), NodeId(2), NodeId(3))
 UUIDS = {node_id: f"uuid-{node_id}" for node_id in IDS}
-Transport = PeerTransport | MemoryTransport
 
 
 class Peer:
     """A transport and what it reported."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: PeerTransport) -> None:
         self.transport = transport
         self.messages: list[Message] = []
         self.closed: list[NodeId] = []
@@ -60,18 +57,12 @@ def heartbeat(sender: int, receiver: int, context: int = 0) -> Heartbeat:
     return Heartbeat(NodeId(sender), NodeId(receiver), 1, 0, context)
 
 
-@pytest.fixture(params=["tcp", "memory"])
-async def peers(request: pytest.FixtureRequest) -> AsyncIterator[dict[int, Peer]]:
+@pytest.fixture
+async def peers() -> AsyncIterator[dict[int, Peer]]:
     """Three of them, connected."""
-    transports: dict[int, Transport]
-    if request.param == "tcp":
-        base = free_base_port(4)
-        addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
-        transports = {int(one): PeerTransport(membership(one), tried(addresses), addresses[one]) for one in IDS}
-    else:
-        network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), GROUP)
-        transports = {int(one): MemoryTransport(network, one) for one in IDS}
-    made = {node_id: Peer(transport) for node_id, transport in transports.items()}
+    base = free_base_port(4)
+    addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
+    made = {int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one])) for one in IDS}
     for peer in made.values():
         await peer.start()
     pairs = [(a, b) for a in IDS for b in IDS if a != b]
@@ -212,7 +203,6 @@ async def test_what_is_accepted_while_it_closes_is_closed_too(listening: tuple[P
         await peer.transport.close()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert isinstance(peer.transport, PeerTransport)
         assert not peer.transport.inlets
         stranger.setblocking(False)
         with contextlib.suppress(ConnectionResetError):
@@ -240,25 +230,3 @@ async def test_what_follows_the_handshake_at_once_is_taken(listening: tuple[Peer
 async def test_a_stranger_cannot_make_the_node_wait_for_a_large_frame(listening: tuple[Peer, int], length: int) -> None:
     _, port = listening
     assert await dial(port, length.to_bytes(4, "big")) == b""
-
-
-async def test_a_memory_network_loses_cuts_and_heals() -> None:
-    network = MemoryNetwork(asyncio.get_running_loop(), random.Random(3), GROUP)
-    one, two = (Peer(MemoryTransport(network, node_id)) for node_id in IDS[:2])
-    await one.start()
-    await two.start()
-    network.loss = 1.0
-    one.transport.send([heartbeat(1, 2)])
-    assert one.transport.dropped == 1
-    network.loss = 0.0
-    network.cut(NodeId(1), NodeId(2))
-    assert one.transport.connected(NodeId(2)), "a cut is not noticed"
-    one.transport.send([heartbeat(1, 2, 1)])
-    two.transport.send([heartbeat(2, 1, 2)])
-    await until(lambda: one.messages and network.lost)
-    assert not two.messages
-    network.heal()
-    assert one.closed == [2]
-    one.transport.send([heartbeat(1, 2, 3)])
-    await until(lambda: two.messages)
-    assert two.messages == [heartbeat(1, 2, 3)]

@@ -1,12 +1,10 @@
-"""Members come and go while the connections are up, over real sockets and in the in-memory twin."""
+"""Members come and go while the connections are up."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 
-from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Removed
 from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
@@ -16,7 +14,6 @@ from raftmq.local.process import free_base_port
 PATIENCE_S = 20.0
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "u1", TWO: "u2", FOUR: "u4"}
-Transport = PeerTransport | MemoryTransport
 
 
 def membership(node: NodeId, *members: NodeId, removed: dict[NodeId, Removed] | None = None) -> Membership:
@@ -24,7 +21,7 @@ def membership(node: NodeId, *members: NodeId, removed: dict[NodeId, Removed] | 
 
 
 class Peer:
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: PeerTransport) -> None:
         self.transport = transport
         self.heard: set[int] = set()
         self.refusals: list[tuple[NodeId, Refusal]] = []
@@ -67,7 +64,6 @@ def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ..
 
 def links(peer: Peer) -> set[tuple[NodeId, str]]:
     """(peer, channel) of each connection that it dialled over TCP."""
-    assert isinstance(peer.transport, PeerTransport)
     return set(peer.transport.links)
 
 
@@ -156,7 +152,6 @@ async def test_who_missed_that_a_node_joined_listens_to_it_and_answers() -> None
         await until(lambda: says(peers, FOUR, TWO) and says(peers, TWO, FOUR))
         await peers[FOUR].transport.close()
         dialled = peers[TWO].transport
-        assert isinstance(dialled, PeerTransport)
         await until(lambda: dialled.roster.peers() == [])
     finally:
         await close(peers)
@@ -176,23 +171,5 @@ async def test_a_member_that_moved_is_dialled_at_its_new_address() -> None:
         await until(lambda: says(peers, ONE, TWO))
         peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {TWO: (wrong,)})
         await until(lambda: not peers[ONE].transport.connected(TWO))
-    finally:
-        await close(peers)
-
-
-async def test_the_twin_does_not_listen_to_who_left_and_tells_it() -> None:
-    network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), 1)
-    peers = {node: Peer(MemoryTransport(network, node)) for node in (ONE, TWO, FOUR)}
-    for peer in peers.values():
-        await peer.start()
-    try:
-        await until(lambda: says(peers, TWO, ONE) and says(peers, FOUR, ONE))
-        peers[ONE].heard.clear()
-        peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed={TWO: Removed("u2", 90)}), {})
-        await until(lambda: says(peers, FOUR, ONE))
-        peers[TWO].transport.send([Heartbeat(TWO, ONE, 1, 0, 0)])
-        await until(lambda: peers[TWO].refusals)
-        assert peers[TWO].refusals[0][1].since == 90
-        assert peers[ONE].heard == {FOUR}
     finally:
         await close(peers)

@@ -20,12 +20,12 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import Message, build_properties, encode_message
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, key_hash
 
 

@@ -1,9 +1,8 @@
-"""Fetching from peers: the same over TCP and the in-memory twin; bounded; malformed frames are WireErrors."""
+"""Fetching from peers: bounded; malformed frames are WireErrors."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.peer.bandwidth import BURST_S
-from cluster.peer.memory import MemoryNetwork, MemoryTransport
 from cluster.peer.transport import Handlers, Membership, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.repair.fetch import (
@@ -38,13 +36,12 @@ from raftmq.local.process import free_base_port
 ONE, TWO = NodeId(1), NodeId(2)
 UUIDS = {ONE: "uuid-1", TWO: "uuid-2"}
 PATIENCE_MS = 20_000
-Transport = PeerTransport | MemoryTransport
 
 
 class Serving:
     """A node that serves fetches and nothing else."""
 
-    def __init__(self, transport: Transport, bytes_per_second: int = 1 << 30) -> None:
+    def __init__(self, transport: PeerTransport, bytes_per_second: int = 1 << 30) -> None:
         loop = asyncio.get_running_loop()
         self.transport = transport
         self.server = FetchServer(transport, loop, bytes_per_second)
@@ -65,24 +62,24 @@ class Serving:
         assert self.failures == []
 
 
-@pytest.fixture(params=["tcp", "memory"])
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Serving, Transport]]:
+def transports() -> list[PeerTransport]:
+    """Of node 1 and node 2, not started."""
+    base = free_base_port(2)
+    addresses = {ONE: ("127.0.0.1", base), TWO: ("127.0.0.1", base + 1)}
+    tried = {node: (at,) for node, at in addresses.items()}
+    return [PeerTransport(Membership("c", 1, one, UUIDS[one], UUIDS), tried, addresses[one]) for one in UUIDS]
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[Serving, PeerTransport]]:
     """Node 2 serves; node 1's transport is not started."""
-    made: list[Transport]
-    if request.param == "tcp":
-        base = free_base_port(2)
-        addresses = {ONE: ("127.0.0.1", base), TWO: ("127.0.0.1", base + 1)}
-        tried = {node: (at,) for node, at in addresses.items()}
-        made = [PeerTransport(Membership("c", 1, one, UUIDS[one], UUIDS), tried, addresses[one]) for one in UUIDS]
-    else:
-        network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), 1)
-        made = [MemoryTransport(network, one) for one in UUIDS]
-    serving = Serving(made[1])
-    yield serving, made[0]
+    one, two = transports()
+    serving = Serving(two)
+    yield serving, one
     await serving.close()
 
 
-async def test_fields_and_payload_come_as_the_source_gave_them(pair: tuple[Serving, Transport]) -> None:
+async def test_fields_and_payload_come_as_the_source_gave_them(pair: tuple[Serving, PeerTransport]) -> None:
     serving, transport = pair
     serving.server.sources["log"] = lambda arguments: Fetched(["end", *arguments], bytes(PAYLOAD_MAX))
     await serving.start()
@@ -92,7 +89,7 @@ async def test_fields_and_payload_come_as_the_source_gave_them(pair: tuple[Servi
         assert (client.bytes_received, serving.server.bytes_sent) == (PAYLOAD_MAX, PAYLOAD_MAX)
 
 
-async def test_a_peer_that_comes_up_later_is_waited_for(pair: tuple[Serving, Transport]) -> None:
+async def test_a_peer_that_comes_up_later_is_waited_for(pair: tuple[Serving, PeerTransport]) -> None:
     serving, transport = pair
     serving.server.sources["tail"] = lambda _: Fetched([1], b"")
     async with early_client(transport) as client:
@@ -129,7 +126,7 @@ def need_two(arguments: list[Any]) -> Fetched:
     ],
 )
 async def test_what_cannot_be_had_is_an_answer(
-    pair: tuple[Serving, Transport], what: str, arguments: list[Any], status: Status, remark: str
+    pair: tuple[Serving, PeerTransport], what: str, arguments: list[Any], status: Status, remark: str
 ) -> None:
     serving, transport = pair
     serving.server.sources.update(
@@ -147,7 +144,7 @@ async def test_what_cannot_be_had_is_an_answer(
         assert (await client.fetch(TWO, "pair", [1, 2], PATIENCE_MS)).fields == [3]
 
 
-async def test_a_peer_that_closes_ends_the_wait(pair: tuple[Serving, Transport]) -> None:
+async def test_a_peer_that_closes_ends_the_wait(pair: tuple[Serving, PeerTransport]) -> None:
     serving, transport = pair
     hold = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -170,8 +167,7 @@ async def test_a_peer_that_closes_ends_the_wait(pair: tuple[Serving, Transport])
 
 
 async def test_no_answer_in_time_is_said_so() -> None:
-    network = MemoryNetwork(asyncio.get_running_loop(), random.Random(1), 1)
-    async with early_client(MemoryTransport(network, ONE)) as client:
+    async with early_client(transports()[0]) as client:
         with pytest.raises(FetchError, match="no answer within 1 ms") as caught:
             await client.fetch(TWO, "log", [], 1)
         assert caught.value.status is None

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.repair import asking
+from jepsen_like.fakes.memory_fs import PowerCut
 from raftlog.errors import StorageError
-from raftlog.storage.memory_fs import PowerCut
 from tests.support.install_kit import Giver, Peers, Taker
 
 LIFE_CALLS = 400

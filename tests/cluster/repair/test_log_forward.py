@@ -15,12 +15,12 @@ import pytest
 from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Refused, Source, Status
 from cluster.repair.log_forward import Forwarded, LogForward
 from cluster.repair.log_source import log_source
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import FrameError, StorageError
 from raftlog.frame import make_entry
 from raftlog.storage import vote_withheld
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.vote_withheld import VoteWithheld

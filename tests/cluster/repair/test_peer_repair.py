@@ -16,10 +16,10 @@ from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, Refused, Sour
 from cluster.repair.log_repair import ALARM, LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, NodeId

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.replication.early_ledger import RECORDS_MAX, Ledger, Totals, decode, encode
-from raftlog.storage.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.types import EntryId
 
 DATA = Path("/data")

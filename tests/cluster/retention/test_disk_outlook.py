@@ -12,7 +12,7 @@ from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_outlook import FILLING, RATE_OVER_MS, SLICE_MS, SLICES, SLOW, SlowAppends
 from cluster.retention.disk_space import FULL, DiskSpace
 from cluster.runtime.alarms import Alarms
-from raftlog.storage.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 
 TOTAL = 1 << 40
 MINUTE_MS = 60_000

@@ -10,7 +10,7 @@ from cluster.config.config import RetentionSection
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_space import FULL, LOOK_EVERY_MS, PARKED, RESERVE_BYTES_MAX, RETRY_MS, DiskSpace
 from cluster.runtime.alarms import Alarms
-from raftlog.storage.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 
 TOTAL = 1 << 40
 OK = Persisted(None, [], 1, 0, 0.0)

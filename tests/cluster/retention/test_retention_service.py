@@ -20,15 +20,15 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.data_directory import Parts
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_kv import ROWS_FILE, MemoryKV
 from raftlog.errors import NotLeaderError, StorageError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
-from statemachine.memory_kv import ROWS_FILE, MemoryKV
 from tests.support.node_kit import START_MS, Clock
 
 DATA = Path("/data")

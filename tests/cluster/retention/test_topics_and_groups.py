@@ -13,11 +13,11 @@ from cluster.retention import consumers
 from cluster.retention.consumers import Behind
 from cluster.retention.policy import Floor
 from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, gone_earlier, kept_longer
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, EntryType
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
-from statemachine.memory_kv import MemoryKV
 from statemachine.topics import TopicConfig
 
 HOUR = 3_600_000

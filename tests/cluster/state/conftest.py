@@ -17,6 +17,7 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.data_directory import Parts
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
@@ -25,7 +26,6 @@ from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, HardState, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
-from statemachine.memory_kv import MemoryKV
 from tests.support.node_kit import GROUP, START_MS, Clock, entries_after
 
 SEGMENT_SIZE = 64 * 1024

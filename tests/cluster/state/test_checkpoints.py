@@ -13,13 +13,13 @@ import pytest
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import NEXT, Checkpoints, mark_of
 from cluster.state.live_copy import CheckpointBusyError, copy_database
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import CorruptLogError
 from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from statemachine import keys
 from statemachine.broker_state import AppliedMark
 from statemachine.kv import CQ, META, OFFSETS, Batch
-from statemachine.memory_kv import MemoryKV
 from statemachine.rocks import RocksKV
 from statemachine.rocks_reader import CheckpointReader
 

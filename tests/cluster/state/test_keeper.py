@@ -10,9 +10,9 @@ import pytest
 
 from cluster.state import tables
 from cluster.state.keeper import ALARM
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
 from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.run_file import RunFile, RunState, load_run
 from statemachine.kv import KVCorruptError
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from jepsen_like.mutants import __main__ as campaigns
 from jepsen_like.mutants import records
 from jepsen_like.mutants.__main__ import main
-from jepsen_like.mutants.drawing import FAKES, REPLICATION, Mutant, Site, drawn, files
+from jepsen_like.mutants.drawing import REPLICATION, Mutant, Site, drawn, files
 from jepsen_like.mutants.judging import ALSO, judges_of
 from jepsen_like.mutants.operators import operators
 from jepsen_like.mutants.records import DRAWN, KILLED, SURVIVED, TIMED_OUT, Row, row_of
@@ -37,7 +37,7 @@ def f(self, xs: list[int]) -> int:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for file in (*files(SOURCE_ROOT), *FAKES):
+    for file in files(SOURCE_ROOT):
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
@@ -45,12 +45,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_mutated_exists_and_is_no_fake() -> None:
+def test_what_is_mutated_exists() -> None:
     found = files(SOURCE_ROOT)
     assert len(found) > 100
     assert all((SOURCE_ROOT / file).is_file() for file in found)
-    assert not set(found) & set(FAKES)
-    assert all((SOURCE_ROOT / name).exists() for name in (*REPLICATION, *FAKES))
+    assert all((SOURCE_ROOT / name).exists() for name in REPLICATION)
 
 
 def test_every_mutant_is_another_program_and_changes_one_place(tree: Path) -> None:

@@ -16,12 +16,13 @@ from cluster.remoting.pull import read_intact
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from cluster.wire.codec import FLAG_RESPONSE, encode_frame
 from cluster.wire.codes import ResponseCode
+from jepsen_like.fakes.memory_fs import PowerCut
+from jepsen_like.fakes.memory_kv import MemoryKV
 from jepsen_like.sim.disk import FaultyFileSystem, Left
 from jepsen_like.sim.scripted import Stage
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.memory_fs import PowerCut
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 from raftmq.client.connection import Connection
@@ -30,7 +31,6 @@ from raftmq.client.send_window import Pending, SendWindow, out_of_time
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.digest import digest
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import RECORD, MessageIndex, key_hash
 from statemachine.query import QueueItem
 from statemachine.stage import Stage as StagedRows

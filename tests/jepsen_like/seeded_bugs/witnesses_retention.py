@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jepsen_like.fakes.memory_kv import MemoryKV
 from jepsen_like.seeded_bugs.catalogue import DATA, load
 from jepsen_like.sim.scripted import play
 from raftlog.frame import make_entry, tail_after
@@ -9,7 +10,6 @@ from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, keys, payload, trim
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
-from statemachine.memory_kv import MemoryKV
 from statemachine.message_index import key_hash
 
 

@@ -16,9 +16,9 @@ from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import Kind
 from cluster.state.keeper import StateKeeper
+from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core import transfer
 from raftlog.types import NOBODY, NodeId
-from statemachine.memory_kv import MemoryKV
 
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog import membership
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
@@ -12,7 +13,6 @@ from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
 from raftlog.storage.log_build import LogBuild, SegmentBuild
 from raftlog.storage.members import newest_above
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.types import NOBODY, EntryType, HardState, NodeId
 

@@ -13,12 +13,12 @@ import pytest
 from cluster.node.node import Node
 from cluster.remoting.send import SendHandler
 from cluster.replication.raft_driver import RaftDriver
+from jepsen_like.fakes.memory_fs import MemoryFile
 from jepsen_like.sim.campaign import Summary, run_range, shrink
 from jepsen_like.sim.faults import plan
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.world import Verdict, run_seed
 from raftlog.core.raw_node import Ready
-from raftlog.storage.memory_fs import MemoryFile
 
 FIRST, SEEDS = 7000, 6
 SHORT = 7003

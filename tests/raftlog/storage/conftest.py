@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 from tests.support.install_node import Giver, Node

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, DiskFullError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import genesis_entry, make_entry
 from raftlog.storage.genesis import Genesis
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType
 
@@ -110,7 +110,7 @@ def test_a_bad_sector_is_damage_and_a_lack_of_descriptors_is_not(
     def fail(*_: object) -> bytes:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("raftlog.storage.memory_fs.MemoryFile.pread", fail)
+    monkeypatch.setattr("jepsen_like.fakes.memory_fs.MemoryFile.pread", fail)
     for read in (lambda: log.read_entries(0, 2, 1), lambda: log.read_at(0, 10), lambda: log.read_raw(0, 10)):
         code = errno.EMFILE
         with pytest.raises(StorageError, match=r"reading .* failed: Too many open files") as caught:

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry
 from raftlog.storage import active_index, layout, recovery_active, scan
 from raftlog.storage.fs import read_file
 from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment_index import SegmentIndex, decode_index
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import LogTail, NodeId

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
 from raftlog.storage.genesis import Genesis
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
 from tests.support.failing_calls import DATA, KINDS, failed_lives, seeds_of
@@ -104,7 +104,7 @@ def test_every_call_fails_once(kind: str, genesis: Genesis, frames: Frames) -> N
 
 def test_a_log_that_does_not_sync_is_caught(genesis: Genesis, frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: with fdatasync removed from the file system the same check must fail."""
-    monkeypatch.setattr("raftlog.storage.memory_fs.MemoryFile.fdatasync", lambda self: None)
+    monkeypatch.setattr("jepsen_like.fakes.memory_fs.MemoryFile.fdatasync", lambda self: None)
     fs = MemoryFileSystem()
     fs.mkdir(DATA)
     life = Life(fs, genesis, frames)

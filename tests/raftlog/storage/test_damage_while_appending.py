@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.membership import Membership
 from raftlog.messages import AppendEntries, AppendEntriesReply
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, Voter

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem, PowerCut
 from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError
 from raftlog.storage.fs import Buffers
 from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.memory_fs import MemoryFile, MemoryFileSystem, PowerCut
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, newest_mark
 from raftlog.storage.segmented_log import SegmentedLog

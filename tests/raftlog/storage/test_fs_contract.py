@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.trash import Aside, set_aside
 
 

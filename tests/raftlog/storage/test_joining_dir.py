@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import IdentityError
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.identity import Ancestor, Identity
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NOBODY, HardState, NodeId
 from tests.support.install_node import DATA, GROUP, Giver, Node

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import FrameError, OutOfSpaceError
 from raftlog.storage.log_build import LogBuild
-from raftlog.storage.memory_fs import MemoryFileSystem
 from tests.support.damaged_disk import row
 from tests.support.install_node import BEGIN, CHECKPOINT, DATA, GROUP, LAST, Frames, Giver, Node
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries
 from raftlog.storage import genesis as genesis_format
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.hard_state import decode_slot
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import decode_mark, newest_mark
 from raftlog.storage.segment_index import decode_index
 from raftlog.storage.segmented_log import SegmentedLog

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import DamagedLogError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import make_entry
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry
 from tests.support.beside import beside

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import (
     CorruptLogError,
     DamagedLogError,
@@ -19,7 +20,6 @@ from raftlog.errors import (
 )
 from raftlog.storage import log_first
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry
 from tests.support.damaged_disk import row

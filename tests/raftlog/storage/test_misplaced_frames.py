@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, FrameError
 from raftlog.frame import FrameHeader
 from raftlog.storage import layout, log_first
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
 from tests.support.damaged_disk import Disk

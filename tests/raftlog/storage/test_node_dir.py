@@ -12,13 +12,13 @@ from uuid import UUID
 import pytest
 from google_crc32c import value as crc32c
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, IdentityError, StorageError
 from raftlog.frame import make_entry
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.identity import Expected, Identity
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftlog.types import EntryType, HardState, NodeId
 

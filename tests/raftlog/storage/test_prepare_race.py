@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, EntryType, NodeId
 

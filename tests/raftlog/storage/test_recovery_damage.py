@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFile
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.log_reader import LogReader
-from raftlog.storage.memory_fs import MemoryFile
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import (
     LOCAL_HEADER_SIZE,

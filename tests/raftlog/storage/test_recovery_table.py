@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from google_crc32c import value as crc32c
 
+from jepsen_like.fakes.memory_fs import PowerCut
 from raftlog.errors import CorruptLogError, DiskFullError, LogGoneError, OutOfRangeError
 from raftlog.storage import active_index, vote_withheld
 from raftlog.storage.fs import read_file
-from raftlog.storage.memory_fs import PowerCut
 from raftlog.storage.recovery_table import BY_NAME, markdown
 from raftlog.storage.run_file import Run, RunFile, RunState, load_run
 from raftlog.storage.segment import (

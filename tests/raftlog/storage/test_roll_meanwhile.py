@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.storage.log_reader import LogReader
 from raftlog.storage.log_state import LogState
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry

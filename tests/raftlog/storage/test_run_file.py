@@ -9,9 +9,9 @@ from google_crc32c import value as crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, DiskFullError, StorageError
 from raftlog.storage import run_file, vote_withheld
-from raftlog.storage.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.run_file import Run, RunFile, RunState, load_run, stopped_in_order
 from raftlog.storage.vote_withheld import VoteWithheld
 

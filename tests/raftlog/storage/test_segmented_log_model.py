@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import OutOfRangeError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail, NodeId
 

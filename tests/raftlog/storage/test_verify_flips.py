@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 
+from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage import active_index, layout, vote_withheld
 from raftlog.storage.fs import read_file
 from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.identity import Identity
-from raftlog.storage.memory_fs import MemoryFileSystem
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftlog.storage.run_file import Run, RunFile, RunState
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS
