@@ -16,14 +16,13 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from cluster.replication.message_keys import KEYS_MARK, key_words
+from cluster.wire.message_format import MAGIC_V1, MAGIC_V2
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
 if TYPE_CHECKING:
     from cluster.replication.outcome import ReplyTo
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
 _HEAD = struct.Struct(">IIIIIQQIQ")
 _HEAD_V4 = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
 _TAIL = struct.Struct(">IQI")

@@ -46,6 +46,7 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 
 Host = tuple[str, int]
 """Numeric ip address, port."""
+_NO_HOST: Host = ("0.0.0.0", 0)
 
 
 class MessageFormatError(ValueError):
@@ -64,9 +65,9 @@ class Message(NamedTuple):
     position: int = 0
     sys_flag: int = 0
     born_ms: int = 0
-    born_host: Host = ("0.0.0.0", 0)
+    born_host: Host = _NO_HOST
     store_ms: int = 0
-    store_host: Host = ("0.0.0.0", 0)
+    store_host: Host = _NO_HOST
     reconsume_times: int = 0
     prepared_position: int = 0
 
@@ -136,51 +137,63 @@ def encode_message(message: Message) -> bytes:
     return b"".join((head, *after_head))
 
 
-def decode_message(data: bytes, at: int = 0) -> tuple[Message, int]:
-    """The message that starts at `at`, and where it ends. Raises MessageFormatError, also for a wrong body CRC."""
+def decode_message(data: bytes, at: int = 0, *, hosts: bool = True) -> tuple[Message, int]:
+    """The message that starts at `at`, and where it ends. Raises MessageFormatError, also for a wrong body CRC.
+
+    Without `hosts`, born and store host are left at their defaults: turning two addresses into text costs as much as
+    all the rest.
+    """
     if at < 0 or at + HEAD.size > len(data):
         raise MessageFormatError(f"no room for a message at {at} of {len(data)} bytes")
     total, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born_ms = HEAD.unpack_from(data, at)
+    end = at + total
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise MessageFormatError(f"magic {magic:#010x} at {at} is not a message's")
-    if total < HEAD.size or at + total > len(data):
+    if total < HEAD.size or end > len(data):
         raise MessageFormatError(f"the message at {at} says {total} bytes and {len(data) - at} are there")
-    cut = _Cut(data, at + HEAD.size, at + total)
-    born_host = decode_host(cut.take(20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8))
-    (store_ms,) = _I64.unpack(cut.take(8))
-    store_host = decode_host(cut.take(20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8))
-    reconsume_times, prepared_position, body_length = BODY_HEAD.unpack(cut.take(BODY_HEAD.size))
-    body = cut.take(body_length)
-    topic = cut.text(cut.take(1)[0] if magic == MAGIC_V1 else _U16.unpack(cut.take(2))[0])
-    properties = cut.take(_U16.unpack(cut.take(2))[0])
-    if cut.at != at + total:
-        raise MessageFormatError(f"{at + total - cut.at} bytes too many in the message at {at}")
+    try:
+        store_ms_at = at + HEAD.size + (20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8)
+        (store_ms,) = _I64.unpack_from(data, store_ms_at)
+        body_head_at = store_ms_at + 8 + (20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8)
+        reconsume_times, prepared_position, body_length = BODY_HEAD.unpack_from(data, body_head_at)
+        body_at = body_head_at + BODY_HEAD.size
+        topic_at = body_at + body_length + (1 if magic == MAGIC_V1 else 2)
+        topic_length = data[topic_at - 1] if magic == MAGIC_V1 else _U16.unpack_from(data, topic_at - 2)[0]
+        properties_at = topic_at + topic_length + 2
+        (properties_length,) = _U16.unpack_from(data, properties_at - 2)
+        if properties_at + properties_length != end:
+            raise MessageFormatError(f"the lengths inside the message at {at} do not add up to its {total} bytes")
+        topic = data[topic_at : topic_at + topic_length].decode()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MessageFormatError(f"bad message at {at}: {error}") from error
+    body = data[body_at : body_at + body_length]
     if body_crc(body) != crc:
         raise MessageFormatError(f"the body of the message at {at} fails its CRC")
     message = Message(
         topic,
         body,
-        properties,
+        data[properties_at:end],
         queue_id,
         flag,
         queue_offset,
         position,
         sys_flag,
         born_ms,
-        born_host,
+        decode_host(data[at + HEAD.size : store_ms_at]) if hosts else _NO_HOST,
         store_ms,
-        store_host,
+        decode_host(data[store_ms_at + 8 : body_head_at]) if hosts else _NO_HOST,
         reconsume_times,
         prepared_position,
     )
-    return message, at + total
+    return message, end
 
 
-def decode_messages(data: bytes) -> Iterator[Message]:
-    """Every message of a pull reply's body. Raises MessageFormatError at the first that does not fit."""
+def decode_messages(data: bytes, *, hosts: bool = True) -> Iterator[Message]:
+    """Every message of a pull reply's body; `hosts`: see `decode_message`. Raises MessageFormatError at the first that
+    does not fit."""
     at = 0
     while at < len(data):
-        message, at = decode_message(data, at)
+        message, at = decode_message(data, at, hosts=hosts)
         yield message
 
 
@@ -196,12 +209,6 @@ class _Cut:
             raise MessageFormatError(f"a field of {size} bytes at {start} leaves its record, which ends at {self.end}")
         self.at = stop
         return self.data[start:stop]
-
-    def text(self, size: int) -> str:
-        try:
-            return self.take(size).decode()
-        except UnicodeDecodeError as error:
-            raise MessageFormatError(f"not UTF-8: {error}") from error
 
 
 # --- properties: `name \x01 value \x02`, repeated; the last \x02 is optional ---

@@ -1,33 +1,22 @@
-"""Messages as users see them, and their three wire forms: properties, batch body, stored message.
-
-Stored message, version 1 (big-endian; docs/wire-protocol.md)::
-
-    total i32 | magic i32 | body crc u32 | queue id i32 | flag i32 | queue offset i64 | position i64 | sys flag i32 |
-    born ms i64 | born host 8 or 20 | store ms i64 | store host 8 or 20 | reconsume times i32 | prepared offset i64 |
-    body length i32, body | topic length u8 (version 2: u16), topic | properties length i16, properties
-"""
+"""Messages as users see them, made of stored ones (`cluster.wire.message_format`), and the properties of a send."""
 
 from __future__ import annotations
 
-import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from cluster.wire import message_format
 from cluster.wire.codes import ResponseCode
+from cluster.wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
 from raftmq.client.errors import Failed, Refused
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
 COMPRESSED = 0x1
-_BORN_IPV6 = 0x10
-_STORE_IPV6 = 0x20
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
 _ZLIB = (0, 3)
-MAX_PROPERTIES_BYTES = 32767
 MAX_BODY_BYTES = 15 << 20
 """What fits a 16 MiB frame with its header, whatever the server is configured to: more ends the connection. The
 server's own limit for a message and for a batch is 4 MiB unless configured; its refusal (13) names it."""
@@ -35,11 +24,6 @@ MAX_INFLATED_BYTES = 64 << 20
 """Cap on a compressed body once inflated: a small message must not fill the reader's memory."""
 
 RESERVED = frozenset(("KEYS", "TAGS", "UNIQ_KEY"))
-_HEAD = struct.Struct(">iIIiiqqiq")
-_I64 = struct.Struct(">q")
-_TAIL = struct.Struct(">iqi")
-_U16 = struct.Struct(">H")
-_BATCH_ITEM = struct.Struct(">iiiii")
 
 
 class SendResult(NamedTuple):
@@ -90,9 +74,9 @@ def encode_properties(
                 why = f"property {name} is set by the client; use key= or tag="
                 raise Refused(why, code=ResponseCode.MESSAGE_ILLEGAL)
             text += _pair(name, value)
-    if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
+    if len(text) * 3 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise Refused(
-            f"the properties take {len(text.encode())} bytes, at most {MAX_PROPERTIES_BYTES} are possible",
+            f"the properties take {len(text.encode())} bytes, at most {PROPERTIES_BYTES_MAX} are possible",
             code=ResponseCode.MESSAGE_ILLEGAL,
             hint="Put large values into the body.",
         )
@@ -122,81 +106,33 @@ def _pair(name: str, value: str) -> str:
     return f"{name}\x01{value}\x02"
 
 
-def decode_properties(text: str) -> dict[str, str]:
-    """The pairs; entries without a name or a value are skipped, as RocketMQ does."""
-    found = {}
-    for pair in text.split("\x02"):
-        name, _, value = pair.partition("\x01")
-        if name and value:
-            found[name] = value
-    return found
-
-
-def encode_batch(items: Iterable[tuple[bytes, str]]) -> bytes:
-    """The body of SEND_BATCH_MESSAGE from (body, properties) pairs: size, magic 0, crc 0, flag 0, body, properties."""
-    parts: list[bytes] = []
-    for body, properties in items:
-        encoded = properties.encode()
-        size = _BATCH_ITEM.size + len(body) + _U16.size + len(encoded)
-        parts += (_BATCH_ITEM.pack(size, 0, 0, 0, len(body)), body, _U16.pack(len(encoded)), encoded)
-    return b"".join(parts)
-
-
 def decode_messages(data: bytes) -> list[Message]:
     """Every message of a pull reply's body. Raises Failed on bytes that are not whole, sound stored messages."""
-    messages: list[Message] = []
-    at = 0
     try:
-        while at < len(data):
-            message, at = _decode_one(data, at)
-            messages.append(message)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise Failed(f"a pulled message is cut short at byte {at} of {len(data)}: {error}") from error
-    return messages
+        return [_read(stored) for stored in message_format.decode_messages(data, hosts=False)]
+    except MessageFormatError as error:
+        raise Failed(f"a reply holds what is not a stored message: {error}") from error
 
 
-def _decode_one(data: bytes, start: int) -> tuple[Message, int]:
-    total, magic, crc, queue_id, _, offset, position, sys_flag, born_ms = _HEAD.unpack_from(data, start)
-    end = start + total
-    if magic not in (MAGIC_V1, MAGIC_V2) or total < _HEAD.size or end > len(data):
-        raise Failed(f"not a stored message at byte {start} of a pull reply: magic {magic:08x}, size {total}")
-    at = start + _HEAD.size + (20 if sys_flag & _BORN_IPV6 else 8)
-    (store_ms,) = _I64.unpack_from(data, at)
-    at += 8 + (20 if sys_flag & _STORE_IPV6 else 8)
-    reconsume, _, body_len = _TAIL.unpack_from(data, at)
-    at += _TAIL.size
-    body = data[at : at + body_len] if body_len >= 0 else b""
-    at += body_len
-    topic_len, width = (data[at], 1) if magic == MAGIC_V1 else (_U16.unpack_from(data, at)[0], 2)
-    at += width
-    topic = data[at : at + topic_len].decode()
-    at += topic_len
-    (properties_len,) = _U16.unpack_from(data, at)
-    at += 2
-    if body_len < 0 or at + properties_len != end:
-        raise Failed(f"lengths inside the message at byte {start} of a pull reply do not add up to its size {total}")
-    properties = decode_properties(data[at:end].decode())
-    if zlib.crc32(body) & 0x7FFFFFFF != crc:
-        raise Failed(f"the body of {topic} queue {queue_id} offset {offset} does not match its checksum")
-    if sys_flag & COMPRESSED:
-        kind = sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
-        body = _inflate(body, kind, f"{topic} queue {queue_id} offset {offset}")
-    return (
-        Message(
-            topic,
-            queue_id,
-            offset,
-            position,
-            body,
-            properties.get("KEYS"),
-            properties.get("TAGS"),
-            properties,
-            properties.get("UNIQ_KEY", ""),
-            born_ms,
-            store_ms,
-            reconsume,
-        ),
-        end,
+def _read(stored: message_format.Message) -> Message:
+    body = stored.body
+    if stored.sys_flag & COMPRESSED:
+        kind = stored.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
+        body = _inflate(body, kind, f"{stored.topic} queue {stored.queue_id} offset {stored.queue_offset}")
+    properties = parse_properties(stored.properties)
+    return Message(
+        stored.topic,
+        stored.queue_id,
+        stored.queue_offset,
+        stored.position,
+        body,
+        properties.get("KEYS"),
+        properties.get("TAGS"),
+        properties,
+        properties.get("UNIQ_KEY", ""),
+        stored.born_ms,
+        stored.store_ms,
+        stored.reconsume_times,
     )
 
 

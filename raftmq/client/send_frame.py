@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cluster.wire import message_format
 from cluster.wire.codec import VERSION_SENT
 from cluster.wire.codes import RequestCode
-from raftmq.client.message import MAX_BODY_BYTES, encode_batch, encode_properties
+from cluster.wire.message_format import BatchItem
+from raftmq.client.message import MAX_BODY_BYTES, encode_properties
 from raftmq.client.send_window import AnyFuture, too_large
 
 _PREFIX = struct.Struct(">ii")
@@ -96,10 +98,10 @@ def build_batch(
         raise ValueError("send_batch needs at least one body")
     message_ids = tuple(ids.next() for _ in bodies)
     items = [
-        (_as_bytes(body), encode_properties(message_id, key, tag, properties))
+        BatchItem(0, _as_bytes(body), encode_properties(message_id, key, tag, properties).encode())
         for body, message_id in zip(bodies, message_ids, strict=True)
     ]
-    encoded = encode_batch(items)
+    encoded = message_format.build_batch(items)
     if len(encoded) > MAX_BODY_BYTES:
         raise too_large(f"batch to {topic}", len(encoded), MAX_BODY_BYTES, message_ids)
     return SendRequest(topic, encoded, "", message_ids, queue_id, ordering_key, True)

@@ -10,11 +10,13 @@ import pytest
 
 from cluster.replication.outcome import Outcome
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from raftmq.client.message import encode_batch
+from cluster.wire.message_format import BatchItem, build_batch
 from statemachine.commands import CREATE_TOPIC
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
-BATCH = encode_batch([(b"one", "UNIQ_KEY\x011\x02"), (b"two", "UNIQ_KEY\x012\x02")])
+BATCH = build_batch([BatchItem(0, b"one", b"UNIQ_KEY\x011\x02"), BatchItem(0, b"two", b"UNIQ_KEY\x012\x02")])
+DELAYED = build_batch([BatchItem(0, b"a", b"DELAY\x011\x02")])
+MANY = build_batch([BatchItem(0, b"", b"")] * 51)
 
 
 class Case(NamedTuple):
@@ -49,9 +51,9 @@ CASES = [
     Case("batch cut in the body", 13, "", {"m": "true"}, BATCH[:-9]),
     Case("batch sizes lie", 13, "message 1 of the batch is cut or longer than it says", {"m": "true"}, BATCH[:-1]),
     Case("batch negative body", 13, "", {"m": "true"}, BATCH[:16] + b"\xff\xff\xff\xf0" + BATCH[20:]),
-    Case("batch, one delayed", 13, "property DELAY=1", {"m": "true"}, encode_batch([(b"a", "DELAY\x011\x02")])),
+    Case("batch, one delayed", 13, "property DELAY=1", {"m": "true"}, DELAYED),
     Case("batch body too large", 13, "has 2070 bytes, limits.message_bytes_max = 2048", {"m": "true"}, bytes(2070)),
-    Case("batch of too many", 13, "limits.batch_messages_max = 50", {"m": "true"}, encode_batch([(b"", "")] * 51)),
+    Case("batch of too many", 13, "limits.batch_messages_max = 50", {"m": "true"}, MANY),
     Case("batch retry", 13, "batch sends to a retry topic are not allowed", {"m": "true", "b": "%RETRY%g"}, BATCH),
     Case("bad producer id", 29, "raftmqPid is 32 hex digits", {"raftmqPid": "00", "raftmqSeq": "1"}),
     Case("producer id no hex", 29, "raftmqPid is 32 hex digits", {"raftmqPid": "x" * 32, "raftmqSeq": "1"}),

@@ -96,6 +96,14 @@ def test_messages_round_trip(batch: list[Message]) -> None:
         assert bool(message.sys_flag & SYS_FLAG_STORE_IPV6) == (":" in message.store_host[0])
 
 
+@given(messages)
+def test_hosts_are_passed_over_for_those_who_do_not_want_them(message: Message) -> None:
+    encoded = encode_message(message)
+    whole, end = decode_message(encoded)
+    unknown = ("0.0.0.0", 0)
+    assert decode_message(encoded, hosts=False) == (whole._replace(born_host=unknown, store_host=unknown), end)
+
+
 @given(messages, st.data())
 def test_damage_raises_only_format_errors(message: Message, data: st.DataObject) -> None:
     encoded = bytearray(encode_message(message))

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.wire.codec import decode_header, ext_of
+from cluster.wire.message_format import Message as StoredMessage
+from cluster.wire.message_format import encode_message, parse_properties
 from raftmq.client import message as m
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.send_frame import FrameWriter, MessageIds, build_batch, build_single
@@ -49,7 +51,7 @@ def test_any_bytes_are_messages_or_failed(data: bytes) -> None:
 
 
 def test_a_body_that_does_not_match_its_checksum_is_failed() -> None:
-    with pytest.raises(Failed, match="checksum"):
+    with pytest.raises(Failed, match="CRC"):
         m.decode_messages(VECTOR.replace(b"hi", b"ho"))
 
 
@@ -57,6 +59,13 @@ def test_a_compressed_body_is_inflated(stored: Any, stored_message: Any) -> None
     body = b"a long story " * 100
     data = stored("T", 0, 0, stored_message(zlib.compress(body), "", 1, m.COMPRESSED))
     assert m.decode_messages(data)[0].body == body
+
+
+def test_properties_that_are_not_utf_8_do_not_hide_the_message() -> None:
+    """Any producer can write them, and a consumer that fails on one never gets past it."""
+    stored = encode_message(StoredMessage("T", b"body", b"TAGS\x01a\x02name\x01\xff\x02"))
+    (found,) = m.decode_messages(stored)
+    assert (found.body, found.tag, found.properties["name"]) == (b"body", "a", "\ufffd")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,7 @@ def test_properties_round_trip_through_a_frame(properties: dict[str, str]) -> No
     assert (header.code, header.opaque, frame[8 + size :]) == (310, 5, b"body")
     assert (ext["a"], ext["b"], ext["e"], ext["g"], ext["m"]) == ("g%s", "t%d", "7", "11", "false")
     assert (ext["raftmqPid"], ext["raftmqSeq"], ext["raftmqLow"]) == ("0" * 32, "5", "3")
-    found = m.decode_properties(ext["i"])
+    found = parse_properties(ext["i"])
     assert found.pop("KEYS") == "a b"
     assert found.pop("TAGS") == "T"
     assert found.pop("UNIQ_KEY") == request.message_ids[0]
