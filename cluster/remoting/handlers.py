@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from cluster.broker.group_offsets import Offsets
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
@@ -33,7 +34,7 @@ def handlers_of(
         **route.handlers(services, unreached),
         **topics_admin.handlers(services),
         **heartbeat.handlers(services, members),
-        **offsets.handlers(services),
+        **offsets.handlers(services, Offsets(services)),
         **pulls.handlers(),
         **query.handlers(services, metrics),
         **Assignments(services, members).handlers(),

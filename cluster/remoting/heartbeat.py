@@ -1,22 +1,21 @@
 """Heartbeats, goodbyes and the list of a group's consumers (codes 34, 35, 38).
 
-34 and 35 concern the node that holds the connection and are never forwarded; 38 is the leader's to answer. What the log
-does not know yet of a group (the group, its %RETRY% topic, its subscriptions) the leader proposes, once.
+34 and 35 concern the node that holds the connection and are never forwarded; 38 is the leader's to answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
 from cluster.broker.group_members import BROADCASTING, CLUSTERING, Member, Members
-from cluster.broker.names import RETRY_PREFIX, check_group_name
+from cluster.broker.group_news import GroupNews
+from cluster.broker.names import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.subscription import Subscription
-from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.answers import after_read_index, refuse, refusing
 from cluster.remoting.body_limits import too_long
 from cluster.remoting.fields import text
 from cluster.remoting.request import Handler, Request
@@ -33,7 +32,6 @@ from cluster.runtime.request_limits import (
     Word,
 )
 from cluster.wire.codes import RequestCode, ResponseCode
-from statemachine import commands
 
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -95,7 +93,7 @@ class Heartbeats:
     def __init__(self, services: Services, members: Members) -> None:
         self._services = services
         self._members = members
-        self._proposing: set[str] = set()
+        self._news = GroupNews(services, members)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; 34 and 35 are never forwarded, 38 is the leader's."""
@@ -136,58 +134,16 @@ class Heartbeats:
         return changed or not group.subscribed or before is None or before.fingerprint != data.heartbeat_fingerprint
 
     def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> None:
-        """Answers the heartbeat, after the log knows its groups if this node can tell it. Never an error: the next
-        heartbeat proposes again what could not be written now."""
-        news: list[commands.Command] = []
-        proposed: set[str] = set()
-        if self._services.writes_open():
-            for group in groups:
-                if group not in self._proposing and (found := self._news_of(group)):
-                    news += found
-                    proposed.add(group)
-        if not news:
-            request.reply(ResponseCode.SUCCESS, None, ext)
-            return
-        self._proposing |= proposed
+        """Answers the heartbeat, after the log knows its groups if this node can tell it. Only what no entry can hold
+        is an error: the next heartbeat proposes again what could not be written now."""
 
-        def done(result: ProposeResult) -> None:
-            self._proposing -= proposed
-            if result.unacceptable:
-                request.reply(ResponseCode.INVALID_PARAMETER, result.remark)
+        def done(result: ProposeResult | None) -> None:
+            if result is not None and result.unacceptable:
+                refuse(request, Refused(Reason.INVALID, result.remark))
             else:
                 request.reply(ResponseCode.SUCCESS, None, ext)
 
-        self._services.propose(news, done)
-
-    def _news_of(self, group: str) -> list[commands.Command]:
-        """Commands that bring applied state up to what the group's members say; [] most of the time."""
-        state = self._services.state
-        news: list[commands.Command] = []
-        config = state.groups.get(group)
-        if config is None:
-            news.append([commands.PUT_GROUP, {"name": group}, True])
-        retry_topic = RETRY_PREFIX + group
-        if retry_topic not in state.topics:
-            retry = {"name": retry_topic, "read_queues": 1, "write_queues": 1, "perm": 6}
-            news.append([commands.CREATE_TOPIC, retry, True])
-        stored = config.subscriptions if config is not None else {}
-        wanted = self._wanted_subscriptions(group, stored)
-        if wanted != stored:
-            news.append([commands.SUBSCRIBE, group, [[topic, *row] for topic, row in sorted(wanted.items())]])
-        return news
-
-    def _wanted_subscriptions(
-        self, group: str, stored: Mapping[str, tuple[str, str, int]]
-    ) -> Mapping[str, tuple[str, str, int]]:
-        """What the log should say of the group: the members' list, never with an older version than is stored."""
-        found = self._members.consumers[group]
-        if not found.subscribed:
-            return stored
-        wanted: dict[str, tuple[str, str, int]] = {}
-        for topic, expression_type, sub_string, version in found.subscriptions.values():
-            old = stored.get(topic)
-            wanted[topic] = old if old is not None and old[2] >= version else (expression_type, sub_string, version)
-        return wanted
+        self._news.propose(groups, done)
 
     def _unregister(self, request: Request) -> None:
         ext = request.ext

@@ -37,7 +37,7 @@ class ProposeResult(NamedTuple):
 Done = Callable[[ProposeResult], None]
 
 CommitSession = SessionRows
-"""Makes repeated commands recognisable: see `remoting.named_commits`."""
+"""Makes repeated commands recognisable: see `broker.named_commits`."""
 
 
 class ReplyTo(Protocol):

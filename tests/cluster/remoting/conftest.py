@@ -11,6 +11,7 @@ import google_crc32c
 import pytest
 
 from cluster.broker.group_members import Members
+from cluster.broker.group_offsets import Offsets
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
@@ -142,7 +143,7 @@ class FakeNode:
             **route.handlers(self, lambda: self.unreached),
             **topics_admin.handlers(self),
             **heartbeat.handlers(self, self.members),
-            **offsets.handlers(self),
+            **offsets.handlers(self, Offsets(self)),
             **pull.handlers(self, self.members),
             **query.handlers(self),
             **Assignments(self, self.members).handlers(),

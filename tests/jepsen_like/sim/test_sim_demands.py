@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.remoting import offsets, pull
+from cluster.broker.group_offsets import Offsets
+from cluster.remoting import pull
 from cluster.remoting.query_lookup import Found, KeyLookup
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
@@ -27,7 +28,7 @@ def test_a_pull_that_is_not_told_that_nothing_came_is_found(monkeypatch: pytest.
 
 
 def test_a_queue_that_there_is_not_and_takes_commits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "_check_queue", lambda config, queue_id: None)
+    monkeypatch.setattr(Offsets, "_queue", lambda offsets, topic, queue_id: offsets._services.state.topics[topic])
     ((checker, what),) = found("waits=1")
     assert checker == "answers"
     assert "is answered as done" in what

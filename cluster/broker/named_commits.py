@@ -1,4 +1,4 @@
-"""Commits of offsets that carry an identity (raftmqPid, raftmqSeq, raftmqLow): done once, however often they come.
+"""Commits of offsets that carry an identity: done once, however often they come.
 
 What was done is in the log as a session of its sender, like that of a producer, so the next leader knows it too. A
 sender says with each commit which of its older ones it has settled: one of those that comes late moves nothing back.
@@ -7,19 +7,13 @@ sender says with each commit which of its older ones it has settled: one of thos
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.fields import integer
-from cluster.remoting.request import Request
-from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from cluster.replication.outcome import Done, Outcome, ProposeResult
 from statemachine import commands
 from statemachine.payload import SESSION_ROW, SessionRows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SENDERS_MAX = 65_536
 UNSETTLED_MAX = 4096
@@ -44,22 +38,6 @@ class _Sender:
         """From `low` on, by this node."""
 
 
-def name_of(request: Request) -> Name | None:
-    """The identity that the request carries, None without one. Raises Refused (29) if it is malformed."""
-    text = request.ext.get("raftmqPid")
-    if not text:
-        return None
-    try:
-        sender = bytes.fromhex(text)
-    except ValueError:
-        sender = b""
-    sequence, low = integer(request, "raftmqSeq"), integer(request, "raftmqLow", 1)
-    if len(sender) != 16 or not 1 <= low <= sequence:
-        remark = "raftmqPid is 32 hex digits, raftmqSeq at least 1, raftmqLow from 1 to raftmqSeq"
-        raise Refused(Reason.INVALID, remark)
-    return Name(sender, sequence, low)
-
-
 class NamedCommits:
     """What this node, while it leads, knows of them besides the log."""
 
@@ -67,17 +45,16 @@ class NamedCommits:
         self._services = services
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
 
-    def commit(
-        self, request: Request, row: list[object], name: Name, answer: Callable[[Request, ProposeResult], None]
-    ) -> None:
-        """Proposes the row [group, topic_id, queue_id, offset] unless that was done. Raises Refused (29)."""
+    def commit(self, row: list[object], name: Name, done: Done) -> None:
+        """Proposes the row [group, topic_id, queue_id, offset] unless that was done; `done` hears the
+        outcome either way. Raises Refused."""
         sender = self._sender(name)
         if name.sequence in sender.proposed and not self._is_done(name):
-            self._wait_for_first(request, row, name, answer)
+            self._wait_for_first(row, name, done)
         elif self._is_done(name):
-            answer(request, self._done(row))
+            done(self._done(row))
         else:
-            self._propose(request, row, name, answer)
+            self._propose(row, name, done)
 
     def _sender(self, name: Name) -> _Sender:
         session = self._services.state.session(name.sender)
@@ -104,31 +81,26 @@ class NamedCommits:
         exists = row[1] in self._services.state.topics_by_id
         return ProposeResult(Outcome.OK, [commands.done() if exists else commands.not_found("topic")], None, "")
 
-    def _propose(
-        self, request: Request, row: list[object], name: Name, answer: Callable[[Request, ProposeResult], None]
-    ) -> None:
+    def _propose(self, row: list[object], name: Name, done: Done) -> None:
         self._senders[name.sender].proposed.add(name.sequence)
         place = SESSION_ROW.pack(name.sequence, row[1], row[2], row[3], 0)
         session = SessionRows(name.sender, name.low, name.sequence, place)
         run: list[commands.Command] = [[commands.COMMIT_OFFSETS, [row]]]
-        self._services.propose(run, lambda result: answer(request, result), session)
+        self._services.propose(run, done, session)
 
-    def _wait_for_first(
-        self, request: Request, row: list[object], name: Name, answer: Callable[[Request, ProposeResult], None]
-    ) -> None:
+    def _wait_for_first(self, row: list[object], name: Name, done: Done) -> None:
         """It is on its way, or was lost with an earlier term of office: what is proposed now comes behind it."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
-                remark = f"{UNKNOWN_REMARK} the same commit came before, and is undecided"
-                request.reply(ResponseCode.SYSTEM_ERROR, remark)
+                done(ProposeResult(Outcome.UNKNOWN, [], None, "the same commit came before, and is undecided"))
             elif self._is_done(name):
-                answer(request, self._done(row))
+                done(self._done(row))
             else:
                 remark = "an earlier attempt was lost with its leader; nothing was done, try again"
                 sender = self._senders.get(name.sender)
                 if sender is not None:
                     sender.proposed.discard(name.sequence)
-                request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+                done(ProposeResult(Outcome.FAIL, [], None, remark))
 
         self._services.propose([], decided)

@@ -1,0 +1,128 @@
+"""Consumer offsets and the bounds of queues. Leader only; answers here move consumers, so none comes from stale state.
+
+Commits take effect in the order in which they came: `cluster.replication.offset_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.broker.named_commits import Name, NamedCommits
+from cluster.broker.names import no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Client, Services
+from cluster.replication.outcome import Done
+from statemachine import commands
+
+if TYPE_CHECKING:
+    from statemachine.topics import TopicConfig
+
+RETRY_MS = 100
+RETRIES = 30
+"""How long a query is held while no leader confirms: longer than a failover, shorter than the client's patience."""
+
+
+class Offsets:
+    """Consumer offsets of all groups. Bounds of queues are for callers who hold a ReadIndex round."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._named = NamedCommits(services)
+
+    def query(
+        self,
+        client: Client,
+        group: str,
+        topic: str,
+        queue_id: int,
+        *,
+        zero_if_whole: bool,
+        done: Callable[[int | None], None],
+    ) -> None:
+        """Calls `done` with the committed offset. If there is none: with 0 for a queue that still has its first
+        message, if `zero_if_whole`, else with None.
+
+        `done` is not called if no leader confirms, nor when the client is gone. A client that reads every error as
+        "nothing committed" may jump to the end; without an answer it asks again.
+        """
+        tries = 0
+
+        def ask() -> None:
+            if not client.closed:
+                # A consumer that takes a queue over asks right after the former owner's oneway commit.
+                self._services.settle_offsets(group, lambda: self._services.read_index(confirmed))
+
+        def confirmed(ok: bool) -> None:
+            nonlocal tries
+            if ok:
+                done(self._stored_or_zero(group, topic, queue_id, zero_if_whole))
+                return
+            tries += 1
+            if tries <= RETRIES:
+                self._services.call_later(RETRY_MS, ask)
+
+        ask()
+
+    def _stored_or_zero(self, group: str, topic: str, queue_id: int, zero_if_whole: bool) -> int | None:
+        state = self._services.state
+        config = state.topics.get(topic)
+        if config is None or not 0 <= queue_id < config.queues:
+            return None
+        offset = state.offset(group, config.id, queue_id)
+        if offset is None and zero_if_whole:
+            whole = state.min_offset(config.id, queue_id) == 0 and state.max_offset(config.id, queue_id) > 0
+            return 0 if whole else None
+        return offset
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, name: Name | None, done: Done) -> None:
+        """Commits, and calls `done` when that is applied or undecided; a result that is not ok says that the topic was
+        deleted meanwhile. `name`: what makes the commit recognisable when it comes again. Raises Refused."""
+        config = self._committable(group, topic, queue_id)
+        row: list[object] = [group, config.id, queue_id, offset]
+        if name is not None:
+            self._named.commit(row, name, done)
+        else:
+            self._services.propose([[commands.COMMIT_OFFSETS, [row]]], done)
+
+    def commit_later(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commits without an answer, together with others. Raises Refused."""
+        config = self._committable(group, topic, queue_id)
+        self._services.commit_offset_later(group, config.id, queue_id, offset)
+
+    def _committable(self, group: str, topic: str, queue_id: int) -> TopicConfig:
+        if group not in self._services.state.groups:
+            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
+        if not self._services.knows_group(group):
+            raise Refused(Reason.UNAVAILABLE, f"consumer group {group} is being deleted; try again")
+        return self._queue(topic, queue_id)
+
+    # --- bounds ------------------------------------------------------------------------------------------------------
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset behind the queue's last message. Raises Refused."""
+        return self._services.state.max_offset(self._queue(topic, queue_id).id, queue_id)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The offset of the queue's first message. Raises Refused."""
+        return self._services.state.min_offset(self._queue(topic, queue_id).id, queue_id)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
+        """See `BrokerState.offset_by_time`. Raises Refused."""
+        return self._services.state.offset_by_time(self._queue(topic, queue_id).id, queue_id, time_ms, upper)
+
+    def earliest_store_ms(self, topic: str, queue_id: int) -> int | None:
+        """When the queue's first message was stored; None if the queue is empty. Raises Refused."""
+        config, state = self._queue(topic, queue_id), self._services.state
+        first = state.fetch(config.id, queue_id, state.min_offset(config.id, queue_id), 1)
+        return first[0].store_time_ms if first else None
+
+    def _queue(self, topic: str, queue_id: int) -> TopicConfig:
+        config = self._services.state.topics.get(topic)
+        if config is None:
+            raise no_topic(topic)
+        if not 0 <= queue_id < config.queues:
+            raise Refused(Reason.INVALID, f"topic {config.name} has queues 0 to {config.queues - 1}, not {queue_id}")
+        return config
