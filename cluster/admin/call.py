@@ -52,7 +52,7 @@ Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw]]
 async def confirm_read(port: AdminPort) -> None:
     """Returns when applied state answers linearizably. Raises ApiError."""
     confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    port.read_index(lambda ok: None if confirmed.done() else confirmed.set_result(ok))
+    port.services.read_index(lambda ok: None if confirmed.done() else confirmed.set_result(ok))
     try:
         ok = await asyncio.wait_for(confirmed, port.config.send.deadline_ms / 1000)
     except TimeoutError:
@@ -68,7 +68,7 @@ async def confirm_read(port: AdminPort) -> None:
 async def propose(port: AdminPort, command: Command) -> tuple[EntryId, CommandResult]:
     """Puts one command into the log and returns what apply answered. Raises ApiError."""
     decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
-    port.propose([command], lambda result: None if decided.done() else decided.set_result(result))
+    port.services.propose([command], lambda result: None if decided.done() else decided.set_result(result))
     result = await decided  # the node answers at the latest after [send] deadline_ms
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")

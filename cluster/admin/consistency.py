@@ -141,7 +141,7 @@ async def get_repair(call: Call) -> RepairView:
 async def repair(call: Call) -> RepairView:
     """Fetches what is damaged on this node from the others now; answers when it is whole, or says what is left."""
     port = call.port
-    if not port.leader_id():
+    if not port.services.leader_id():
         raise ApiError(
             "no_leader",
             "without a majority nobody can tell which bytes are the committed ones",

@@ -30,7 +30,7 @@ class Forwarder:
 
     async def pass_on(self, request: web.Request, *, changes: bool) -> web.Response:
         """The leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
-        leader = self._port.leader_id()
+        leader = self._port.services.leader_id()
         if leader == self._port.config.node.id:
             raise ApiError(
                 "not_leader", "this node was elected just now and does not take writes yet", "ask again in a moment"

@@ -24,7 +24,9 @@ class LinksView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_links(call: Call) -> LinksView:
     """State, age and reason of the link to each other node, as this node sees it."""
-    return LinksView(node=call.port.config.node.id, leader=call.port.leader_id() or None, links=call.port.links.view())
+    return LinksView(
+        node=call.port.config.node.id, leader=call.port.services.leader_id() or None, links=call.port.links.view()
+    )
 
 
 async def reload_config(call: Call) -> ReloadView:

@@ -73,7 +73,7 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
         uuid=str(members.node_uuids[node]),
         role="learner" if is_learner else "voter",
         manual=node in members.manual,
-        leader=node == port.leader_id(),
+        leader=node == port.services.leader_id(),
         host=place.host,
         port=place.port,
         admin=place.admin,
@@ -175,18 +175,18 @@ async def drain_member(call: Call) -> DrainView:
     own, wait_s = call.port.config.node.id, _election_wait_s(call.port)
     try:
         async with asyncio.timeout(wait_s):
-            while wanted.drain and call.port.leader_id() in (own, NOBODY):  # noqa: ASYNC110 - rare, and no event for it
+            while wanted.drain and call.port.services.leader_id() in (own, NOBODY):  # noqa: ASYNC110 - rare, and no event for it
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s") from None
-    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.leader_id() or None)
+    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.leader_id() or None)
 
 
 async def transfer_leader(call: Call) -> TransferView:
     """Hands leadership to a voter that has the whole log; answers when it leads."""
     wanted: TransferRequest = call.body
     to, port = NodeId(wanted.to), call.port
-    if to != port.leader_id():
+    if to != port.services.leader_id():
         try:
             port.changes.check_transfer(to)
         except LocalError as error:
@@ -208,7 +208,7 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
     wait_s = _election_wait_s(port)
     try:
         async with asyncio.timeout(wait_s):
-            while port.leader_id() != to:  # noqa: ASYNC110 - rare, and the node has no event for it
+            while port.services.leader_id() != to:  # noqa: ASYNC110 - rare, and the node has no event for it
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen") from None

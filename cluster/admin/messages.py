@@ -59,7 +59,9 @@ async def find_messages(call: Call) -> MessagesView:
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
-    lookup = KeyLookup(port, topic, key, unique=False, count_max=MESSAGES_MAX, begin_ms=0, end_ms=(1 << 63) - 1)
+    lookup = KeyLookup(
+        port.services, topic, key, unique=False, count_max=MESSAGES_MAX, begin_ms=0, end_ms=(1 << 63) - 1
+    )
     done: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
     lookup.run(
         lambda found: None if done.done() else done.set_result(found),
@@ -90,7 +92,7 @@ async def get_message(call: Call) -> MessageDetail:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     try:
-        stored = message_at(port, int(text))
+        stored = message_at(port.services, int(text))
         why = "it is in no queue any more"
     except UnreadableError as error:
         stored, why = None, str(error)

@@ -80,7 +80,7 @@ def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
 async def _propose_all(port: AdminPort, run: list[Command]) -> tuple[int, int]:
     """One entry with all commands. Raises ApiError, also if one of them was refused when it was applied."""
     decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
-    port.propose(run, lambda result: None if decided.done() else decided.set_result(result))
+    port.services.propose(run, lambda result: None if decided.done() else decided.set_result(result))
     result = await decided
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")

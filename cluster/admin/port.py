@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ from raftlog.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.backup.service import Backups
+    from cluster.broker.services import Services
     from cluster.config.config import Config
     from cluster.config.reload import ReloadView
     from cluster.members.changes import MemberChanges
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from cluster.peer.links import Links
     from cluster.repair.consistency import Consistency
     from cluster.repair.repairs import Repairs
-    from cluster.replication.outcome import ProposeResult
     from cluster.retention.service import Retention
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.scrub import Scrubber
     from statemachine.broker_state import BrokerState
-    from statemachine.commands import Command
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,29 +152,15 @@ class AdminPort(Protocol):
     changes: MemberChanges
 
     @property
+    def services(self) -> Services:
+        """The node as the handlers of requests see it."""
+
+    @property
     def metrics(self) -> Figures:
         """What the node counts."""
 
     def status(self) -> NodeStatus:
         """Where the node stands now. Cheap: also called for each scrape."""
-
-    def leader_id(self) -> NodeId:
-        """Who leads as far as this node knows; 0 if nobody."""
-
-    def writes_open(self) -> bool:
-        """True if this node takes writes."""
-
-    def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
-        """See `cluster.broker.services.Services.propose`."""
-
-    def read_index(self, done: Callable[[bool], None]) -> None:
-        """See `cluster.broker.services.Services.read_index`."""
-
-    def read_log(self, position: int, size: int) -> bytes:
-        """See `cluster.broker.services.Services.read_log`."""
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `cluster.broker.services.Services.call_later`."""
 
     def connected(self, node: NodeId) -> bool:
         """True if something sent to that node now has a connection to travel on."""

@@ -118,14 +118,14 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
         check_query(request.query, route.query)
         consistency = consistency_of(request.query)
         body = await _body(request, route)
-        if route.serves is Serves.LEADER and not port.writes_open():
+        if route.serves is Serves.LEADER and not port.services.writes_open():
             return await forwarder.pass_on(request, changes=True)
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
             if node != port.config.node.id:
                 return await forwarder.pass_to(node, request)
         if consistency == "linearizable":
-            if port.leader_id() != port.config.node.id:
+            if port.services.leader_id() != port.config.node.id:
                 return await forwarder.pass_on(request, changes=False)
             await confirm_read(port)
         try:

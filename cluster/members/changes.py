@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from uuid import UUID
 
-from cluster.config.config import RaftSection
 from cluster.errors import LocalError
 from cluster.members import checks
 from cluster.members.checks import Group
@@ -17,7 +16,7 @@ from cluster.members.places import Place
 from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
-from raftlog.core.raw_node import RawNode
+from cluster.runtime.context import NodeContext
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
 from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role, Voter
@@ -38,19 +37,12 @@ class Ending(Enum):
 class MemberChanges:
     """See the module. Event loop only; every method that changes something works on the leader alone."""
 
-    def __init__(
-        self,
-        raw: RawNode,
-        service: MembersService,
-        raft: RaftSection,
-        *,
-        wake: Callable[[], None],
-        transfer: Callable[[NodeId], None],
-    ) -> None:
-        """`wake`: has the driver look at the core; `transfer`: hands leadership over."""
-        self._raw = raw
+    def __init__(self, context: NodeContext, service: MembersService, *, transfer: Callable[[NodeId], None]) -> None:
+        """`transfer`: hands leadership over."""
+        raft = context.config.raft
+        self._raw = context.raw
         self._service = service
-        self._wake = wake
+        self._wake = context.wake
         self._transfer = transfer
         self._rounds = Rounds(raft.election_ticks * raft.tick_ms)
         self._caught_up: set[NodeId] = set()

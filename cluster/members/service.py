@@ -10,14 +10,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
-from cluster.config.config import Config
 from cluster.members.events import EVENT
 from cluster.members.membership_metrics import MembersMetrics
 from cluster.members.places import Place, addresses, places
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
-from cluster.runtime.alarms import Alarms
-from raftlog.core.raw_node import RawNode
+from cluster.runtime.context import NodeContext
 from raftlog.membership import Membership
 from raftlog.storage.identity import Identity
 from raftlog.types import NodeId
@@ -40,21 +38,18 @@ class MembersService:
 
     def __init__(
         self,
-        config: Config,
+        context: NodeContext,
         identity: Identity,
-        raw: RawNode,
-        alarms: Alarms,
-        wake: Callable[[], None],
         metrics: MembersMetrics,
         first_ids: Iterable[NodeId] = (),
     ) -> None:
-        """`wake`: has the driver look at the core. `first_ids`: the voters of GENESIS."""
-        self._config = config
+        """`first_ids`: the voters of GENESIS."""
+        self._config = context.config
         self.identity = identity
         """Of this node's directory."""
-        self._raw = raw
-        self._alarms = alarms
-        self._wake = wake
+        self._raw = context.raw
+        self._alarms = context.alarms
+        self._wake = context.wake
         self._metrics = metrics
         self._first_ids = frozenset(first_ids)
         self._transport: Transport | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import MemberView, NodeStatus
@@ -21,13 +20,15 @@ from cluster.members.events import watch_event
 from cluster.members.service import MembersService
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of
-from cluster.node.failpoint_seams import FailpointLane, FailpointTransport
-from cluster.node.listening import addresses_behind, own_address
+from cluster.node.disk_wiring import disk_of
+from cluster.node.failpoint_seams import FailpointTransport
+from cluster.node.listening import own_address
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
-from cluster.node.modes_wiring import disk_of, modes_of
+from cluster.node.node_lanes import NodeLanes
 from cluster.node.peer_wiring import transport_of
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
+from cluster.node.services import NodeServices
 from cluster.peer import links
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
@@ -46,28 +47,26 @@ from cluster.repair.consistency import Consistency
 from cluster.repair.installs import Installs
 from cluster.repair.repairs import Repairs
 from cluster.replication import modes
-from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
-from cluster.replication.apply_lane import Applied, ApplyLane
-from cluster.replication.apply_runner import ApplyRunner
+from cluster.replication.append_lane import Persisted
+from cluster.replication.apply_lane import Applied
 from cluster.replication.early_ledger import Ledger
 from cluster.replication.identity import RetryMemory
-from cluster.replication.outcome import CommitSession, Done
+from cluster.replication.modes import Modes
 from cluster.replication.proposals import Proposals
-from cluster.replication.raft_driver import RaftDriver, Transport
+from cluster.replication.raft_driver import RaftDriver
 from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.chores import Chores, DiskLag, Every
-from cluster.runtime.contained import contain_each
+from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
-from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.state.data_directory import Parts
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up
 from raftlog.core.raw_node import RawNode
-from raftlog.types import Entry, NodeId
-from statemachine.commands import EXPIRE, Command
+from raftlog.types import NodeId
+from statemachine.commands import EXPIRE
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
@@ -76,12 +75,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_MS = 600_000
-FLUSH_EVERY_MS = 1000
-"""RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
 
 
 class Node:
-    """Implements `services.Services`, `admin.port.AdminPort` and `raft_driver.Proposer`."""
+    """Implements `admin.port.AdminPort` and `raft_driver.Proposer`."""
 
     def __init__(self, config: Config, environment: Environment | None = None) -> None:
         """Opens the data directory (blocking). Raises IdentityError, StorageError, KVError."""
@@ -102,33 +99,33 @@ class Node:
         self.state: BrokerState = self.parts.state
         identity = self.parts.directory.identity
         self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
-        self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self._admin: AdminServer | None = None
         self.stopping = False
         """It is told to stop, and sends its clients away (`cluster.node.retirement`)."""
         self.hurried = False
         """It was told again: it waits for nobody any more."""
         self._closing = False
-        self._flush_index = self.state.applied.index
 
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Joins the group and opens the ports. Raises OSError or ConfigError if a port cannot be had."""
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self.finished = loop.create_future()
-        self._build_consensus()
+        self._build_consensus(loop)
         self._build_repair()
-        self._build_services()
-        self.parts.watch(self._clock.wall_ms, lambda e: loop.call_soon_threadsafe(self.driver.fail, e))
+        self._build_broker()
         self._build_lanes()
+        self._connect()
+        self.repairs.start()
+        self.retention.start()
+        self.installs.start()
         await self.transport.start(
             Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, self.membership.refused)
         )
-        self.listeners = Listeners(self.config, self.router)
         await self.listeners.open()
         self.driver.start()
-        self._prepare.submit(True)
+        self._lanes.prepare()
         self._chores = self._build_chores()
         self._chores.start()
         self._lag = LoopLagSampler(loop, self.metrics)
@@ -140,158 +137,124 @@ class Node:
         self._admin = await admin_of(self)
         await self._admin.start()
 
-    def _build_consensus(self) -> None:
-        parts, config = self.parts, self.config
+    def _build_consensus(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The core and its driver; who belongs to the cluster, and the connections to them."""
+        parts, config, metrics = self.parts, self.config, self.metrics
         self.raw = raw = parts.raw_node(config, self.environment.random())
-        self.driver = RaftDriver(
-            raw, self.node_id, loop=self._loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
+        self.driver = driver = RaftDriver(
+            raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
+        self._context = context = NodeContext(
+            config, self.environment, loop, raw, self.alarms, wake=driver.wake, fail=driver.fail
+        )
+        log, identity = parts.directory.log, parts.directory.identity
         self.membership = members = MembersService(
-            config,
-            parts.directory.identity,
-            raw,
-            self.alarms,
-            self.driver.wake,
-            self.metrics.members,
-            (voter.id for voter in parts.directory.log.genesis.voters),
+            context, identity, metrics.members, (voter.id for voter in log.genesis.voters)
         )
-        self.secret = SecretKeeper(config, self.environment.fs, self.alarms, lambda: members.in_force.node_uuids)
-        self.changes = MemberChanges(raw, members, config.raft, wake=self.driver.wake, transfer=self.transfer)
-        self.transport = transport_of(config, self.environment, members, self.secret, self.driver, self.alarms)
-        self.links = links_of(config, self.transport, raw, self._clock, self.metrics.links, self.driver.wake)
+        self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids)
+        self.changes = MemberChanges(context, members, transfer=self.transfer)
+        self.transport = transport_of(context, members, self.secret, driver)
+        self.links = links_of(context, self.transport, metrics.links)
 
     def _build_repair(self) -> None:
-        parts, config, raw = self.parts, self.config, self.raw
-        self.repairs = Repairs(
-            raw,
-            parts.directory,
-            self.environment.fs,
-            self.transport,
-            self._loop,
-            bytes_per_second=config.repair.bytes_per_second,
-            alarms=self.alarms,
-            metrics=self.metrics.repair,
-            wake=self.driver.wake,
-            transfer=self.transfer,
-        )
+        """What mends, compares and trims the log and the state."""
+        context, parts, metrics = self._context, self.parts, self.metrics
+        self.repairs = Repairs(context, parts.directory, self.transport, metrics=metrics.repair, transfer=self.transfer)
         self.installs = Installs(
-            raw,
-            parts,
-            self.environment,
-            self.repairs,
-            self.leases,
-            self._loop,
-            alarms=self.alarms,
-            metrics=self.metrics.install,
-            wake=self.driver.wake,
-            restart=self.restart,
+            context, parts, self.repairs, self.leases, metrics=metrics.install, restart=self.restart
         )
-        self.consistency = Consistency(
-            raw,
-            self.state,
-            self.repairs,
-            self.alarms,
-            digest_every_ms=config.consistency.digest_every_ms,
-            wake=self.driver.wake,
-            mark_suspect=self._mark_suspect,
-        )
+        self.consistency = Consistency(context, self.state, self.repairs, mark_suspect=self._mark_suspect)
         self.scrubber = Scrubber(
             self.node_id,
             parts.directory.path,
-            config=config.consistency,
+            config=self.config.consistency,
             wall_ms=self._clock.wall_ms,
             report=self.repairs.report,
             on_bad_rows=self.consistency.bad_checkpoint,
-            done=self.metrics.repair.scrubbed,
+            done=metrics.repair.scrubbed,
         )
 
-    def _build_lanes(self) -> None:
-        """What writes, applies, flushes and trims, each on its own lane."""
-        parts, config, loop = self.parts, self.config, self._loop
-        log = parts.directory.log
-        self.disk = disk_of(self, retry=lambda: self._append.submit(RETRY))
-        self.modes = modes_of(self, loop, self._clock)
-        append_lane = AppendLane(
-            log, parts.directory.hard_state_store, config.log.idle_mark_ms, self.disk.reserved, self._clock.monotonic_s
-        )
-        self.retention = Retention(
-            config.retention,
-            self.raw,
-            self.state,
-            log,
-            parts.keeper,
-            fs=self.environment.fs,
-            directory=parts.directory.path,
-            clock=self._clock,
-            leases=self.leases,
-            alarms=self.alarms,
-            metrics=self.metrics.retention,
-            writes_open=self.writes_open,
-            wake=self.driver.wake,
-        )
-        runner, fail = self.environment.runner, self.driver.fail
-        self._append: LaneRunner[PersistJob] = runner("append", append_lane, loop, self._on_persisted, fail)
-        apply_lane: Lane[list[Entry], Applied] = ApplyLane(self.state)
-        transport: Transport = self.transport
-        if self.failpoints.enabled:
-            apply_lane = FailpointLane(apply_lane, self.failpoints, "apply.batch")
-            transport = FailpointTransport(transport, self.failpoints, loop)
-        # A point that holds apply must hold a thread, not the loop.
-        apply_runner = runner if self.failpoints.enabled else self.environment.apply_runner or ApplyRunner
-        self._apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, self.driver.on_applied, fail)
-        self._flush: LaneRunner[object] = runner("flush", parts.keeper, loop, lambda _: None, fail)
-        self._prepare: LaneRunner[object] = runner(
-            "prepare", PrepareLane(log, self._clock.monotonic_s, self.disk.reserved), loop, lambda _: None, fail
-        )
-        self.driver.attach(transport, self, self._append, self._apply, on_install=self.installs.offered)
-        self.repairs.start(runner, fail)
-        self.retention.start(runner, fail)
-        self.installs.start()
-
-    def _build_services(self) -> None:
-        config = self.config
+    def _build_broker(self) -> None:
+        """What takes requests, proposes what they ask for, and answers them."""
+        context, config, state, metrics = self._context, self.config, self.state, self.metrics
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self._retries = retries = RetryMemory()
-        replies = SendReplyWriter(self._clock, self.state, store_host, retries, incarnation, self.metrics)
-        self.proposals = Proposals(
-            config,
-            self.raw,
-            self.state,
-            self._clock,
+        replies = SendReplyWriter(self._clock, state, store_host, retries, incarnation, metrics)
+        self.proposals = proposals = Proposals(
+            context,
+            state,
             store_host=store_host,
-            wake=self.driver.wake,
             replies=replies,
             before_open=self.consistency.before_open,
-            metrics=self.metrics,
-            ledger=Ledger(self.environment.fs, self.parts.directory.path, config.limits.batches_inflight_max),
+            metrics=metrics,
+            ledger=Ledger(context.fs, self.parts.directory.path, config.limits.batches_inflight_max),
         )
-        soon = self._loop.call_soon
-        self.router = Router(config, self.state, self.proposals, known_topic=self._known_topic, soon=soon)
-        sends = SendHandler(
-            config, self.state, self._clock, self.proposals, replies, retries, incarnation, self.router.on_request
+        self.modes = Modes(context, proposals.early, self.parts.directory.log, self.transport, state, metrics.modes)
+        self.services = services = NodeServices(
+            context, self.parts, self.driver, proposals, self.membership, self.consistency, self.repairs
         )
+        soon = context.loop.call_soon
+        self.router = router = Router(config, state, proposals, known_topic=self._known_topic, soon=soon)
+        sends = SendHandler(config, state, self._clock, proposals, replies, retries, incarnation, router.on_request)
         self.forwarder = Forwarder(
             config,
             self._clock,
             self.transport,
-            leader=self.leader_id,
-            leads=self.writes_open,
+            leader=services.leader_id,
+            leads=services.writes_open,
             term=lambda: self.raw.term,
-            local=self.router.as_leader,
+            local=router.as_leader,
             names=sends,
-            room=self.router.rooms.unsent,
+            room=router.rooms.unsent,
         )
-        self.proposals.watch_leadership(on_open=lambda: soon(self.forwarder.pump), on_unproposed=self.router.reroute)
+        router.fenced = services.fenced
+        router.log_begins = self.installs.log_begins
+        router.refuse = RefusedCodes(services, metrics).refuse
+        self._members = Members(services)
+        self.pulls = Pulls(services, self._members, metrics)
+        handlers = handlers_of(services, self._members, self.pulls, proposals, self.links.unreached, metrics)
+        self.pulls.elsewhere = router.elsewhere
+        self.pulls.reads = self.modes.reads
+        router.attach(sends, replies, self.forwarder, handlers)
+        self.listeners = Listeners(config, router)
+
+    def _build_lanes(self) -> None:
+        """What writes, applies, flushes and trims, each on its own lane."""
+        context, parts = self._context, self.parts
+        self.disk = disk_of(context, parts.directory.path, self.proposals, self.metrics.modes)
+        self.retention = Retention(
+            context,
+            parts,
+            self.leases,
+            metrics=self.metrics.retention,
+            writes_open=self.services.writes_open,
+        )
+        self._lanes = NodeLanes(
+            context,
+            parts,
+            self.failpoints,
+            reserved=self.disk.reserved,
+            on_persisted=self._on_persisted,
+            on_applied=self.driver.on_applied,
+        )
+
+    def _connect(self) -> None:
+        """Those below that call those above: each is told here whom, once."""
+        loop, transport = self._context.loop, self.transport
         self.membership.watch_removal(self.router.drop_clients)
-        self.router.fenced = self.fenced
-        self.router.log_begins = self.installs.log_begins
-        self.router.refuse = RefusedCodes(self, self.metrics).refuse
-        self._members = Members(self)
-        self.pulls = Pulls(self, self._members, self.metrics)
-        handlers = handlers_of(self, self._members, self.pulls, self.proposals, self.links.unreached, self.metrics)
-        self.pulls.elsewhere = self.router.elsewhere
-        self.router.attach(sends, replies, self.forwarder, handlers)
+        self.proposals.watch_leadership(
+            on_open=lambda: loop.call_soon(self.forwarder.pump), on_unproposed=self.router.reroute
+        )
+        self.disk.attach(self._lanes.retry_append)
+        self.parts.watch(self._clock.wall_ms, lambda error: loop.call_soon_threadsafe(self.driver.fail, error))
+        self.driver.attach(
+            FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
+            self,
+            self._lanes.append,
+            self._lanes.apply,
+            on_install=self.installs.offered,
+        )
 
     async def close(self) -> None:
         """Stops in order: leadership handed over, clients sent away, lanes drained, files closed and marked clean."""
@@ -316,11 +279,9 @@ class Node:
         await self.retention.close()
         await self.transport.close()
         self.failpoints.clear()
-        loop = asyncio.get_running_loop()
-        for lane in (self._append, self._apply, self._prepare, self._flush):
-            await loop.run_in_executor(None, lane.close)
+        await self._lanes.close()
         self.modes.close()
-        await loop.run_in_executor(None, self.parts.close, self.failure is None)
+        await self._context.loop.run_in_executor(None, self.parts.close, self.failure is None)
 
     def stop(self) -> None:
         """Has the node's process close it; asked again, without waiting for anybody."""
@@ -354,9 +315,8 @@ class Node:
         self.retention.on_applied(applied.entries)
         grown = applied.run.grown
         if grown:
-            contain_each("waking those who wait for messages", self._on_applied, grown)
-        if self.parts.directory.log.needs_next():
-            self._prepare.submit(True)
+            self.services.grown(grown)
+        self._lanes.prepare_if_due()
 
     def on_role(self, raw: RawNode) -> None:
         """Role or leader changed."""
@@ -392,7 +352,7 @@ class Node:
         """What is looked after every TIMER_MS, in this order."""
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return Chores(
-            self._loop,
+            self._context.loop,
             self._clock,
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
@@ -410,17 +370,9 @@ class Node:
             self.modes.tick,
             self.links.tick,
             self.retention.tick,
-            Every(FLUSH_EVERY_MS, self._flush_state).tick,
+            self._lanes.flushes.tick,
             expiry.tick,
         )
-
-    def _flush_state(self) -> bool:
-        applied = self.raw.applied_index
-        if applied <= self._flush_index and not self.parts.keeper.due:
-            return False
-        self._flush_index = applied
-        self._flush.submit(True)
-        return True
 
     def _expire_sessions(self) -> bool:
         if self.proposals.open:
@@ -428,75 +380,12 @@ class Node:
             self.proposals.submit_commands([[EXPIRE, before]], lambda _: None)
         return True
 
-    # --- Services ----------------------------------------------------------------------------------------------------
-
-    def writes_open(self) -> bool:
-        """See Services."""
-        return self.proposals.open
-
-    def leader_id(self) -> NodeId:
-        """See Services."""
-        return self.raw.leader_id
-
-    def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """See Services."""
-        self.proposals.submit_commands(commands, done, session)
-
-    def read_index(self, done: Callable[[bool], None]) -> None:
-        """See Services."""
-        self.driver.read_index(done)
-
-    def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """See Services."""
-        self.proposals.offsets.commit_later(group, topic_id, queue_id, offset)
-
-    def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """See Services."""
-        self.proposals.offsets.settle(group, done)
-
-    def knows_group(self, group: str) -> bool:
-        """See Services."""
-        return self.proposals.offsets.knows_group(group)
-
-    def read_log(self, position: int, size: int) -> bytes:
-        """See Services."""
-        return self.parts.directory.log.read_at(position, size)
-
     def _mark_suspect(self, why: str, sound_index: int) -> None:
         parts = self.parts
         moved = give_up(
             self.environment.fs, parts.directory.path, parts.keeper, why, sound_index, self._clock.wall_ms()
         )
         logger.error("the state is discarded, and so are the checkpoints %s", ", ".join(moved) or "(none)")
-
-    def fenced(self) -> bool:
-        """See Services."""
-        return self.consistency.fenced or self.membership.is_removed
-
-    def report_damage(self, position: int, size: int) -> None:
-        """See Services."""
-        self.repairs.report(position, size)
-
-    def cluster_uuids(self) -> tuple[str, ...]:
-        """See Services."""
-        identity = self.parts.directory.identity
-        return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
-
-    def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """See Services."""
-        return addresses_behind(listener, self.membership.broker_addresses)
-
-    def monotonic_ms(self) -> int:
-        """See Services."""
-        return self._clock.monotonic_ms()
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See Services."""
-        return self._loop.call_later(delay_ms / 1000, callback).cancel
-
-    def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
-        """See Services."""
-        self._on_applied.append(callback)
 
     def _known_topic(self, topic: str) -> bool:
         return topic in self.state.topics or topic in DEFAULT_TOPICS
@@ -526,7 +415,7 @@ class Node:
 
     def members(self, group: str) -> list[MemberView]:
         """See AdminPort."""
-        return node_view.members(self._members, group, self.monotonic_ms())
+        return node_view.members(self._members, group, self._clock.monotonic_ms())
 
     def status(self) -> NodeStatus:
         """See AdminPort."""

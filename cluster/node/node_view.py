@@ -24,7 +24,7 @@ def status(node: OwnPort) -> NodeStatus:
     """The node now; its gauges follow."""
     raft, load, state = node.raw.status(), _load(node), node.state
     note_raft(node.metrics, raft)
-    node.metrics.writes_open(node.writes_open())
+    node.metrics.writes_open(node.services.writes_open())
     node.metrics.load(connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes)
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
@@ -36,7 +36,7 @@ def status(node: OwnPort) -> NodeStatus:
         member=node.membership.own_role,
         term=raft.term,
         leader=raft.leader_id or None,
-        writes_open=node.writes_open(),
+        writes_open=node.services.writes_open(),
         commit_index=raft.commit_index,
         applied_index=raft.applied_index,
         last_index=raft.last_index,
@@ -64,7 +64,7 @@ def status(node: OwnPort) -> NodeStatus:
         retention=settings_of(node.config.retention),
         versions=versions(),
         secret=_secret(node),
-        uptime_ms=node.monotonic_ms() - node.started_ms,
+        uptime_ms=node.services.monotonic_ms() - node.started_ms,
     )
 
 

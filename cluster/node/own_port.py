@@ -55,6 +55,3 @@ class OwnPort(AdminPort, Protocol):
 
     def reconfigure(self, config: Config) -> None:
         """This configuration is in force from now on."""
-
-    def monotonic_ms(self) -> int:
-        """See `broker.services.Services`."""

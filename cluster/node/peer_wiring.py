@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from cluster.config.config import Config
 from cluster.members.service import MembersService
 from cluster.peer.implausible import Implausible
 from cluster.peer.links import heartbeat_net
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import PeerTransport
 from cluster.replication.raft_driver import RaftDriver
-from cluster.runtime.alarms import Alarms
-from cluster.runtime.environment import Environment
+from cluster.runtime.context import NodeContext
 
 
 def transport_of(
-    config: Config,
-    environment: Environment,
-    members: MembersService,
-    secret: SecretKeeper,
-    driver: RaftDriver,
-    alarms: Alarms,
+    context: NodeContext, members: MembersService, secret: SecretKeeper, driver: RaftDriver
 ) -> PeerTransport:
     """Not started; `members` and `secret` are attached to it, and what the core refuses ends connections."""
+    config, environment = context.config, context.environment
     transport = PeerTransport(
         members.handshake(),
         members.addresses(),
@@ -34,5 +28,5 @@ def transport_of(
     )
     members.attach(transport)
     secret.attach(transport)
-    driver.watch_implausible(Implausible(transport, alarms).note)
+    driver.watch_implausible(Implausible(transport, context.alarms).note)
     return transport

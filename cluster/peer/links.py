@@ -22,6 +22,7 @@ from cluster.peer.reach import AWAY_MS, Reach, Unreached, patience_ms
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.clock import Clock
+from cluster.runtime.context import NodeContext
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
@@ -79,11 +80,10 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
     return HeartbeatNet(config.peer.heartbeat, found)
 
 
-def links_of(
-    config: Config, transport: PeerTransport, raw: RawNode, clock: Clock, metrics: LinkMetrics, wake: Callable[[], None]
-) -> Links:
-    """The links of a node with this configuration."""
-    return Links(transport, raw, clock, config.ha, metrics, wake, patience_ms(config.raft))
+def links_of(context: NodeContext, transport: PeerTransport, metrics: LinkMetrics) -> Links:
+    """The links of a node."""
+    config = context.config
+    return Links(transport, context.raw, context.clock, config.ha, metrics, context.wake, patience_ms(config.raft))
 
 
 class _Record:

@@ -23,9 +23,8 @@ from typing import Any, Protocol
 from cluster.repair.digest_entry import Digest, decode, differing, encode
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
 from cluster.repair.repairs import Repairs
-from cluster.runtime.alarms import Alarms
+from cluster.runtime.context import NodeContext
 from raftlog.core.quorum import majority
-from raftlog.core.raw_node import RawNode
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import Entry, EntryType, NodeId, Role
 from statemachine.sums import VERSION, RunningSums, Sums
@@ -57,25 +56,17 @@ class Consistency:
     """See the module. Event loop only."""
 
     def __init__(
-        self,
-        raw: RawNode,
-        state: State,
-        repairs: Repairs,
-        alarms: Alarms,
-        *,
-        digest_every_ms: int,
-        wake: Callable[[], None],
-        mark_suspect: Callable[[str, int], None],
+        self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]
     ) -> None:
         """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
         self.fenced = False
         """This node's rows are wrong: it serves no messages."""
-        self._raw = raw
+        self._raw = context.raw
         self._state = state
         self._repairs = repairs
-        self._alarms = alarms
-        self._every_ms = digest_every_ms
-        self._wake = wake
+        self._alarms = context.alarms
+        self._every_ms = context.config.consistency.digest_every_ms
+        self._wake = context.wake
         self._mark_suspect = mark_suspect
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._due_ms = 0

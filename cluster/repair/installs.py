@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -18,10 +17,8 @@ from cluster.repair.segment_source import SEGMENT, segment_source
 from cluster.repair.snapshot import Where
 from cluster.repair.state_source import state_source
 from cluster.retention.leases import Leases
-from cluster.runtime.alarms import Alarms
-from cluster.runtime.environment import Environment
+from cluster.runtime.context import NodeContext
 from cluster.state.data_directory import Parts
-from raftlog.core.raw_node import RawNode
 from raftlog.errors import OutOfRangeError
 from raftlog.messages import InstallSnapshot
 
@@ -36,20 +33,17 @@ class Installs:
 
     def __init__(
         self,
-        raw: RawNode,
+        context: NodeContext,
         parts: Parts,
-        environment: Environment,
         repairs: Repairs,
         leases: Leases,
-        loop: asyncio.AbstractEventLoop,
         *,
-        alarms: Alarms,
         metrics: InstallMetrics,
-        wake: Callable[[], None],
         restart: Callable[[str], None],
     ) -> None:
-        """`wake`: has the driver look at the core; `restart(why)`: ends the node so that its process opens it again."""
-        directory, fs = parts.directory, environment.fs
+        """`restart(why)`: ends the node so that its process opens it again."""
+        raw, loop, alarms = context.raw, context.loop, context.alarms
+        directory, fs = parts.directory, context.fs
         self._log = log = directory.log
         self._leases = leases
         self._loop = loop
@@ -57,7 +51,7 @@ class Installs:
         self._fs = fs
         self._metrics = metrics
         self.progress = progress = Progress(metrics, loop.time)
-        where = Where(fs, directory.path, directory.identity.group_id, environment.open_rows)
+        where = Where(fs, directory.path, directory.identity.group_id, context.environment.open_rows)
         self._service = InstallService(
             raw,
             where,
@@ -67,7 +61,7 @@ class Installs:
             alarms=alarms,
             metrics=metrics,
             progress=progress,
-            wall_ms=environment.clock.wall_ms,
+            wall_ms=context.clock.wall_ms,
             restart=restart,
         )
         self._backfill = Backfill(
@@ -83,7 +77,7 @@ class Installs:
             alarms=alarms,
             metrics=metrics,
             progress=progress,
-            wake=wake,
+            wake=context.wake,
         )
         repairs.server.sources.update(
             {

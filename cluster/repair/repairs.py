@@ -19,15 +19,12 @@ from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.repair.metrics import RepairMetrics
 from cluster.repair.votes import VoteKeeper
-from cluster.runtime.alarms import Alarms
-from cluster.runtime.environment import RunnerFactory
+from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
-from raftlog.core.raw_node import RawNode
 from raftlog.core.successor import successor
 from raftlog.errors import RaftLogError
 from raftlog.storage import vote_withheld
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.fs import FileSystem
 from raftlog.storage.node_dir import NodeDir
 from raftlog.types import NOBODY, NodeId, Role
 
@@ -49,32 +46,29 @@ class Repairs:
 
     def __init__(
         self,
-        raw: RawNode,
+        context: NodeContext,
         directory: NodeDir,
-        fs: FileSystem,
         transport: Links,
-        loop: asyncio.AbstractEventLoop,
         *,
-        bytes_per_second: int,
-        alarms: Alarms,
         metrics: RepairMetrics,
-        wake: Callable[[], None],
         transfer: Callable[[NodeId], None],
     ) -> None:
-        """`wake`: has the driver look at the core; `transfer`: hands leadership over."""
+        """`transfer`: hands leadership over."""
+        raw, loop, alarms = context.raw, context.loop, context.alarms
         self._raw = raw
         self._directory = directory
-        self._fs = fs
+        self._fs = context.fs
         self._transport = transport
-        self._wake = wake
+        self._wake = context.wake
+        self._make_runner, self._fail = context.environment.runner, context.fail
         self._transfer = transfer
         self._suspect = False
         """The state of this node is not to be trusted: it does not campaign either."""
         self.log = directory.log
         self.client = FetchClient(transport, loop)
-        self.server = FetchServer(transport, loop, bytes_per_second, lambda: raw.last_index)
+        self.server = FetchServer(transport, loop, context.config.repair.bytes_per_second, lambda: raw.last_index)
         self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
-        self._votes = VoteKeeper(fs, directory.path, raw, alarms, wake)
+        self._votes = VoteKeeper(context.fs, directory.path, raw, alarms, context.wake)
         self._ranges = LogRepairer(
             self.log, self.client, loop, peers=self.peers, on_change=self.judge, alarms=alarms, metrics=metrics
         )
@@ -86,11 +80,13 @@ class Repairs:
         """`on_bad_row` is called with the finding if the log is sound where a row of the state says otherwise."""
         self._on_bad_row = on_bad_row
 
-    def start(self, runner: RunnerFactory, fail: Callable[[BaseException], None]) -> None:
+    def start(self) -> None:
         """Begins to serve and to repair, before the driver starts."""
-        loop = asyncio.get_running_loop()
-        self._lane: LaneRunner[FetchJob] = runner("fetch", self.server.lane, loop, self.server.on_done, fail)
-        self.server.attach(self._lane)
+        server = self.server
+        self._lane: LaneRunner[FetchJob] = self._make_runner(
+            "fetch", server.lane, self._loop, server.on_done, self._fail
+        )
+        server.attach(self._lane)
         self._votes.start(vote_withheld.load(self._fs, self._directory.path, self._directory.identity.group_id))
         self._ranges.start()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,11 +14,10 @@ from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config
     from cluster.replication.early_answers import EarlyAnswers
     from cluster.replication.early_ledger import Ledger
     from cluster.replication.mode_metrics import ModeMetrics
-    from raftlog.core.raw_node import RawNode
+    from cluster.runtime.context import NodeContext
     from statemachine.broker_state import BrokerState
 
 KINDS = frozenset((Kind.WANT_WRITTEN, Kind.WRITTEN))
@@ -59,25 +56,21 @@ class Modes:
 
     def __init__(
         self,
-        config: Config,
-        raw: RawNode,
+        context: NodeContext,
         early: EarlyAnswers,
         log: TellsWritten,
         transport: SendsFrames,
-        loop: asyncio.AbstractEventLoop,
-        wake: Callable[[], None],
-        metrics: ModeMetrics,
         state: BrokerState,
-        now_ms: Callable[[], int],
+        metrics: ModeMetrics,
     ) -> None:
-        """`wake` schedules a driver turn; `now_ms` is the monotonic clock."""
+        config, raw = context.config, context.raw
         self._config = config
         self._early = early
         assert early.ledger is not None
         self._ledger: Ledger = early.ledger
         self._metrics = metrics
-        self.relay = WrittenRelay(config.node_id, raw, early, log, transport, loop, wake)
-        self.reads = FollowerReads(config, raw, state, now_ms)
+        self.relay = WrittenRelay(config.node_id, raw, early, log, transport, context.loop, context.wake)
+        self.reads = FollowerReads(config, raw, state, context.clock.monotonic_ms)
 
         def term_at(index: int) -> int | None:
             try:

@@ -43,7 +43,6 @@ from cluster.replication.pending import (
 from cluster.replication.proposal_metrics import ProposalFigures, ProposalMetrics
 from cluster.replication.send_queue import SendQueue
 from cluster.replication.twins import Twins
-from cluster.runtime.clock import Clock
 from cluster.runtime.contained import report_contained
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
@@ -52,8 +51,8 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config
     from cluster.replication.outcome import ReplyTo
+    from cluster.runtime.context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -75,23 +74,21 @@ class Proposals:
 
     def __init__(
         self,
-        config: Config,
-        raw: RawNode,
+        context: NodeContext,
         state: BrokerState,
-        clock: Clock,
         *,
         store_host: bytes,
-        wake: Callable[[], None],
         replies: SendReplies,
         before_open: BeforeOpen = _open_at_once,
         metrics: ProposalFigures | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        """`wake` schedules a driver turn; `store_host` is the advertised ip and port, packed.
+        """`store_host` is the advertised ip and port, packed.
 
         `before_open` is called with the index of this term's no-op when that is applied, and with what opens writes; it
         may take its time. Without a `ledger` nothing is answered early.
         """
+        config, raw, clock = context.config, context.raw, context.clock
         self._limits = config.limits
         self._deadline_ms = config.send.deadline_ms
         self._index = config.index.enabled
@@ -99,7 +96,7 @@ class Proposals:
         self._state = state
         self._clock = clock
         self._store_host = store_host
-        self._wake = wake
+        self._wake = context.wake
         self._replies = replies
         self._before_open = before_open
         self._on_open: Callable[[], object] = lambda: None

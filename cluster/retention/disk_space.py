@@ -100,19 +100,18 @@ class DiskSpace:
         alarms: Alarms,
         *,
         refuse: Callable[[str], None],
-        retry: Callable[[], None],
         hold: Callable[[bool], None] = lambda held: None,
         metrics: ModeMetrics | None = None,
         slow_append_ms: int = 0,
     ) -> None:
-        """`refuse` is told why no send may enter ("": they may), `retry` has the append lane try again, `hold` keeps
-        the node from becoming leader (True) while it cannot write; `slow_append_ms`: see SlowAppends."""
+        """`refuse` is told why no send may enter ("": they may), `hold` keeps the node from becoming leader (True)
+        while it cannot write; `slow_append_ms`: see SlowAppends."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent
         self._alarms = alarms
         self._refuse = refuse
-        self._retry = retry
+        self._retry: Callable[[], None] = lambda: None
         self._hold = hold
         self._metrics = metrics
         self._filling = Filling(str(directory), limits, alarms)
@@ -126,6 +125,10 @@ class DiskSpace:
         self._refusals = self._parkings = 0
         self._used = 0.0
         self._free = self._total = 0
+
+    def attach(self, retry: Callable[[], None]) -> None:
+        """`retry` has the append lane, which asks `reserved` before it writes, try again what it has put aside."""
+        self._retry = retry
 
     def reload(self, limits: RetentionSection) -> None:
         """Another limit from now on."""

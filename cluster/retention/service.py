@@ -22,17 +22,11 @@ from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.policy import Decision
 from cluster.retention.views import LeaseView, RetentionView
-from cluster.runtime.alarms import Alarms
-from cluster.runtime.clock import Clock
-from cluster.runtime.environment import RunnerFactory
+from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
-from cluster.state.keeper import StateKeeper
-from raftlog.core.raw_node import RawNode
+from cluster.state.data_directory import Parts
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
-from raftlog.storage.fs import FileSystem
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, Role
-from statemachine.broker_state import BrokerState
 from statemachine.trim import Trim, TrimMark, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -58,34 +52,29 @@ class Retention:
 
     def __init__(
         self,
-        rules: RetentionSection,
-        raw: RawNode,
-        state: BrokerState,
-        log: SegmentedLog,
-        keeper: StateKeeper,
-        *,
-        fs: FileSystem,
-        directory: Path,
-        clock: Clock,
+        context: NodeContext,
+        parts: Parts,
         leases: Leases,
-        alarms: Alarms,
+        *,
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
-        wake: Callable[[], None],
     ) -> None:
-        """`directory` is DATA; `wake` has the driver look at the core."""
+        """`writes_open`: whether this node leads and takes writes."""
+        directory, state = parts.directory, parts.state
         self.leases = leases
-        self._rules = rules
-        self._raw = raw
+        self._rules = rules = context.config.retention
+        self._raw = context.raw
         self._state = state
-        self._log = log
-        self._keeper = keeper
-        self._clock = clock
-        self._alarms = alarms
+        self._log = directory.log
+        self._keeper = parts.keeper
+        self._clock = context.clock
+        self._loop = context.loop
+        self._alarms = context.alarms
         self._metrics = metrics
         self._writes_open = writes_open
-        self._wake = wake
-        self._lane = RetentionLane(fs, directory, log, state, keeper.checkpoints, rules)
+        self._wake = context.wake
+        self._lane = RetentionLane(context.fs, directory.path, directory.log, state, parts.keeper.checkpoints, rules)
+        self._make_runner, self._fail = context.environment.runner, context.fail
         self._looking = False
         self._due_ms = 0
         self._consumers_due_ms = 0
@@ -102,11 +91,11 @@ class Retention:
         self._removing = False
         self._blocked = ""
 
-    def start(self, runner: RunnerFactory, fail: Callable[[BaseException], None]) -> None:
+    def start(self) -> None:
         """Begins; the first look is after `every_ms`."""
         self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
-        self._runner: LaneRunner[Ask | Remove] = runner(
-            "retention", self._lane, asyncio.get_running_loop(), self._on_done, fail
+        self._runner: LaneRunner[Ask | Remove] = self._make_runner(
+            "retention", self._lane, self._loop, self._on_done, self._fail
         )
 
     def reload(self, rules: RetentionSection) -> None:

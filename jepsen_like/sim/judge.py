@@ -236,7 +236,7 @@ class Judge:
         machines = self._world.members()
         machine = machines[self._world.options.seed % len(machines)]
         assert machine.node is not None
-        for what in islice(not_found(machine.node.state, machine.node.read_log), 3):
+        for what in islice(not_found(machine.node.state, machine.node.services.read_log), 3):
             self._world.monitor.report("index", f"node {machine.node_id}: {what}")
 
 

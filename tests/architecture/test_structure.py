@@ -46,9 +46,8 @@ ASSIGNED = {
     "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
     "cluster/remoting/refused.py request": "what waits is an answer: the body of the request is let go",
     "cluster/remoting/forward.py path.line": "the place in a line is of the connection, the lines are the forwarder's",
-    "cluster/node/node.py self.router": "to become arguments",
+    "cluster/node/node.py router": "to become arguments",
     "cluster/node/node.py self.pulls": "to become arguments",
-    "cluster/node/modes_wiring.py node.pulls": "to become an argument",
 }
 # Names that say enough together with their folder.
 ANY_NUMBER = {"__init__", "__main__", "errors"}
@@ -165,6 +164,7 @@ def test_no_attribute_of_a_finished_object_is_assigned_from_outside() -> None:
         ("def f(record): record.size += 1", []),
         ("def f():\n    made = Lane()\n    made.rules = 1", []),
         ("class A:\n    def f(self): self.rules = 1", []),
+        ("class A:\n    def f(self):\n        self.it = it = Lane()\n        it.rules = 1", ["other.py it.rules"]),
     ],
 )
 def test_assignments_from_outside_are_found(text: str, found: list[str]) -> None:

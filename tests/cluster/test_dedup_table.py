@@ -96,7 +96,7 @@ class Three:
 
     async def leader(self, besides: Node | None = None) -> Node:
         def found() -> list[Node]:
-            return [node for node in self.nodes.values() if node.writes_open() and node is not besides]
+            return [node for node in self.nodes.values() if node.services.writes_open() and node is not besides]
 
         await self.until(found, "a leader")
         return max(found(), key=lambda node: node.raw.term)
@@ -115,7 +115,7 @@ class Three:
         leader = await self.leader()
         done: list[Any] = []
         fields = {"name": name, "read_queues": 1, "write_queues": 1, "perm": 6, "attributes": attributes}
-        leader.propose([[CREATE_TOPIC, fields, False]], done.append)
+        leader.services.propose([[CREATE_TOPIC, fields, False]], done.append)
         await self.until(lambda: done, "topic made")
         assert done[0].results[0].ok, done
 
@@ -160,7 +160,7 @@ class Three:
 def bodies(node: Node, topic: str) -> list[bytes]:
     topic_id = node.state.topics[topic].id
     items = node.state.fetch(topic_id, 0, 0, node.state.max_offset(topic_id, 0))
-    return [decode_message(node.read_log(item.position, item.size))[0].body for item in items]
+    return [decode_message(node.services.read_log(item.position, item.size))[0].body for item in items]
 
 
 def place(reply: Header) -> tuple[str, str, str]:
@@ -318,7 +318,7 @@ async def test_a_refused_retry_leaves_the_next_one_its_identity(three: Three) ->
     for node in followers:
         node.driver._ticks = 0
         node.failpoints.set("peer.send", "hold")
-    await three.until(lambda: not old.writes_open(), "it steps down")
+    await three.until(lambda: not old.services.writes_open(), "it steps down")
     assert await socket.code(socket.send("T", b"m")) == 14
     three.release()
     await three.leader()

@@ -89,12 +89,14 @@ def _targets(tree: ast.Module) -> Iterator[tuple[ast.Attribute, str]]:
 
 
 def _made(function: Function) -> Iterator[str]:
-    """Local names of objects that the function makes: `name = Class(...)`, `name = cls(...)`, `cls.__new__(...)`."""
+    """Local names of objects that the function makes: `name = Class(...)`, `name = cls(...)`, `cls.__new__(...)`.
+    What it hands out in the same statement (`self.name = name = ...`) is finished."""
     for statement in ast.walk(function):
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
             called = ast.unparse(statement.value.func).rpartition(".")[2]
             if called.lstrip("_")[:1].isupper() or called in ("cls", "__new__"):
-                yield from (each.id for each in statement.targets if isinstance(each, ast.Name))
+                names = [each.id for each in statement.targets if isinstance(each, ast.Name)]
+                yield from names if names and len(names) == len(statement.targets) else ()
 
 
 def _annotated(function: Function) -> dict[str, str]:

@@ -33,6 +33,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, Run, encode
+from tests.support.contexts import context_of
 from tests.support.fake_raw import CLUSTER, FakeRaw
 
 TERM = 3
@@ -73,11 +74,9 @@ class FakeNode:
         fake = FakeRaw(node_id, lambda: self.leads, lambda: self._tail)
         fake.commits = self._commit_soon
         self.raw: Any = cast("Any", fake)
-        wake = lambda: None  # noqa: E731
-        self.membership = MembersService(self.config, identity, self.raw, self.alarms, wake, self.metrics.members)
-        self.changes = MemberChanges(
-            self.raw, self.membership, self.config.raft, wake=wake, transfer=lambda to: self.transfer(to)
-        )
+        context = context_of(self.config, self.raw, self.alarms)
+        self.membership = MembersService(context, identity, self.metrics.members)
+        self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
 
     def _commit_soon(self, entry: Entry) -> None:
         asyncio.get_running_loop().call_soon(self.commit_members, entry)
@@ -88,6 +87,11 @@ class FakeNode:
         self.raw.committed_membership_index = entry.index
         self.membership.on_members()
         self.changes.on_applied([entry])
+
+    @property
+    def services(self) -> Any:
+        """It is both."""
+        return self
 
     @property
     def leads(self) -> bool:

@@ -17,6 +17,7 @@ from cluster.runtime.alarms import Alarms
 from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.storage.identity import Identity
 from raftlog.types import NodeId, Voter
+from tests.support.contexts import context_of
 
 UUIDS = {NodeId(node): UUID(int=node) for node in range(1, 6)}
 GENESIS = Membership(UUID(int=99), tuple(Voter(NodeId(node), UUIDS[NodeId(node)]) for node in (1, 2, 3)))
@@ -63,9 +64,9 @@ class World:
         identity = Identity(GENESIS.cluster_uuid, 1, NodeId(own), UUIDS[NodeId(own)], 0)
         self.registry = CollectorRegistry()
         raw: Any = self.raw
-        self.service = MembersService(
-            config, identity, raw, self.alarms, lambda: None, MembersMetrics(self.registry), map(NodeId, (1, 2, 3, 5))
-        )
+        context = context_of(config, raw, self.alarms)
+        first_ids = map(NodeId, (1, 2, 3, 5))
+        self.service = MembersService(context, identity, MembersMetrics(self.registry), first_ids)
         self.service.attach(self.follows)
 
     def change(self, membership: Membership, index: int, *, commit: bool = True) -> None:

@@ -48,7 +48,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         nodes.extend(Node(load(path)) for path in paths)
         for node in nodes:
             await node.start()
-        await until(lambda: any(node.writes_open() for node in nodes))
+        await until(lambda: any(node.services.writes_open() for node in nodes))
         return nodes
 
     try:
@@ -118,7 +118,7 @@ class Client:
 
 async def test_a_leader_that_stops_leaves_nobody_without_an_answer(start: Start) -> None:
     nodes = await start(3)
-    leader = next(node for node in nodes if node.writes_open())
+    leader = next(node for node in nodes if node.services.writes_open())
     term = leader.raw.term
     client = await Client(leader).connect()
     client.send(1)
@@ -135,7 +135,7 @@ async def test_a_leader_that_stops_leaves_nobody_without_an_answer(start: Start)
         await asyncio.sleep(0.001)
     await closing
     assert leader.raw.role is Role.FOLLOWER, "it handed over before it went"
-    await until(lambda: any(node.writes_open() for node in nodes if node is not leader))
+    await until(lambda: any(node.services.writes_open() for node in nodes if node is not leader))
     await until(lambda: len(other.codes) == sent - 1)
     answered = set(client.codes)
     assert answered == set(range(1, len(answered) + 1)), "in order, without a gap: nothing that was read is unanswered"

@@ -77,7 +77,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await running.start()
     try:
         async with asyncio.timeout(PATIENCE_S):
-            while not running.writes_open():
+            while not running.services.writes_open():
                 await asyncio.sleep(0.01)
         yield running
     finally:
@@ -200,5 +200,5 @@ async def test_bad_frames_on_the_peer_port(node: Node, caplog: pytest.LogCapture
         assert await is_closed(reader)
         writer.close()
         assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1, data
-    assert node.writes_open()
+    assert node.services.writes_open()
     assert node.failure is None

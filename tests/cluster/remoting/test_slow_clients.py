@@ -53,7 +53,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         node = Node(load(path))
         running.append(node)
         await node.start()
-        await until(node.writes_open)
+        await until(node.services.writes_open)
         return node
 
     yield start

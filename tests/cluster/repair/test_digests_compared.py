@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.config.config import Config, ConsistencySection, NodeSection
 from cluster.repair import consistency as service
 from cluster.repair.consistency import FENCED, MISMATCH, Consistency, sums_source
 from cluster.repair.digest_entry import Digest, decode, differing, encode
@@ -16,6 +17,7 @@ from raftlog.errors import NotLeaderError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, NodeId, Role
 from statemachine.sums import VERSION, Sums
+from tests.support.contexts import context_of
 
 GOOD, BAD, WORSE = {"cq": 1, "topics": 5}, {"cq": 2, "topics": 5}, {"cq": 3, "topics": 5}
 
@@ -62,9 +64,9 @@ class Group:
         self.sources: dict[str, Any] = {}
         me: Any = self
         state: Any = mine
-        self.consistency = Consistency(
-            me, state, me, self.alarms, digest_every_ms=1000, wake=lambda: None, mark_suspect=self.mark_suspect
-        )
+        config = Config(node=NodeSection(id=1, data_dir="/data"), consistency=ConsistencySection(digest_every_ms=1000))
+        context = context_of(config, me, self.alarms)
+        self.consistency = Consistency(context, state, me, mark_suspect=self.mark_suspect)
 
     def propose(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
         if self.role is not Role.LEADER:

@@ -32,7 +32,6 @@ class Watched:
             RetentionSection(),
             self.alarms,
             refuse=lambda why: None,
-            retry=lambda: None,
             slow_append_ms=BOUND_MS,
         )
 

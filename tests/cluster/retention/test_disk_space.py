@@ -33,9 +33,9 @@ class Watched:
             RetentionSection(),
             self.alarms,
             refuse=self._refuse,
-            retry=self._retry,
             hold=self.held.append,
         )
+        self.disk.attach(self._retry)
 
     def _refuse(self, why: str) -> None:
         self.refused = why

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,6 +29,7 @@ from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
+from tests.support.contexts import context_of
 from tests.support.node_kit import START_MS, Clock
 
 DATA = Path("/data")
@@ -99,6 +100,7 @@ class Node:
         environment = Environment(
             fs=self.fs,
             clock=self.clock,
+            runner=InLine,
             serves_admin=False,
             open_kv=self._open_kv,
             boot_id=lambda: bytes(16),
@@ -109,25 +111,10 @@ class Node:
         self.parts = Parts(config, FailpointSet(False), environment, self.alarms)
         self.core: Any = Core(self)
         self.registry = CollectorRegistry()
-        self.retention = Retention(
-            self.rules,
-            cast("Any", self.core),
-            self.parts.state,
-            self.log,
-            self.parts.keeper,
-            fs=self.fs,
-            directory=DATA,
-            clock=self.clock,
-            leases=self.leases,
-            alarms=self.alarms,
-            metrics=RetentionMetrics(self.registry),
-            writes_open=lambda: True,
-            wake=lambda: None,
-        )
-        self.retention.start(InLine, self.failed)
-
-    def failed(self, error: BaseException) -> None:
-        raise error
+        context = context_of(config, self.core, self.alarms, environment)
+        metrics = RetentionMetrics(self.registry)
+        self.retention = Retention(context, self.parts, self.leases, metrics=metrics, writes_open=lambda: True)
+        self.retention.start()
 
     def _open_kv(self, path: str) -> MemoryKV:
         self.kv = MemoryKV(fs=self.fs)

@@ -1,0 +1,89 @@
+"""The lanes under the driver: what writes the log, applies it, syncs the rows and prepares the next segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.node.failpoint_seams import FailpointLane
+from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
+from cluster.replication.apply_lane import Applied, ApplyLane
+from cluster.replication.apply_runner import ApplyRunner
+from cluster.runtime.chores import Every
+from cluster.runtime.lanes import Lane, LaneRunner
+from raftlog.types import Entry
+
+if TYPE_CHECKING:
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.failpoints import FailpointSet
+    from cluster.state.data_directory import Parts
+
+FLUSH_EVERY_MS = 1000
+"""RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
+
+
+class NodeLanes:
+    """Four runners. Event loop only; each lane has its own thread."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        parts: Parts,
+        failpoints: FailpointSet,
+        *,
+        reserved: Callable[[], str],
+        on_persisted: Callable[[Persisted], None],
+        on_applied: Callable[[Applied], None],
+    ) -> None:
+        """`reserved`: why messages may not be written now, "" if they may; any thread."""
+        log, clock, loop, fail = parts.directory.log, context.clock, context.loop, context.fail
+        hard_state_store, idle_mark_ms = parts.directory.hard_state_store, context.config.log.idle_mark_ms
+        append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s)
+        apply_lane: Lane[list[Entry], Applied] = ApplyLane(parts.state)
+        runner = apply_runner = context.environment.runner
+        if failpoints.enabled:  # a point that holds apply must hold a thread, not the loop
+            apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")
+        else:
+            apply_runner = context.environment.apply_runner or ApplyRunner
+        prepare_lane = PrepareLane(log, clock.monotonic_s, reserved)
+        self.append: LaneRunner[PersistJob] = runner("append", append_lane, loop, on_persisted, fail)
+        self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
+        self._flush: LaneRunner[object] = runner("flush", parts.keeper, loop, _ignore, fail)
+        self._prepare: LaneRunner[object] = runner("prepare", prepare_lane, loop, _ignore, fail)
+        self._loop = loop
+        self._raw = context.raw
+        self._keeper = parts.keeper
+        self._log = log
+        self._flush_index = parts.state.applied.index
+        self.flushes = Every(FLUSH_EVERY_MS, self._flush_state)
+        """A chore."""
+
+    def retry_append(self) -> None:
+        """Has the append lane try again what it has put aside."""
+        self.append.submit(RETRY)
+
+    def prepare(self) -> None:
+        """Has the next segment made ready."""
+        self._prepare.submit(True)
+
+    def prepare_if_due(self) -> None:
+        """The same, if the log wants one."""
+        if self._log.needs_next():
+            self._prepare.submit(True)
+
+    def _flush_state(self) -> bool:
+        applied = self._raw.applied_index
+        if applied <= self._flush_index and not self._keeper.due:
+            return False
+        self._flush_index = applied
+        self._flush.submit(True)
+        return True
+
+    async def close(self) -> None:
+        """Ends one after the other, each when it has finished what is queued."""
+        for lane in (self.append, self.apply, self._prepare, self._flush):
+            await self._loop.run_in_executor(None, lane.close)
+
+
+def _ignore(done: object) -> None:
+    """Nobody waits for this lane."""

@@ -1,0 +1,44 @@
+"""What the services of one node share, as one value: made once, when the node starts, and handed to constructors.
+
+It holds nothing but what lies below every service. Who needs one callable or one section of it takes just that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.config.config import Config
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.clock import Clock
+from cluster.runtime.environment import Environment
+from raftlog.core.raw_node import RawNode
+from raftlog.storage.fs import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """Of one start of a node, on its event loop."""
+
+    config: Config
+    """As the node was started; a service is handed what changes later (`cluster.node.reloading`)."""
+    environment: Environment
+    loop: asyncio.AbstractEventLoop
+    raw: RawNode
+    """The core. Only the driver steps it; services ask it, propose to it, and wake the driver."""
+    alarms: Alarms
+    wake: Callable[[], None]
+    """Schedules a turn of the driver. Event loop only."""
+    fail: Callable[[BaseException], None]
+    """Ends the node: its storage failed, or it is in a state that must not exist. Event loop only."""
+
+    @property
+    def clock(self) -> Clock:
+        """The node's clock."""
+        return self.environment.clock
+
+    @property
+    def fs(self) -> FileSystem:
+        """The node's file system."""
+        return self.environment.fs
