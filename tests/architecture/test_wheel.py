@@ -59,29 +59,53 @@ import raftmq
 
 with raftmq.connect() as mq:
     mq.send("orders", "a str is no body")
-    reveal_type(mq.send("orders", b"bytes are").queue_offset)
+    reveal_type(mq.send("orders", b"bytes are"))
     reveal_type(mq.admin.topics())
+    reveal_type(raftmq.Message)
 """
 
 
-def test_a_users_type_checker_sees_the_types_of_the_installed_package(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def user(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's Python with the wheel installed, without network; what it depends on comes from this environment."""
+    folder = tmp_path_factory.mktemp("user")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install"]
+    command = [*install, "--quiet", "--no-index", "--no-deps", str(wheel.filename)]
+    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+    return python
+
+
+def check_types(python: Path, folder: Path) -> str:
+    """What mypy says about USE, were it a file of the user whose Python this is."""
+    (folder / "use.py").write_text(USE)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), "use.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False).stdout
+
+
+def test_a_users_type_checker_sees_the_types_of_the_installed_package(user: Path, tmp_path: Path) -> None:
     """Where a package has no marker, everything that comes out of it is Any, and any call passes."""
-    venv.create(tmp_path / "venv", with_pip=False)
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    wheel.extractall(site)
-    (tmp_path / "use.py").write_text(USE)
-    python = tmp_path / "venv/bin/python"
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), "use.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert 'Argument 2 to "send" of "Client" has incompatible type "str"' in done.stdout
-    assert 'Revealed type is "int"' in done.stdout.replace("builtins.int", "int")
-    assert "Any" not in done.stdout
+    done = check_types(user, tmp_path)
+    errors = [line for line in done.splitlines() if ": error: " in line]
+    assert len(errors) == 1, done
+    assert errors[0].startswith("use.py:5: ")
+    assert 'Argument 2 to "send" of "Client" has incompatible type "str"' in errors[0]
+    assert done.count("Revealed type") == 3
+    assert "Any" not in done
+
+
+def test_without_its_marker_it_would_not(user: Path, tmp_path: Path) -> None:
+    """The test above reads the installed files, not this tree's."""
+    (marker,) = user.parents[1].glob("lib/python*/site-packages/raftmq/py.typed")
+    marker.rename(tmp_path / "py.typed")
+    try:
+        done = check_types(user, tmp_path)
+    finally:
+        (tmp_path / "py.typed").rename(marker)
+    assert "incompatible type" not in done
 
 
 def test_it_carries_licence_type_marker_and_commands(wheel: zipfile.ZipFile) -> None:
