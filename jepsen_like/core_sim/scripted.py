@@ -1,33 +1,6 @@
-"""A schedule written by hand: commands, one per line, and the same monitors and checkers as in a random run.
+"""A schedule written by hand for the core, with the monitors and checkers of a random run.
 
-nodes COUNT [field=value ...]   RaftConfig fields; pre_vote and check_quorum are off unless given (0 or 1)
-campaign N                      N's election timeout passes
-tick N [COUNT] | ticks COUNT    ticks of one member, of all in turn (messages and disks at rest in between)
-propose N [COUNT]               new operations at a leader      again N      the last operation once more
-read N                          a linearizable read at N        clock N MS   N's wall clock is off by MS from now on
-transfer N M | closed N M       hand leadership over; N's connection from M breaks
-sync N [COUNT]                  N's oldest writes reach the disk (all without COUNT), each by its own fdatasync
-deliver N->M [COUNT]            oldest messages of the link (all without COUNT)      last N->M   the newest
-drop N->M [COUNT]               loses the oldest (all without COUNT)       repeat N->M  the newest, and keeps it
-save N->M | late                puts the link's newest message aside; delivers what was put aside
-cut N->M | cut N | heal         until healed everything sent there is lost; cut N: to and from N
-offer N->M INDEX                N's offer of a snapshot that ends at INDEX comes (again)
-crash N torn                    power fails in the middle of all that is not synced: term and vote are written first
-crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
-lose N INDEX                    the disk of a crashed member loses INDEX and all above
-unfit N                         N's log is damaged, or its state suspect: it must not campaign
-join N                          a new node with nothing but GENESIS
-add N M | promote N M | remove N M   the leader N proposes that M joins as learner, becomes a voter, leaves
-trim N INDEX                    N makes a checkpoint, and its log begins at INDEX
-install N M                     N takes over the checkpoint of M and the end of its log, and starts again
-gone N ...                      the operator stops these for good
-start N
-run                             disks and links work until nothing moves
-settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
-check                           every invariant of every member, now
-same                            remembers the highest term for `expect same`
-expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
-                                "disruption" (twice), "message-budget" (entries sent in vain, refusals)
+`jepsen_like.script` has its commands (CORE, SCHEDULES).
 """
 
 from __future__ import annotations
@@ -37,30 +10,27 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from uuid import UUID
 
 from jepsen_like.core_sim.clients import History
+from jepsen_like.core_sim.commands import CoreCommands
 from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.member import Member, members_of
 from jepsen_like.core_sim.monitor import Monitor
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.violation import Violation
+from jepsen_like.script import ScriptError, lines_of, link_of, node_of
 from raftlog.core.config import RaftConfig
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
-from raftlog.membership import Address, Membership, promoted, with_learner, without
+from raftlog.membership import Membership
 from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, Message
-from raftlog.types import NOBODY, Entry, EntryId, EntryType, NodeId, Role, SoftState, Voter
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, NodeId, Role, SoftState
 
 _REST_MAX = 2_000
 _SETTLE_TICKS = 300
 _WALL_MS = 1_000_000
 
 
-class ScriptError(ValueError):
-    """A line that cannot be read; the message names it."""
-
-
-class Stage:
+class Stage(CoreCommands):
     """Members that move only when told to."""
 
     def __init__(self, *, black_box: bool = False) -> None:
@@ -88,19 +58,8 @@ class Stage:
 
     def play(self, script: str) -> None:
         """Runs every line. Raises Violation, or ScriptError for a line it does not understand."""
-        for number, line in enumerate(script.splitlines(), 1):
-            words = line.split("#")[0].split()
-            if words:
-                self._command(number, words)
-
-    def _command(self, number: int, words: list[str]) -> None:
-        command = getattr(self, f"do_{words[0]}", None)
-        if command is None:
-            raise ScriptError(f"line {number}: no command {words[0]!r}")
-        try:
-            command(*words[1:])
-        except (TypeError, KeyError) as error:
-            raise ScriptError(f"line {number}: {' '.join(words)}: {error!r}") from error
+        for line in lines_of(script):
+            self.perform(line)
 
     # -- Surroundings
 
@@ -152,9 +111,9 @@ class Stage:
 
     # -- commands: the group
 
-    def do_nodes(self, count: str, *options: str) -> None:
+    def do_nodes(self, count: str, **options: str) -> None:
         fields = {"group_id": 1, "pre_vote": 0, "check_quorum": 0}
-        fields |= {name: int(value) for name, value in (option.split("=") for option in options)}
+        fields |= {name: int(value) for name, value in options.items()}
         self.members.clear()
         self.disks.clear()
         self.links.clear()
@@ -167,7 +126,7 @@ class Stage:
             self.do_start(str(node))
 
     def do_join(self, node: str) -> None:
-        self._make(NodeId(int(node)))
+        self._make(node_of(node))
         self.do_start(node)
 
     def _make(self, node: NodeId) -> None:
@@ -177,22 +136,17 @@ class Stage:
         config = replace(self.config, node_id=node)
         self.members[node] = Member(config, self.first_members, self.disks[node], self.monitor, self)
 
-    def do_add(self, node: str, joining: str) -> None:
-        voter = Voter(NodeId(int(joining)), UUID(int=int(joining)))
-        self._change(node, lambda members: with_learner(members, voter, Address(voter.id, "host", 1)))
-
-    def do_promote(self, node: str, learner: str) -> None:
-        self._change(node, lambda members: promoted(members, NodeId(int(learner))))
-
-    def do_remove(self, node: str, leaving: str) -> None:
-        self._change(node, lambda members: without(members, NodeId(int(leaving))))
-
-    def _change(self, node: str, change: Callable[[Membership], Membership]) -> None:
-        member = self._member(node)
+    def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> None:
+        """See CoreCommands. What is refused is not an error: a schedule may come too late."""
+        member = self.members[node]
         raw = member.raw
         if member.up:
             with suppress(MembershipError, NotLeaderError, ProposalDroppedError):
                 member.act(raw.propose_membership, change(raw.membership), raw.log_time_ms())
+
+    def act(self, node: NodeId, action: str, *arguments: object) -> None:
+        """See CoreCommands."""
+        self._act(self.members[node], action, *arguments)
 
     def do_trim(self, node: str, first_index: str) -> None:
         member = self._member(node)
@@ -215,7 +169,7 @@ class Stage:
             self._member(node).left = True
 
     def _member(self, node: str) -> Member:
-        return self.members[NodeId(int(node))]
+        return self.members[node_of(node)]
 
     def _act(self, member: Member, action: str, *arguments: object) -> None:
         if member.up:
@@ -248,7 +202,7 @@ class Stage:
                 queue.clear()
 
     def do_offer(self, link: str, index: str) -> None:
-        a, b = self._link(link)
+        a, b = link_of(link)
         raft = self._member(str(a)).raw.raft
         term = raft.log.term_at(int(index))
         assert term is not None
@@ -263,9 +217,6 @@ class Stage:
     def do_unfit(self, node: str) -> None:
         self._member(node).raw.hold_campaigns("unfit", True)
 
-    def do_campaign(self, node: str) -> None:
-        self._act(self._member(node), "campaign")
-
     def do_tick(self, node: str, count: str = "1") -> None:
         for _ in range(int(count)):
             self.ticks += 10
@@ -279,13 +230,7 @@ class Stage:
             self.do_run()
 
     def do_clock(self, node: str, offset_ms: str) -> None:
-        self.offsets[NodeId(int(node))] = int(offset_ms)
-
-    def do_transfer(self, node: str, target: str) -> None:
-        self._act(self._member(node), "transfer_leadership", NodeId(int(target)))
-
-    def do_closed(self, node: str, peer: str) -> None:
-        self._act(self._member(node), "peer_closed", NodeId(int(peer)))
+        self.offsets[node_of(node)] = int(offset_ms)
 
     # -- commands: clients
 
@@ -328,31 +273,27 @@ class Stage:
                 disk.writing = [disk.queued.pop(0)]
                 member.synced(last_only=False)
 
-    def _link(self, link: str) -> Link:
-        a, b = link.split("->")
-        return NodeId(int(a)), NodeId(int(b))
-
     def _deliver(self, message: Message) -> None:
         self._act(self.members[message.to_id], "step", message)
 
     def do_deliver(self, link: str, count: str = "1000") -> None:
-        queue = self.links[self._link(link)]
+        queue = self.links[link_of(link)]
         for _ in range(min(int(count), len(queue))):
             self._deliver(queue.popleft())
 
     def do_last(self, link: str) -> None:
-        self._deliver(self.links[self._link(link)].pop())
+        self._deliver(self.links[link_of(link)].pop())
 
     def do_repeat(self, link: str) -> None:
-        self._deliver(self.links[self._link(link)][-1])
+        self._deliver(self.links[link_of(link)][-1])
 
     def do_drop(self, link: str, count: str = "1000") -> None:
-        queue = self.links[self._link(link)]
+        queue = self.links[link_of(link)]
         for _ in range(min(int(count), len(queue))):
             queue.popleft()
 
     def do_save(self, link: str) -> None:
-        self.saved.append(self.links[self._link(link)].pop())
+        self.saved.append(self.links[link_of(link)].pop())
 
     def do_late(self) -> None:
         saved, self.saved = self.saved, []
@@ -361,7 +302,7 @@ class Stage:
 
     def do_cut(self, *where: str) -> None:
         for word in where:
-            links = [self._link(word)] if "->" in word else [link for link in self.links if NodeId(int(word)) in link]
+            links = [link_of(word)] if "->" in word else [link for link in self.links if node_of(word) in link]
             self.cuts.update(links)
             for link in links:
                 self.links[link].clear()

@@ -44,7 +44,7 @@ class Bug:
     witness: str
     """Function in tests/jepsen_like/seeded_bugs/witnesses*.py: holds on the product, fails on the patched copy."""
     schedule: str
-    """A script that kills it without any luck (core: core_sim/scripted.py, full: sim/scripted.py)."""
+    """A script that kills it without any luck (`jepsen_like.script`)."""
     edits: tuple[Edit, ...]
 
 

@@ -1,58 +1,14 @@
-"""A schedule written by hand for full nodes: commands, one per line, judged as a random run is.
-
-    nodes COUNT [option=value ...]      options of `options.Options`; no fault and no load but what the script says
-    lead N                              leadership goes to N; goes on when N takes writes
-    send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
-    ask N [COUNT] [body=BYTES] [level=LEVEL] [later]  a foreign client sends at node N, all at once, each once
-    offer N ID [later]                  a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
-    commit N [later]                    the register's next value is committed through node N
-    query N [anew] [later]              the register is read through node N (anew: on a connection of its own)
-    tide N KIND ... [later]             on one connection to N, without waiting: oneway, commit, pull (offset commits of
-                                        each kind), delete, make (the group), query
-    request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
-    attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
-                                        stranger (on the peer port, without the secret)
-    named N SEQUENCE ... [low=S]        a client with an identity sends these at node N, all at once, perhaps again
-    remake SECONDS                      topics are made, changed and deleted (`nodes` says remakes=1)
-    demand SECONDS                      clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1)
-    garbage N                           somebody sends malformed bytes to N, one connection for each kind
-    load SECONDS                        the clients of a random run work for so long
-    reader                              a consumer group reads from now on
-    wait SECONDS                        time passes         answered    until everything asked for has ended
-    kill N ... | start N ...            kill -9             pause N | resume N      SIGSTOP, SIGCONT
-    stop N ...                          SIGTERM; the machine starts it again
-    power N [left=LEFT] [rows=K]        the plug is pulled; LEFT of what was not synced: nothing, everything, heads (the
-                                        first sector of each write); the database loses its last K batches (default all)
-    power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
-    crash N before-ack|after-ack        the plug is pulled when N has entries on disk and has not told, or has told
-    crash N after-roll                  the same after it has told of the first entry of a new segment
-    fail N CALL ERRNO                   N's next CALL fails
-    fill N BYTES                        N's disk takes so many more bytes
-    slow N FACTOR | slow-apply N FACTOR N's lanes, or its apply lane, take longer
-    rot N INDEX                         a bit of entry INDEX flips on the disk of N, which runs
-    spoil N                             the state of N, which is down, cannot be opened by its next start
-    join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched
-                                        off; a machine is gone for good, with its disk
-    oldest N                            somebody pulls the oldest message that there is from node N, and must get it
-    copying N STAGE                     until node N copies the STAGE of a snapshot: state, log, backfill
-    cut N | cut A->B | heal             packets are lost; A, B: a node, or `client`
-    half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead nowhere from now on, heal or not,
-                                        and nobody is told: all, or those that A dialled (control, bulk); new ones work
-    reset A B                           the connections between A and B end; what was on the way is lost
-    settle                              heals, starts all, waits until everything was answered and read; then judges
-
-Without `later` a command ends when its operation does, or after 6 s.
-"""
+"""A schedule written by hand for full nodes, judged as a random run is: `jepsen_like.script.FULL` has its commands."""
 
 from __future__ import annotations
 
 import errno
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.calm import Calm
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
 from jepsen_like.sim.disk import Loss, loss_of
@@ -71,21 +27,18 @@ from raftmq.client.pull import PullResult
 
 OPERATION_S = 6.0
 LEAD_S = 10.0
-_FLAGS = ("later", "anew")
 
 
-class ScriptError(ValueError):
-    """A line that cannot be read; the message names it."""
-
-
-class Stage(World):
+class Stage(World, Interpreter):
     """A world in which nothing happens unless the script says so."""
+
+    flags = frozenset(("later", "anew"))
+    misread = (TypeError, KeyError, ValueError)
 
     def __init__(self, script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> None:
         """Raises ScriptError if the first line does not say `nodes`."""
-        lines = [(number, line.split("#")[0].split()) for number, line in enumerate(script.splitlines(), 1)]
-        self._lines = [(number, words) for number, words in lines if words]
-        super().__init__(_options(self._lines.pop(0) if self._lines else (0, [])), (), trace, black_box=black_box)
+        self._lines = list(lines_of(script))
+        super().__init__(_options(self._lines.pop(0) if self._lines else Line(0, ())), (), trace, black_box=black_box)
         host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
         self.hosts.append(host)
         self.hand = Hand(host, self.recorder, self.register)
@@ -102,24 +55,11 @@ class Stage(World):
         for machine in self.machines.values():
             machine.start()
         self._begin()
-        for number, words in self._lines:
+        for line in self._lines:
             if self.monitor.violations:
                 return
-            self.monitor.log("> " + " ".join(words))
-            self._command(number, words)
-
-    def _command(self, number: int, words: list[str]) -> None:
-        command = getattr(self, "do_" + words[0].replace("-", "_"), None)
-        if command is None:
-            raise ScriptError(f"line {number}: no command {words[0]!r}")
-        named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-        plain = [word for word in words[1:] if "=" not in word and word not in _FLAGS]
-        named |= {word: "yes" for word in words[1:] if word in _FLAGS}
-        try:
-            inspect.signature(command).bind(*plain, **named)
-            command(*plain, **named)
-        except (TypeError, KeyError, ValueError) as error:
-            raise ScriptError(f"line {number}: {' '.join(words)}: {error!r}") from error
+            self.monitor.log(f"> {line}")
+            self.perform(line)
 
     def _tasks(self) -> tuple[Task, ...]:
         return ()
@@ -132,7 +72,7 @@ class Stage(World):
         return super().retried() + self.hand.retried
 
     def _machine(self, name: str) -> Machine:
-        return self.machines[NodeId(int(name))]
+        return self.machines[node_of(name)]
 
     # --- clients -----------------------------------------------------------------------------------------------------
 
@@ -306,7 +246,7 @@ class Stage(World):
         self._change("lose", name, later)
 
     def _change(self, kind: str, name: str, later: str) -> None:
-        self.operator.add(Task(kind, NodeId(int(name))))
+        self.operator.add(Task(kind, node_of(name)))
         if not later and not self._until(lambda: self.operator.done, MEMBERS_S):
             self.monitor.report("liveness", f"{kind} {name} is not done after {MEMBERS_S:.0f} s")
 
@@ -365,7 +305,7 @@ class Stage(World):
     def do_crash(self, name: str, moment: str) -> None:
         if moment not in ("before-ack", "after-ack", "after-roll"):
             raise ValueError(moment)
-        self._crashes[NodeId(int(name)), moment] = None
+        self._crashes[node_of(name), moment] = None
 
     def _drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         if lane == "append" and done.last is not None and self._due(machine, "before-ack"):
@@ -462,7 +402,7 @@ class Stage(World):
         self.wait_for(lambda: not self.hand.open, "an operation never ends")
 
 
-def _options(line: tuple[int, list[str]]) -> Options:
+def _options(line: Line) -> Options:
     number, words = line
     if not words or words[0] != "nodes":
         raise ScriptError(f"line {number}: a script begins with `nodes COUNT`")
@@ -470,7 +410,7 @@ def _options(line: tuple[int, list[str]]) -> Options:
         given = dict(word.split("=", 1) for word in words[2:])
         return calm(**{"nodes": int(words[1]), **{name: _number(value) for name, value in given.items()}})
     except (ValueError, IndexError) as error:
-        raise ScriptError(f"line {number}: {' '.join(words)}: {error}") from error
+        raise ScriptError(f"line {number}: {line}: {error}") from error
 
 
 def _number(text: str) -> Any:

@@ -1,28 +1,7 @@
 """Stories: commands in, printed outcome. `testdata/*.txt` holds both; `--rewrite` writes the outcome anew.
 
-A block is command lines, a line `----`, the outcome, an empty line. `#` starts a comment. Commands (N, M: node ids):
-
-    nodes COUNT [election=10] [pre_vote=off] [check_quorum=off] [inflight=N] [append=BYTES] [seed=N]
-    group [election=..] ...      the same, from the `disk` lines before it
-    disk N terms=1,1,4 [term=7]  what node N finds on its disk: GENESIS and one entry per term
-    clock N WALL MONOTONIC       tick N [COUNT]      campaign N          propose N TEXT
-    read N CONTEXT               transfer N M        closed N M          persisted N TERM INDEX
-    ready N                      takes one Ready and prints it
-    sync N [COUNT]               completes the disk's oldest writes (all without COUNT)
-    deliver N->M [COUNT]         delivers queued messages of that link, oldest first
-    drop N->M [COUNT]            loses them       repeat N->M   delivers the oldest and keeps it
-    last N->M                    delivers the newest first
-    cut N->M ... | heal          loses everything sent on these links until healed
-    run [quiet]                  ready, sync, deliver, until nothing moves
-    crash N ...  | start N ...
-    damage N LOW HIGH            entries LOW to HIGH of its disk cannot be read         repair N
-    lose N INDEX                 the disk of a crashed node loses INDEX and above      release N     gives its vote back
-    fit N [yes|no]               says whether it may vote, campaign; lets it campaign   resign N
-    join N                       a new node with nothing but GENESIS
-    add N M [UUID] | promote N M | remove N M     the leader N proposes that M joins as learner, becomes a voter, leaves
-    trim N INDEX                 the log of N begins at INDEX from now on: its checkpoint and state reach there
-    install N M                  N takes over the state of M and the end of its log, and starts again
-    network | log N | state [N ...] | progress N | members [N ...]
+A block is command lines, a line `----`, the outcome, an empty line. `jepsen_like.script` has the commands (CORE,
+STORIES).
 """
 
 from __future__ import annotations
@@ -30,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
+from jepsen_like.core_sim.commands import CoreCommands
+from jepsen_like.script import Line, ScriptError, lines_of, link_of, node_of
 from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import RaftLogError
-from raftlog.membership import Address, Membership, promoted, with_learner, without
+from raftlog.membership import Membership
 from raftlog.messages import (
     AppendEntries,
     AppendEntriesReply,
@@ -46,7 +26,7 @@ from raftlog.messages import (
     RequestVote,
     RequestVoteReply,
 )
-from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, NodeId, Voter
+from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, NodeId
 from tests.support.raft_group import Disk, Group, chain
 
 _RUN_MAX = 200
@@ -113,7 +93,7 @@ def show_ready(node: NodeId, ready: Ready) -> Iterator[str]:
         yield f"  read {read.context} at index {read.index}"
 
 
-class Story:
+class Story(CoreCommands):
     """Interprets command lines against one group."""
 
     def __init__(self) -> None:
@@ -121,28 +101,27 @@ class Story:
         self.group: Group
         self.cuts: set[tuple[int, int]] = set()
 
-    def run(self, line: str) -> list[str]:
-        """One command; protocol errors are part of the outcome."""
-        name, *args = line.split()
+    def run(self, line: Line) -> list[str]:
+        """One command; protocol errors are part of the outcome. Raises ScriptError."""
         try:
-            return list(getattr(self, "do_" + name)(*args) or ())
+            return list(self.perform(line) or ())
+        except ScriptError:
+            raise
         except (RaftLogError, ValueError) as error:
             return [f"{type(error).__name__}: {error}"]
 
     # -- setting up
 
-    def do_nodes(self, count: str, *options: str) -> None:
+    def do_nodes(self, count: str, **options: str) -> None:
         self.disks = {NodeId(n): Disk() for n in range(1, int(count) + 1)}
-        self.do_group(*options)
+        self.do_group(**options)
 
-    def do_disk(self, node: str, *options: str) -> None:
-        given = dict(option.split("=") for option in options)
-        terms = [int(term) for term in given.get("terms", "").split(",") if term]
-        term = int(given.get("term", max(terms, default=0)))
-        self.disks[NodeId(int(node))] = Disk(chain(terms), HardState(term, NOBODY, 0))
+    def do_disk(self, node: str, *, terms: str = "", term: str = "") -> None:
+        known = [int(each) for each in terms.split(",") if each]
+        state = HardState(int(term or max(known, default=0)), NOBODY, 0)
+        self.disks[node_of(node)] = Disk(chain(known), state)
 
-    def do_group(self, *options: str) -> None:
-        given = dict(option.split("=") for option in options)
+    def do_group(self, **given: str) -> None:
         config = RaftConfig(
             NodeId(1),
             1,
@@ -159,83 +138,65 @@ class Story:
     # -- inputs
 
     def do_clock(self, node: str, wall: str, monotonic: str) -> None:
-        self._act(node, "set_clock", int(wall), int(monotonic))
+        self.act(node_of(node), "set_clock", int(wall), int(monotonic))
 
     def do_tick(self, node: str, count: str = "1") -> None:
         for _ in range(int(count)):
-            self._act(node, "tick")
-
-    def do_campaign(self, node: str) -> None:
-        self._act(node, "campaign")
+            self.act(node_of(node), "tick")
 
     def do_propose(self, node: str, text: str) -> Iterator[str]:
-        raw = self.group.nodes[NodeId(int(node))]
-        entry: Any = self._act(node, "propose", EntryType.MESSAGES, text.encode(), raw.log_time_ms())
+        raw = self.group.nodes[node_of(node)]
+        entry: Any = self.act(node_of(node), "propose", EntryType.MESSAGES, text.encode(), raw.log_time_ms())
         yield f"{show_entry(entry)} at log time {entry.timestamp_ms}"
 
     def do_read(self, node: str, context: str) -> None:
-        self._act(node, "read_index", int(context))
-
-    def do_transfer(self, node: str, target: str) -> None:
-        self._act(node, "transfer_leadership", NodeId(int(target)))
-
-    def do_closed(self, node: str, peer: str) -> None:
-        self._act(node, "peer_closed", NodeId(int(peer)))
+        self.act(node_of(node), "read_index", int(context))
 
     def do_persisted(self, node: str, term: str, index: str) -> None:
-        self._act(node, "persisted", EntryId(int(term), int(index)))
+        self.act(node_of(node), "persisted", EntryId(int(term), int(index)))
 
     def do_join(self, *nodes: str) -> None:
         for node in nodes:
-            self.group.join(NodeId(int(node)))
+            self.group.join(node_of(node))
 
-    def do_add(self, node: str, joining: str, uuid: str = "") -> Iterator[str]:
-        voter = Voter(NodeId(int(joining)), UUID(int=int(uuid or joining)))
-        address = Address(voter.id, "host", 9000 + voter.id)
-        return self._change(node, lambda members: with_learner(members, voter, address))
-
-    def do_promote(self, node: str, learner: str) -> Iterator[str]:
-        return self._change(node, lambda members: promoted(members, NodeId(int(learner))))
-
-    def do_remove(self, node: str, leaving: str) -> Iterator[str]:
-        return self._change(node, lambda members: without(members, NodeId(int(leaving))))
-
-    def _change(self, node: str, change: Callable[[Membership], Membership]) -> Iterator[str]:
-        raw = self.group.nodes[NodeId(int(node))]
-        entry: Any = self._act(node, "propose_membership", change(raw.membership), raw.log_time_ms())
+    def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> Iterator[str]:
+        """See CoreCommands."""
+        raw = self.group.nodes[node]
+        entry: Any = self.act(node, "propose_membership", change(raw.membership), raw.log_time_ms())
         yield f"{show_entry(entry)}: {show_members(raw)}"
 
     def do_trim(self, node: str, first_index: str) -> None:
-        raw = self.group.nodes.get(NodeId(int(node)))
+        raw = self.group.nodes.get(node_of(node))
         if raw is not None:
-            self.group.disks[NodeId(int(node))].applied_index = raw.applied_index
-        self.group.trim(NodeId(int(node)), int(first_index))
+            self.group.disks[node_of(node)].applied_index = raw.applied_index
+        self.group.trim(node_of(node), int(first_index))
 
     def do_install(self, node: str, source: str) -> None:
-        raw = self.group.nodes[NodeId(int(source))]
-        self.group.disks[NodeId(int(source))].applied_index = raw.applied_index
-        self.group.install(NodeId(int(node)), NodeId(int(source)))
+        raw = self.group.nodes[node_of(source)]
+        self.group.disks[node_of(source)].applied_index = raw.applied_index
+        self.group.install(node_of(node), node_of(source))
 
-    def _act(self, node: str, method: str, *args: object) -> object:
-        return self.group.act(NodeId(int(node)), lambda raw: getattr(raw, method)(*args))
+    def act(self, node: NodeId, action: str, *arguments: object) -> object:
+        """See CoreCommands."""
+        return self.group.act(node, lambda raw: getattr(raw, action)(*arguments))
 
     # -- disk and network
 
     def do_ready(self, node: str) -> Iterator[str]:
-        if not self.group.nodes[NodeId(int(node))].has_ready():
+        if not self.group.nodes[node_of(node)].has_ready():
             return iter(["nothing"])
-        return show_ready(NodeId(int(node)), self.group.take_ready(NodeId(int(node))))
+        return show_ready(node_of(node), self.group.take_ready(node_of(node)))
 
     def do_sync(self, node: str, count: str = "999") -> Iterator[str]:
-        writes = self.group.disks[NodeId(int(node))].writes
+        writes = self.group.disks[node_of(node)].writes
         for _ in range(min(int(count), len(writes))):
-            ready = self.group.sync(NodeId(int(node)))
+            ready = self.group.sync(node_of(node))
             released = [show_message(m) for m in ready.messages_after_persist]
             what = ["hard state"] * (ready.hard_state is not None) + [show_entry(entry) for entry in ready.entries]
             yield "\n  ".join([f"{node} synced {' '.join(what) or 'nothing new'}", *released])
 
     def _link(self, link: str) -> list[Message]:
-        ends = tuple(map(int, link.split("->")))
+        ends = link_of(link)
         return [m for m in self.group.network if (m.from_id, m.to_id) == ends]
 
     def _take(self, message: Message) -> None:
@@ -266,8 +227,7 @@ class Story:
 
     def do_cut(self, *links: str) -> None:
         for link in links:
-            a, b = map(int, link.split("->"))
-            self.cuts.add((a, b))
+            self.cuts.add(link_of(link))
 
     def do_heal(self) -> None:
         self.cuts.clear()
@@ -298,32 +258,32 @@ class Story:
 
     def do_crash(self, *nodes: str) -> None:
         for node in nodes:
-            self.group.crash(NodeId(int(node)))
+            self.group.crash(node_of(node))
 
     def do_start(self, *nodes: str) -> None:
         for node in nodes:
-            self.group.start(NodeId(int(node)))
+            self.group.start(node_of(node))
 
     def do_damage(self, node: str, low: str, high: str) -> None:
-        self.group.disks[NodeId(int(node))].damaged = range(int(low), int(high) + 1)
+        self.group.disks[node_of(node)].damaged = range(int(low), int(high) + 1)
 
     def do_repair(self, node: str) -> None:
-        self.group.disks[NodeId(int(node))].damaged = range(0)
-        self._act(node, "repaired")
+        self.group.disks[node_of(node)].damaged = range(0)
+        self.act(node_of(node), "repaired")
 
     def do_lose(self, node: str, index: str) -> None:
-        self.group.lose_from(NodeId(int(node)), int(index))
+        self.group.lose_from(node_of(node), int(index))
 
     def do_release(self, node: str) -> None:
-        self.group.release(NodeId(int(node)))
+        self.group.release(node_of(node))
 
     def do_resign(self, node: str) -> None:
-        self._act(node, "resign")
+        self.act(node_of(node), "resign")
 
     def do_fit(self, node: str, campaigns: str = "") -> Iterator[str]:
-        raw = self.group.nodes[NodeId(int(node))]
+        raw = self.group.nodes[node_of(node)]
         if campaigns:
-            self.group.act(NodeId(int(node)), lambda raw: raw.hold_campaigns("story", campaigns == "no"))
+            self.group.act(node_of(node), lambda raw: raw.hold_campaigns("story", campaigns == "no"))
         what = [("votes", raw.may_vote), ("campaigns", raw.may_campaign), ("has caught up", raw.caught_up_with_leader)]
         return iter([f"{node} " + (", ".join(name for name, is_so in what if is_so) or "neither votes nor campaigns")])
 
@@ -333,13 +293,13 @@ class Story:
         return map(show_message, self.group.network)
 
     def do_log(self, node: str) -> Iterator[str]:
-        raw = self.group.nodes[NodeId(int(node))]
+        raw = self.group.nodes[node_of(node)]
         yield " ".join(
             show_entry(raw.raft.log.entry(index)) for index in range(raw.raft.log.first_index, raw.last_index + 1)
         )
 
     def do_state(self, *nodes: str) -> Iterator[str]:
-        for node in map(NodeId, map(int, nodes)) if nodes else list(self.group.nodes):
+        for node in map(node_of, nodes) if nodes else list(self.group.nodes):
             raw = self.group.nodes[node]
             s = raw.status()
             yield (
@@ -348,11 +308,11 @@ class Story:
             )
 
     def do_members(self, *nodes: str) -> Iterator[str]:
-        for node in map(NodeId, map(int, nodes)) if nodes else list(self.group.nodes):
+        for node in map(node_of, nodes) if nodes else list(self.group.nodes):
             yield f"{node} counts {show_members(self.group.nodes[node])}"
 
     def do_progress(self, node: str) -> Iterator[str]:
-        for peer in self.group.nodes[NodeId(int(node))].status().peers:
+        for peer in self.group.nodes[node_of(node)].status().peers:
             yield (
                 f"{peer.node_id} {peer.state} match={peer.match_index} next={peer.next_index} lag={peer.lag} "
                 f"inflight={peer.inflight_messages}"
@@ -365,7 +325,7 @@ def retell(text: str) -> str:
     told: list[str] = []
     for block in text.strip("\n").split("\n\n"):
         commands = block.split("\n----")[0].split("\n")
-        lines = [line for line in commands if line and not line.startswith("#")]
+        lines = list(lines_of("\n".join(commands)))
         if not lines:
             told.append("\n".join(commands))
             continue

@@ -14,8 +14,9 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.core_sim.scripted import ScriptError, Stage
+from jepsen_like.core_sim.scripted import Stage
 from jepsen_like.core_sim.violation import Violation
+from jepsen_like.script import ScriptError
 from jepsen_like.seeded_bugs import matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched
 from jepsen_like.seeded_bugs.cli import bugs as bugs_command

@@ -1,0 +1,42 @@
+"""What schedules and stories of the core do alike: one input of one member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from jepsen_like.script import Interpreter, node_of
+from raftlog.membership import Address, Membership, promoted, with_learner, without
+from raftlog.types import NodeId, Voter
+
+
+class CoreCommands(Interpreter):
+    """`jepsen_like.script.CORE`, as far as an input of the core is all that a command is."""
+
+    def act(self, node: NodeId, action: str, *arguments: object) -> object:
+        """Calls a method of that member's RawNode."""
+        raise NotImplementedError
+
+    def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> Iterable[str] | None:
+        """Proposes other members at `node`. Returns what a story prints."""
+        raise NotImplementedError
+
+    def do_campaign(self, node: str) -> None:
+        self.act(node_of(node), "campaign")
+
+    def do_transfer(self, node: str, target: str) -> None:
+        self.act(node_of(node), "transfer_leadership", node_of(target))
+
+    def do_closed(self, node: str, peer: str) -> None:
+        self.act(node_of(node), "peer_closed", node_of(peer))
+
+    def do_add(self, node: str, joining: str, uuid: str = "") -> Iterable[str] | None:
+        voter = Voter(node_of(joining), UUID(int=int(uuid or joining)))
+        address = Address(voter.id, "host", 9000 + voter.id)
+        return self.change(node_of(node), lambda members: with_learner(members, voter, address))
+
+    def do_promote(self, node: str, learner: str) -> Iterable[str] | None:
+        return self.change(node_of(node), lambda members: promoted(members, node_of(learner)))
+
+    def do_remove(self, node: str, leaving: str) -> Iterable[str] | None:
+        return self.change(node_of(node), lambda members: without(members, node_of(leaving)))

@@ -1,0 +1,190 @@
+"""The language of schedules and stories that are written by hand, for the Raft core and for whole nodes alike.
+
+One command a line, `#` begins a comment:
+
+    COMMAND [WORD ...] [name=value ...] [flag ...]
+
+A WORD is a node (`2`), a link (`1->2`), a number or a name; a flag is a word that a command knows as one. Who carries
+the commands out has a method `do_COMMAND` for each (`-` in a name is `_` there): words are its positional parameters,
+options and flags its keyword parameters.
+
+Two engines, one language: the core (`core_sim/scripted.py` judges schedules, tests/support/raft_story.py prints what
+comes out) and full nodes (`sim/scripted.py`, with clients). VOCABULARY is the whole of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+from raftlog.types import NodeId
+
+EVERYWHERE = """
+nodes COUNT [option=value ...]  a fresh group: fields of RaftConfig, or of `sim/options.py`; what a story takes: below
+start N ...                     a node that is down starts
+crash N ... | lose N ... | join N  see the engine: power fails; something is gone for good; a node with an empty disk
+cut A->B ... | heal             packets are lost until healed (full nodes: `cut N` too, and `client` for A or B)
+"""
+CORE = """
+campaign N                      N's election timeout passes
+tick N [COUNT]                  ticks of one member
+transfer N M | closed N M       hand leadership over; N's connection from M breaks
+propose N ...                   an entry is proposed at N
+read N ...                      a linearizable read at N
+clock N ...                     what N's clock says
+sync N [COUNT]                  N's oldest writes reach the disk (all without COUNT), each by its own fdatasync
+deliver A->B [COUNT] | last A->B   the oldest messages of the link (all without COUNT); the newest
+drop A->B [COUNT]               loses the oldest (all without COUNT)
+repeat A->B                     delivers a message, and keeps it
+run                             disks and links work until nothing moves
+join N                          a new node with nothing but GENESIS
+add N M | promote N M | remove N M   the leader N proposes that M joins as learner, becomes a voter, leaves
+trim N INDEX                    N makes a checkpoint, and its log begins at INDEX
+install N M                     N takes over the checkpoint of M and the end of its log, and starts again
+lose N INDEX                    the disk of a crashed member loses INDEX and all above
+"""
+"""Both in schedules and in stories."""
+SCHEDULES = """
+nodes COUNT [field=value ...]   RaftConfig fields; pre_vote and check_quorum are off unless given (0 or 1)
+ticks COUNT                     ticks of all in turn (messages and disks at rest in between)
+propose N [COUNT] | again N     new operations at a leader; the last operation once more
+clock N MS                      N's wall clock is off by MS from now on
+repeat A->B                     the newest
+save A->B | late                puts the link's newest message aside; delivers what was put aside
+cut N                           to and from N
+offer A->B INDEX                A's offer of a snapshot that ends at INDEX comes (again)
+crash N torn                    power fails in the middle of all that is not synced: term and vote are written first
+crash N [keep]                  power fails: what is not synced is lost (keep: is there), applied state stays
+unfit N                         N's log is damaged, or its state suspect: it must not campaign
+gone N ...                      the operator stops these for good
+settle                          heals, starts all, ticks until a new operation is applied everywhere, final checks
+check                           every invariant of every member, now
+same                            remembers the highest term for `expect same`
+expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
+                                "disruption" (twice), "message-budget" (entries sent in vain, refusals)
+"""
+"""Of the core, judged: `core_sim/scripted.py`."""
+STORIES = """
+nodes COUNT [election=10] [pre_vote=off] [check_quorum=off] [inflight=N] [append=BYTES] [seed=N]
+group [election=..] ...         the same, from the `disk` lines before it
+disk N terms=1,1,4 [term=7]     what node N finds on its disk: GENESIS and one entry per term
+clock N WALL MONOTONIC | propose N TEXT | read N CONTEXT | persisted N TERM INDEX
+ready N                         takes one Ready and prints it
+repeat A->B                     the oldest
+run [quiet]                     ready, sync, deliver, until nothing moves
+damage N LOW HIGH | repair N    entries LOW to HIGH of its disk cannot be read; they can again
+release N | resign N            gives its vote back; leads no longer
+fit N [yes|no]                  says whether it may vote, campaign; lets it campaign
+add N M [UUID]
+network | log N | state [N ...] | progress N | members [N ...]   prints them
+"""
+"""Of the core, printed: tests/support/raft_story.py."""
+FULL = """
+lead N                          leadership goes to N; goes on when N takes writes
+send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
+ask N [COUNT] [body=BYTES] [level=LEVEL] [later]  a foreign client sends at node N, all at once, each once
+offer N ID [later]              a foreign client sends at node N with this UNIQ_KEY (again, if it did before)
+commit N [later]                the register's next value is committed through node N
+query N [anew] [later]          the register is read through node N (anew: on a connection of its own)
+tide N KIND ... [later]         on one connection to N, without waiting: oneway, commit, pull (offset commits of
+                                each kind), delete, make (the group), query
+request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
+attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
+                                stranger (on the peer port, without the secret)
+named N SEQUENCE ... [low=S]    a client with an identity sends these at node N, all at once, perhaps again
+remake SECONDS                  topics are made, changed and deleted (`nodes` says remakes=1)
+demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1)
+garbage N                       somebody sends malformed bytes to N, one connection for each kind
+load SECONDS                    the clients of a random run work for so long
+reader                          a consumer group reads from now on
+wait SECONDS | answered         time passes; until everything asked for has ended
+kill N ...                      kill -9
+pause N | resume N              SIGSTOP, SIGCONT
+stop N ...                      SIGTERM; the machine starts it again
+power N [left=LEFT] [rows=K]    the plug is pulled; LEFT of what was not synced: nothing, everything, heads (the
+                                first sector of each write); the database loses its last K batches (default all)
+power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
+crash N before-ack|after-ack    the plug is pulled when N has entries on disk and has not told, or has told
+crash N after-roll              the same after it has told of the first entry of a new segment
+fail N CALL ERRNO               N's next CALL fails
+fill N BYTES                    N's disk takes so many more bytes
+slow N FACTOR | slow-apply N FACTOR  N's lanes, or its apply lane, take longer
+rot N INDEX                     a bit of entry INDEX flips on the disk of N, which runs
+spoil N                         the state of N, which is down, cannot be opened by its next start
+join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched
+                                off; a machine is gone for good, with its disk
+oldest N                        somebody pulls the oldest message that there is from node N, and must get it
+copying N STAGE                 until node N copies the STAGE of a snapshot: state, log, backfill
+half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead nowhere from now on, heal or not,
+                                and nobody is told: all, or those that A dialled (control, bulk); new ones work
+reset A B                       the connections between A and B end; what was on the way is lost
+settle                          heals, starts all, waits until everything was answered and read; then judges
+"""
+"""Of full nodes: `sim/scripted.py`. Without `later` a command ends when its operation does, or after 6 s."""
+VOCABULARY = {"core schedules": EVERYWHERE + CORE + SCHEDULES, "stories": EVERYWHERE + CORE + STORIES,
+              "full nodes": EVERYWHERE + FULL}  # fmt: skip
+
+
+class ScriptError(ValueError):
+    """A line that cannot be read; the message names it."""
+
+
+class Line(NamedTuple):
+    """A command."""
+
+    number: int
+    """From 1, in its script."""
+    words: tuple[str, ...]
+    """The first is the command's name."""
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
+def lines_of(script: str) -> Iterator[Line]:
+    """The commands of a script; empty lines and comments are left out."""
+    for number, line in enumerate(script.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if words:
+            yield Line(number, tuple(words))
+
+
+def node_of(word: str) -> NodeId:
+    """Raises ValueError."""
+    return NodeId(int(word))
+
+
+def link_of(word: str) -> tuple[NodeId, NodeId]:
+    """`1->2`. Raises ValueError."""
+    sender, receiver = word.split("->")
+    return node_of(sender), node_of(receiver)
+
+
+class Interpreter:
+    """Carries out commands: each is a method `do_COMMAND` of a subclass."""
+
+    flags: ClassVar[frozenset[str]] = frozenset()
+    """Words that are keyword parameters: their value is "yes"."""
+    misread: ClassVar[tuple[type[Exception], ...]] = (TypeError, KeyError)
+    """What a command raises about its own words."""
+
+    def perform(self, line: Line) -> Any:
+        """Carries out one command, and returns what its method does. Raises ScriptError."""
+        name, *words = line.words
+        command = getattr(self, "do_" + name.replace("-", "_"), None)
+        if command is None:
+            raise ScriptError(f"line {line.number}: no command {name!r}")
+        plain = [word for word in words if "=" not in word and word not in self.flags]
+        named = dict(word.split("=", 1) for word in words if "=" in word)
+        named |= {word: "yes" for word in words if word in self.flags}
+        try:
+            inspect.signature(command).bind(*plain, **named)
+        except TypeError as error:
+            raise ScriptError(f"line {line.number}: {line}: {error}") from error
+        try:
+            return command(*plain, **named)
+        except self.misread as error:
+            if isinstance(error, ScriptError):
+                raise
+            raise ScriptError(f"line {line.number}: {line}: {error!r}") from error
