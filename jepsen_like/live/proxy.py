@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar, cast
 
-from jepsen_like.live.gate import Gate
+from jepsen_like.live.hello_router import HelloRouter
 from raftmq.client.loop_thread import LoopThread
 
 HELD_BYTES_MAX = 32 << 20
@@ -266,7 +266,7 @@ class Fabric:
         pairs = [(a, b) for a in sorted(target_ports) for b in sorted(target_ports) if a != b]
         self._edges = {pair: self._edge(pair) for pair in pairs}
         self.gates: dict[int, int] = {}
-        """Node that joined -> the port at which all others reach it (gate.py)."""
+        """Node that joined -> the port at which all others reach it (hello_router.py)."""
         self._gates: dict[int, asyncio.Server] = {}
         if duplex:
             for (a, b), edge in self._edges.items():
@@ -290,7 +290,7 @@ class Fabric:
         self._edges |= edges
         self.ports |= await self._listen(edges)
         loop = asyncio.get_running_loop()
-        gate = await loop.create_server(lambda: Gate(lambda source: self._enter(source, node)), HOST, 0)
+        gate = await loop.create_server(lambda: HelloRouter(lambda source: self._enter(source, node)), HOST, 0)
         self._gates[node], self.gates[node] = gate, int(gate.sockets[0].getsockname()[1])
 
     def _enter(self, source: int, target: int) -> Callable[[asyncio.Transport], asyncio.Protocol] | None:

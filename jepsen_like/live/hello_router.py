@@ -16,7 +16,7 @@ Enter = Callable[[asyncio.Transport], asyncio.Protocol]
 HELLO_MAX = 4096
 
 
-class Gate(asyncio.Protocol):
+class HelloRouter(asyncio.Protocol):
     """One accepted connection until it has said whose it is."""
 
     def __init__(self, enter: Callable[[int], Enter | None]) -> None:
