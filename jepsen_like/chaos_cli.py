@@ -72,8 +72,8 @@ def run_command(
     Exit code: 0 valid, 1 invalid, 3 unknown, 6 unsupported, 7 valid but a gate of a full run (600 s and more) was
     missed (2: wrong command, 5: refused to start).
     """
+    from jepsen_like.live.conclusion import Conclusion
     from jepsen_like.live.session import perform, run_folder
-    from jepsen_like.live.verdict import Verdict
     from raftmq.commands.common import ended_like_ctrl_c, print_json
 
     def tell(text: str) -> None:
@@ -82,12 +82,12 @@ def run_command(
 
     wish = _wish(scenario, nemesis, subject, time_s, scale, seed, rate)
     if wish.scenario is not None and (why := _unsupported(wish)):
-        tell(f"{Verdict.UNSUPPORTED.value}: {why}")
+        tell(f"{Conclusion.UNSUPPORTED.value}: {why}")
         if as_json:
             print_json(
-                {"schema": 1, "verdict": Verdict.UNSUPPORTED.value, "scenario": wish.scenario.name, "reasons": [why]}
+                {"schema": 1, "verdict": Conclusion.UNSUPPORTED.value, "scenario": wish.scenario.name, "reasons": [why]}
             )
-        return Verdict.UNSUPPORTED.exit_code
+        return Conclusion.UNSUPPORTED.exit_code
     folder = run_folder(out, wish.seed)
     with ended_like_ctrl_c():
         plan, outcome = perform(wish, folder, tell)

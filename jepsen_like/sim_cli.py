@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.world import Verdict
+    from jepsen_like.sim.world import SimResult
 
 BUGS_MODULE = "jepsen_like.seeded_bugs.cli"
 """Holds the command `bugs`; must be quick to import, and must not import this module."""
@@ -59,11 +59,11 @@ def run(first_seed: int, seeds: int, jobs: int, *, core: bool, as_json: bool) ->
     return 1 if summary.failing or shortfalls else 0
 
 
-def _quiet(verdict: Verdict) -> None:
+def _quiet(verdict: SimResult) -> None:
     """--json prints at the end."""
 
 
-def _show_violations(verdict: Verdict) -> None:
+def _show_violations(verdict: SimResult) -> None:
     for violation in verdict.violations[:SHOWN_MAX]:
         where = f"{violation.at_s:.4f} s, event {violation.event}"
         click.echo(f"seed {verdict.seed}: {violation.checker}: {violation.what} (at {where})")

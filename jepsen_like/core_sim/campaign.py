@@ -11,7 +11,7 @@ from hashlib import blake2b
 from multiprocessing import get_context
 
 from jepsen_like.core_sim.knobs import PLAYS
-from jepsen_like.core_sim.run import Verdict, run_seed
+from jepsen_like.core_sim.run import CoreResult, run_seed
 from jepsen_like.core_sim.world import MID_APPEND
 
 _CHUNK = 50
@@ -63,10 +63,10 @@ class Summary:
     seconds: float = 0.0
     cpu_s: float = 0.0
     seen: Counter[str] = field(default_factory=Counter)
-    violations: list[Verdict] = field(default_factory=list)
+    violations: list[CoreResult] = field(default_factory=list)
     traces: dict[int, str] = field(default_factory=dict)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: CoreResult) -> None:
         """One more seed."""
         self.seeds += 1
         self.events += verdict.events
@@ -132,12 +132,12 @@ def run_range(first_seed: int, seeds: int, *, jobs: int = 1, black_box: bool = F
     return summary
 
 
-def _verdicts(first_seed: int, seeds: int, jobs: int, black_box: bool) -> Iterator[Verdict]:
+def _verdicts(first_seed: int, seeds: int, jobs: int, black_box: bool) -> Iterator[CoreResult]:
     if jobs == 1:
         yield from _chunk(first_seed, seeds, black_box)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures: list[Future[list[Verdict]]] = [
+        futures: list[Future[list[CoreResult]]] = [
             pool.submit(_chunk, start, min(_CHUNK, first_seed + seeds - start), black_box)
             for start in range(first_seed, first_seed + seeds, _CHUNK)
         ]
@@ -145,5 +145,5 @@ def _verdicts(first_seed: int, seeds: int, jobs: int, black_box: bool) -> Iterat
             yield from future.result()
 
 
-def _chunk(first_seed: int, seeds: int, black_box: bool) -> list[Verdict]:
+def _chunk(first_seed: int, seeds: int, black_box: bool) -> list[CoreResult]:
     return [run_seed(seed, black_box=black_box) for seed in range(first_seed, first_seed + seeds)]

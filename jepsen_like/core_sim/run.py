@@ -21,7 +21,7 @@ _SAFETY_TICKS = 1_500
 
 
 @dataclass(slots=True)
-class Verdict:
+class CoreResult:
     """The outcome of one seed."""
 
     seed: int
@@ -45,7 +45,7 @@ class Verdict:
 
 def run_seed(
     seed: int, *, black_box: bool = False, lines: list[str] | None = None, knobs: Knobs | None = None
-) -> Verdict:
+) -> CoreResult:
     """Runs one seed. `lines` receives the replay, event by event. `black_box`: only what clients see is judged."""
     started = time.process_time()
     knobs = draw(seed) if knobs is None else knobs
@@ -80,7 +80,7 @@ def run_seed(
     if lines is not None and world.lines is not None:
         lines.extend(world.lines)
     seen = world.seen
-    return Verdict(
+    return CoreResult(
         seed,
         checker,
         detail,

@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 
 from jepsen_like.checkers.verdict import Outcome as Checked
 from jepsen_like.history import Op
+from jepsen_like.live.conclusion import GATE_CODE, Conclusion
 from jepsen_like.live.gates import Gate
 from jepsen_like.live.judge import Judgement
 from jepsen_like.live.nemesis_seam import Counts, Effect
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.verdict import GATE_CODE, Verdict
 
 HEAL_S = 60.0
 UNKNOWN_SHARE_MAX = 0.02
 """More sends of unknown outcome than this, and the run says too little."""
 
 
-_OUTCOMES: dict[Verdict, Checked] = {
-    Verdict.VALID: "valid",
-    Verdict.INVALID: "invalid",
-    Verdict.UNKNOWN: "unknown",
+_OUTCOMES: dict[Conclusion, Checked] = {
+    Conclusion.VALID: "valid",
+    Conclusion.INVALID: "invalid",
+    Conclusion.UNKNOWN: "unknown",
 }
 
 
@@ -41,7 +41,7 @@ class Played(NamedTuple):
 class Outcome(NamedTuple):
     """Everything a run found."""
 
-    verdict: Verdict
+    verdict: Conclusion
     reasons: list[str]
     counts: Counts
     played: list[Played]
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
     def exit_code(self, plan: Plan) -> int:
         """That of the verdict; 7 if it is valid and a gate was missed."""
-        return GATE_CODE if self.verdict is Verdict.VALID and self.missed(plan) else self.verdict.exit_code
+        return GATE_CODE if self.verdict is Conclusion.VALID and self.missed(plan) else self.verdict.exit_code
 
     def to_json(self, plan: Plan) -> dict[str, Any]:
         """The last line of `--json` and verdict.json."""
@@ -106,7 +106,7 @@ class Outcome(NamedTuple):
 
 def conclude(
     plan: Plan, counts: Counts, played: Sequence[Played], broken: Sequence[str], doubts: Sequence[str]
-) -> tuple[Verdict, list[str]]:
+) -> tuple[Conclusion, list[str]]:
     """The verdict and all its reasons. `broken` promises make it invalid, any doubt unknown; only nothing is valid."""
     reasons = [*broken, *doubts]
     felt = {each.name for each in played if each.effect.happened}
@@ -123,8 +123,8 @@ def conclude(
         if each.recovered_s is None
     ]
     if broken:
-        return Verdict.INVALID, reasons
-    return (Verdict.UNKNOWN if reasons else Verdict.VALID), reasons
+        return Conclusion.INVALID, reasons
+    return (Conclusion.UNKNOWN if reasons else Conclusion.VALID), reasons
 
 
 def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op]) -> None:

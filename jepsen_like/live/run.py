@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jepsen_like.history import HistoryWriter, Op
+from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.explain import explain
 from jepsen_like.live.gates import Gate, applied_and_felt, gates, rounds_due
 from jepsen_like.live.judge import WORKLOAD, judge
@@ -25,7 +26,6 @@ from jepsen_like.live.side_workload import SideWorkload
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.story import Scene, StoryEnds
 from jepsen_like.live.subject import Capability, Subject, is_caught_up
-from jepsen_like.live.verdict import Verdict
 from raftmq.client.errors import RaftMQError
 from statemachine.kv import KVError
 
@@ -287,7 +287,7 @@ class Run:
         if self._scene is not None:
             broken, doubts = [*self._scene.broken, *broken], [*self._scene.doubts, *doubts]
         verdict, reasons = conclude(self._plan, self._load.counts, self._played, broken, doubts)
-        story = explain(self._history.ops, self._subject.evidence()) if verdict is Verdict.INVALID else []
+        story = explain(self._history.ops, self._subject.evidence()) if verdict is Conclusion.INVALID else []
         faults = applied_and_felt(
             (nemesis.name for nemesis in self._plan.nemeses), ((each.name, each.effect) for each in self._played)
         )

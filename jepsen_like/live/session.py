@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.errors import ExitCode, LocalError
+from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.gates import FULL_S
 from jepsen_like.live.nemesis_seam import Nemesis
 from jepsen_like.live.outcome import Outcome, write_outcome
@@ -23,7 +24,6 @@ from jepsen_like.live.shim import Shim, ShimPower, prepare
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.story import Story
 from jepsen_like.live.subject import Capability, Subject
-from jepsen_like.live.verdict import Verdict
 
 FREE_BYTES_MIN = 2 << 30
 SUBJECTS = ("raftmq", "pysyncobj")
@@ -134,7 +134,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
             subject.stop()
             shutil.rmtree(folder / SHIM, ignore_errors=True)
         write_outcome(folder, outcome, plan, run.ops)
-        if outcome.verdict is Verdict.VALID:
+        if outcome.verdict is Conclusion.VALID:
             shutil.rmtree(nodes, ignore_errors=True)
         else:
             owned.keep_directory(nodes)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.world import Verdict
+    from jepsen_like.sim.world import SimResult
 
 
 class Fired(NamedTuple):
@@ -73,7 +73,7 @@ class Full:
         return _fired(run_seed(seed, black_box=black_box), named)
 
 
-def _fired(verdict: Verdict, named: Collection[str]) -> Fired:
+def _fired(verdict: SimResult, named: Collection[str]) -> Fired:
     """A run is stopped by its first violation, and one event may show several."""
     found = [violation for violation in verdict.violations if violation.checker in named] or verdict.violations
     return Fired(found[0].checker, found[0].what) if found else NOBODY

@@ -11,7 +11,7 @@ from zlib import crc32
 from jepsen_like.sim.faults import Fault, plan
 from jepsen_like.sim.monitor import SOMETIMES
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, Verdict, run_seed
+from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, SimResult, run_seed
 
 CHUNK = 5
 LEADER_CHANGE_SHARE_MIN = 0.6
@@ -24,22 +24,22 @@ class Summary:
 
     def __init__(self, first_seed: int) -> None:
         self.first_seed = first_seed
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, SimResult] = {}
         self.sometimes: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: SimResult) -> None:
         """One more seed."""
         self.verdicts[verdict.seed] = verdict
         self.sometimes.update(verdict.sometimes)
         self.faults.update(verdict.faults)
 
     @property
-    def failing(self) -> list[Verdict]:
+    def failing(self) -> list[SimResult]:
         """Verdicts with violations, by seed."""
         return [v for _, v in sorted(self.verdicts.items()) if v.violations]
 
-    def share(self, holds: Callable[[Verdict], bool]) -> float:
+    def share(self, holds: Callable[[SimResult], bool]) -> float:
         """Of the seeds without violation."""
         whole = [verdict for verdict in self.verdicts.values() if not verdict.violations]
         return sum(map(holds, whole)) / max(1, len(whole))
@@ -104,7 +104,7 @@ class Summary:
 
 
 def run_range(
-    first_seed: int, seeds: int, *, jobs: int = 1, heard: Callable[[Verdict], None] = lambda verdict: None
+    first_seed: int, seeds: int, *, jobs: int = 1, heard: Callable[[SimResult], None] = lambda verdict: None
 ) -> Summary:
     """Runs `seeds` seeds from `first_seed` on `jobs` processes; `heard` gets each verdict as it comes."""
     summary = Summary(first_seed)
@@ -114,21 +114,21 @@ def run_range(
     return summary
 
 
-def _verdicts(first_seed: int, seeds: int, jobs: int) -> Iterator[Verdict]:
+def _verdicts(first_seed: int, seeds: int, jobs: int) -> Iterator[SimResult]:
     if jobs == 1:
         for seed in range(first_seed, first_seed + seeds):
             yield run_seed(seed)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         starts = range(first_seed, first_seed + seeds, CHUNK)
-        futures: list[Future[list[Verdict]]] = [
+        futures: list[Future[list[SimResult]]] = [
             pool.submit(_chunk, start, min(CHUNK, first_seed + seeds - start)) for start in starts
         ]
         for future in as_completed(futures):
             yield from future.result()
 
 
-def _chunk(first_seed: int, seeds: int) -> list[Verdict]:
+def _chunk(first_seed: int, seeds: int) -> list[SimResult]:
     return [run_seed(seed) for seed in range(first_seed, first_seed + seeds)]
 
 

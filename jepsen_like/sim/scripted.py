@@ -20,7 +20,7 @@ from jepsen_like.sim.options import Options, calm
 from jepsen_like.sim.raw_client import Answer, RawConnection
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.vandal import MALFORMED
-from jepsen_like.sim.world import MEMBERS_S, Verdict, World
+from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.errors import RaftLogError
 from raftlog.types import FLAG_ROLL, NodeId, Role
 from raftmq.client.pull import PullResult
@@ -419,6 +419,6 @@ def _number(text: str) -> Any:
     return float(text) if "." in text else int(text)
 
 
-def play(script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> Verdict:
+def play(script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> SimResult:
     """Plays a script to its end, or to the first violation. Raises ScriptError."""
     return Stage(script, black_box=black_box, trace=trace).run()

@@ -68,7 +68,7 @@ Client = (
 )
 
 
-class Verdict(NamedTuple):
+class SimResult(NamedTuple):
     """What one seed showed."""
 
     seed: int
@@ -166,7 +166,7 @@ class World:
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Verdict:
+    def run(self) -> SimResult:
         """Runs to the end, or to the first violation."""
         began = time.process_time()
         logging.disable(logging.CRITICAL)
@@ -340,9 +340,9 @@ class World:
         parts = (self.network.hash, self.monitor.hash, self.recorder.hash, self.loop.events, f"{self.loop.now:.9f}")
         return f"{crc32(repr(parts).encode()):08x}{self.network.hash:08x}"
 
-    def _verdict(self, events: int, now: float, digest: str, cpu_s: float) -> Verdict:
+    def _verdict(self, events: int, now: float, digest: str, cpu_s: float) -> SimResult:
         monitor, recorder = self.monitor, self.recorder
-        return Verdict(
+        return SimResult(
             seed=self.options.seed,
             violations=tuple(monitor.violations),
             acked=recorder.acked,
@@ -383,7 +383,7 @@ def run_seed(
     faults: Sequence[Fault] | None = None,
     trace: Callable[[str], None] | None = None,
     black_box: bool = False,
-) -> Verdict:
+) -> SimResult:
     """Runs one seed; `faults` replaces its plan (for shrinking), `trace` hears of everything worth telling."""
     options = draw(seed)
     verdict = World(options, plan(options) if faults is None else faults, trace, black_box=black_box).run()

@@ -21,7 +21,7 @@ from raftmq.client.message import SendResult
 from raftmq.client.room import Room
 from raftmq.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
 from raftmq.client.send_result import read_result, settle
-from raftmq.client.send_window import AnyFuture, Pending, SendWindow, Verdict
+from raftmq.client.send_window import AnyFuture, NextStep, Pending, SendWindow
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
 
 _SWEEP_S = 0.1
@@ -228,9 +228,9 @@ class SendPipeline:
         if pending is None:
             return
         verdict = self._window.answer(pending, header.code, header.remark)
-        if verdict is Verdict.OK:
+        if verdict is NextStep.OK:
             self._settle_ok(pending, header)
-        elif verdict is Verdict.FINAL:
+        elif verdict is NextStep.FINAL:
             what = f"send to {pending.topic}"
             error = error_of(header.code, header.remark, what, maybe=pending.maybe, message_ids=pending.message_ids)
             if header.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER):

@@ -36,7 +36,7 @@ STORED = frozenset((0, 10, 11, 12))
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
-class Verdict(Enum):
+class NextStep(Enum):
     """What to do with a request that was answered."""
 
     OK = "ok"
@@ -48,13 +48,13 @@ class Verdict(Enum):
     """Settled with the error of `error_of`."""
 
 
-def judge(code: int, remark: str | None) -> Verdict:
+def judge(code: int, remark: str | None) -> NextStep:
     """The table above, first column; `maybe` only changes which error FINAL gives."""
     if code in STORED:
-        return Verdict.OK
+        return NextStep.OK
     if code in TRY_AGAIN:
-        return Verdict.AGAIN
-    return Verdict.AGAIN_MAYBE if is_unknown(code, remark) else Verdict.FINAL
+        return NextStep.AGAIN
+    return NextStep.AGAIN_MAYBE if is_unknown(code, remark) else NextStep.FINAL
 
 
 class Pending:
@@ -131,16 +131,16 @@ class SendWindow:
         """The unsettled request behind a reply; None if it was settled meanwhile."""
         return self._by_opaque.get(opaque)
 
-    def answer(self, pending: Pending, code: int, remark: str | None) -> Verdict:
+    def answer(self, pending: Pending, code: int, remark: str | None) -> NextStep:
         """Takes in a reply. OK and FINAL settle the request; the others queue it to be sent again."""
         verdict = judge(code, remark)
         pending.in_flight = False
-        if verdict is Verdict.OK or verdict is Verdict.FINAL:
+        if verdict is NextStep.OK or verdict is NextStep.FINAL:
             self._settle(pending)
         else:
             self._again = True
             pending.refusal = (code, remark)
-            pending.maybe = pending.maybe or verdict is Verdict.AGAIN_MAYBE
+            pending.maybe = pending.maybe or verdict is NextStep.AGAIN_MAYBE
         return verdict
 
     def _settle(self, pending: Pending) -> None:

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import LocalError
+from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.owned import FOLDER_VARIABLE
 from jepsen_like.live.plan import HOSTILE, Deck, choose
 from jepsen_like.live.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
 from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.subject import Capability
-from jepsen_like.live.verdict import Verdict
 from raftmq.cli import run
 
 WAITING = ("report-000", "report-004-surge")
 
 
 def test_exit_codes_are_fixed() -> None:
-    assert {verdict: verdict.exit_code for verdict in Verdict} == {
-        Verdict.VALID: 0,
-        Verdict.INVALID: 1,
-        Verdict.UNKNOWN: 3,
-        Verdict.UNSUPPORTED: 6,
+    assert {verdict: verdict.exit_code for verdict in Conclusion} == {
+        Conclusion.VALID: 0,
+        Conclusion.INVALID: 1,
+        Conclusion.UNKNOWN: 3,
+        Conclusion.UNSUPPORTED: 6,
     }
 
 

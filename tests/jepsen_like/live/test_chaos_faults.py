@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.history import HistoryWriter
+from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.explain import explain, find_losses
 from jepsen_like.live.judge import judge
 from jepsen_like.live.monitor import Monitor
@@ -23,7 +24,6 @@ from jepsen_like.live.processes import Processes
 from jepsen_like.live.proxy import Pair, Traffic
 from jepsen_like.live.scenarios import NEMESES
 from jepsen_like.live.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
-from jepsen_like.live.verdict import Verdict
 
 
 def state(term: int, leads: bool, leader: int | None = 1, applied: int = 5, committed: int = 5) -> NodeState:
@@ -337,24 +337,24 @@ def played(name: str, *, felt: bool = True, recovered_s: float | None = 0.1) -> 
 @pytest.mark.parametrize(
     ("counts", "faults", "broken", "doubts", "verdict"),
     [
-        (Counts(98, 5, 2, 0), [played("kill-one")], [], [], Verdict.VALID),
-        (Counts(98, 5, 2, 0), [played("kill-one")], ["1 lost"], [], Verdict.INVALID),
-        (Counts(98, 5, 2, 0), [played("kill-one", recovered_s=None)], ["1 lost"], ["?"], Verdict.INVALID),
-        (Counts(98, 5, 2, 0), [played("kill-one")], [], ["not read to the end"], Verdict.UNKNOWN),
-        (Counts(98, 5, 2, 0), [played("kill-one", felt=False)], [], [], Verdict.UNKNOWN),
-        (Counts(98, 5, 2, 0), [played("kill-one", felt=False), played("kill-one")], [], [], Verdict.VALID),
-        (Counts(98, 5, 2, 0), [played("kill-one", recovered_s=None)], [], [], Verdict.UNKNOWN),
-        (Counts(98, 5, 2, 0), [], [], [], Verdict.UNKNOWN),
-        (Counts(97, 0, 3, 0), [played("kill-one")], [], [], Verdict.UNKNOWN),
+        (Counts(98, 5, 2, 0), [played("kill-one")], [], [], Conclusion.VALID),
+        (Counts(98, 5, 2, 0), [played("kill-one")], ["1 lost"], [], Conclusion.INVALID),
+        (Counts(98, 5, 2, 0), [played("kill-one", recovered_s=None)], ["1 lost"], ["?"], Conclusion.INVALID),
+        (Counts(98, 5, 2, 0), [played("kill-one")], [], ["not read to the end"], Conclusion.UNKNOWN),
+        (Counts(98, 5, 2, 0), [played("kill-one", felt=False)], [], [], Conclusion.UNKNOWN),
+        (Counts(98, 5, 2, 0), [played("kill-one", felt=False), played("kill-one")], [], [], Conclusion.VALID),
+        (Counts(98, 5, 2, 0), [played("kill-one", recovered_s=None)], [], [], Conclusion.UNKNOWN),
+        (Counts(98, 5, 2, 0), [], [], [], Conclusion.UNKNOWN),
+        (Counts(97, 0, 3, 0), [played("kill-one")], [], [], Conclusion.UNKNOWN),
     ],
 )
 def test_the_verdict(
-    counts: Counts, faults: list[Played], broken: list[str], doubts: list[str], verdict: Verdict
+    counts: Counts, faults: list[Played], broken: list[str], doubts: list[str], verdict: Conclusion
 ) -> None:
     plan = Plan("raftmq", None, (NEMESES["kill-one"],), 60.0, 7, 100, True)
     found, reasons = conclude(plan, counts, faults, broken, doubts)
     assert found is verdict
-    assert bool(reasons) == (verdict is not Verdict.VALID)
+    assert bool(reasons) == (verdict is not Conclusion.VALID)
     assert plan.command == "raftmq chaos run --subject raftmq --time 60 --seed 7 --rate 100 --nemesis kill-one"
 
 

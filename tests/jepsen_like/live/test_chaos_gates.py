@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.checkers.verdict import Verdict as Checked
+from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.gates import Gate, applied_and_felt, gates, rounds_due
 from jepsen_like.live.judge import Judgement
 from jepsen_like.live.nemesis_seam import Counts, Effect
@@ -15,7 +16,6 @@ from jepsen_like.live.outcome import Outcome
 from jepsen_like.live.plan import AGAIN_MAX, PACE_MIN, Deck, Plan, pace
 from jepsen_like.live.scenarios import NEMESES, nemeses_named
 from jepsen_like.live.summary import last_line, lines
-from jepsen_like.live.verdict import Verdict
 
 FELT, NOTHING = Effect(True, "felt"), Effect(False, "nothing")
 ENOUGH = {"kill-one": (5, 5), "swizzle": (7, 5)}
@@ -94,7 +94,7 @@ def test_shorter_runs_have_smaller_gates() -> None:
     assert gates(6000.0, Counts(0, 0, 0, 0), {}, 0, 0)[0].wanted == 500_000, "longer runs have those of 600 s"
 
 
-def outcome(found: list[Gate], verdict: Verdict = Verdict.VALID) -> Outcome:
+def outcome(found: list[Gate], verdict: Conclusion = Conclusion.VALID) -> Outcome:
     judgement = Judgement([], [], Checked("log", ()))
     return Outcome(verdict, [], Counts(1, 0, 0, 0), [], 1, 0, 0, 3, judgement, {}, 1.0, [], ENOUGH, found)
 
@@ -106,15 +106,15 @@ def plan(time_s: float) -> Plan:
 @pytest.mark.parametrize(
     ("time_s", "value", "verdict", "code"),
     [
-        (600.0, 99, Verdict.VALID, 7),
-        (600.0, 100, Verdict.VALID, 0),
-        (599.0, 99, Verdict.VALID, 0),
-        (600.0, 99, Verdict.INVALID, 1),
-        (600.0, 99, Verdict.UNKNOWN, 3),
+        (600.0, 99, Conclusion.VALID, 7),
+        (600.0, 100, Conclusion.VALID, 0),
+        (599.0, 99, Conclusion.VALID, 0),
+        (600.0, 99, Conclusion.INVALID, 1),
+        (600.0, 99, Conclusion.UNKNOWN, 3),
     ],
 )
 def test_a_missed_gate_has_its_own_exit_code_and_never_changes_a_verdict(
-    time_s: float, value: int, verdict: Verdict, code: int
+    time_s: float, value: int, verdict: Conclusion, code: int
 ) -> None:
     made = outcome([Gate("power failures", value, 100)], verdict)
     assert made.exit_code(plan(time_s)) == code

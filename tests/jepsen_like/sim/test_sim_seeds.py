@@ -17,7 +17,7 @@ from jepsen_like.fakes.memory_fs import MemoryFile
 from jepsen_like.sim.campaign import Summary, run_range, shrink
 from jepsen_like.sim.faults import plan
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.world import Verdict, run_seed
+from jepsen_like.sim.world import SimResult, run_seed
 from raftlog.core.raw_node import Ready
 
 FIRST, SEEDS = 7000, 6
@@ -105,7 +105,7 @@ def test_broken_code_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], checkers: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaks(monkeypatch)
-    found: list[Verdict] = []
+    found: list[SimResult] = []
     for seed in range(BROKEN_FIRST, BROKEN_FIRST + PATIENCE):
         found.append(run_seed(seed))
         if found[-1].violations:

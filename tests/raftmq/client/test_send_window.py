@@ -7,9 +7,9 @@ import concurrent.futures
 import pytest
 
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
-from raftmq.client.send_window import Pending, SendWindow, Verdict
+from raftmq.client.send_window import NextStep, Pending, SendWindow
 
-OK, AGAIN, MAYBE, FINAL = Verdict.OK, Verdict.AGAIN, Verdict.AGAIN_MAYBE, Verdict.FINAL
+OK, AGAIN, MAYBE, FINAL = NextStep.OK, NextStep.AGAIN, NextStep.AGAIN_MAYBE, NextStep.FINAL
 
 TABLE = [
     # code, remark, verdict, error at first, error after an attempt without an answer
@@ -50,7 +50,7 @@ def sent(window: SendWindow, count: int, deadline: float = 10.0) -> list[Pending
 @pytest.mark.parametrize("lost_before", [False, True])
 @pytest.mark.parametrize(("code", "remark", "verdict", "first", "later"), TABLE)
 def test_reply_table(
-    code: int, remark: str | None, verdict: Verdict, first: type | None, later: type | None, lost_before: bool
+    code: int, remark: str | None, verdict: NextStep, first: type | None, later: type | None, lost_before: bool
 ) -> None:
     window = SendWindow()
     (p,) = sent(window, 1)

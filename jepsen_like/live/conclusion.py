@@ -7,7 +7,7 @@ from enum import Enum
 from cluster.errors import ExitCode
 
 
-class Verdict(Enum):
+class Conclusion(Enum):
     """The four ends of a run. Only `VALID` is a pass."""
 
     VALID = "valid"
@@ -29,8 +29,8 @@ UNSUPPORTED_CODE = 6
 GATE_CODE = 7
 """Valid, and yet less than a full run must show (jepsen_like/live/gates.py)."""
 _CODES = {
-    Verdict.VALID: int(ExitCode.OK),
-    Verdict.INVALID: int(ExitCode.FAILED),
-    Verdict.UNKNOWN: int(ExitCode.UNKNOWN),
-    Verdict.UNSUPPORTED: UNSUPPORTED_CODE,
+    Conclusion.VALID: int(ExitCode.OK),
+    Conclusion.INVALID: int(ExitCode.FAILED),
+    Conclusion.UNKNOWN: int(ExitCode.UNKNOWN),
+    Conclusion.UNSUPPORTED: UNSUPPORTED_CODE,
 }
