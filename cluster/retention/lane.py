@@ -43,7 +43,7 @@ class Remove(NamedTuple):
     paths: tuple[Path, ...]
 
 
-class Found(NamedTuple):
+class Survey(NamedTuple):
     """The answer to Ask."""
 
     disk: DiskFact
@@ -96,7 +96,7 @@ class RetentionLane:
         """The next look goes by other rules. Any thread."""
         self._rules = rules
 
-    def drain(self, batch: Sequence[Ask | Remove]) -> list[Found | Removed]:
+    def drain(self, batch: Sequence[Ask | Remove]) -> list[Survey | Removed]:
         """Does one after the other."""
         return [self._look(job) if isinstance(job, Ask) else self._remove(job) for job in batch]
 
@@ -145,10 +145,10 @@ class RetentionLane:
 
     # --- what is to go -----------------------------------------------------------------------------------------------
 
-    def _look(self, job: Ask) -> Found:
+    def _look(self, job: Ask) -> Survey:
         disk = self._disk(job.freed_bytes)
         counts, newest = self._checkpoints_now(disk)
-        found = Found(disk, counts.index, newest.index, None, [], {}, None)
+        found = Survey(disk, counts.index, newest.index, None, [], {}, None)
         if not job.leads:
             return found
         state, rules = self._state, self._rules
@@ -169,7 +169,7 @@ class RetentionLane:
         queues = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms)
         return self._with_consumers(job, facts, queues, found)
 
-    def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Found) -> Found:
+    def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
         """Only where it matters who has consumed what: it is a seek for each queue of each group."""
         state, rules = self._state, self._rules
         decision = decide(facts, rules)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import RetentionSection
-from cluster.retention.lane import CHECKPOINT, Ask, Found, Remove, Removed, RetentionLane
+from cluster.retention.lane import CHECKPOINT, Ask, Remove, Removed, RetentionLane, Survey
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.policy import Decision
@@ -82,7 +82,7 @@ class Retention:
         self._answering: list[asyncio.Future[Ran | None]] = []
         self._proposed = EntryId(0, -1)
         self._more = False
-        self._found: Found | None = None
+        self._found: Survey | None = None
         self._marks = [state.trim_mark]
         """TRIMs that the checkpoints of this node may know, ascending."""
         self._files: deque[Path] = deque()
@@ -143,7 +143,7 @@ class Retention:
         """Of log that is given up and still on this node's disk."""
         return max(0, self._state.trim_position - self._log.first_position) + len(self._files) * self._log.segment_size
 
-    def _on_done(self, done: list[Found | Removed]) -> None:
+    def _on_done(self, done: list[Survey | Removed]) -> None:
         for one in done:
             if isinstance(one, Removed):
                 self._on_removed(one)
@@ -151,7 +151,7 @@ class Retention:
                 self._looking = False
                 self._on_found(one)
 
-    def _on_found(self, found: Found) -> None:
+    def _on_found(self, found: Survey) -> None:
         self._found = found
         if found.warning is not None:
             self._alarm(UNREAD, found.warning)
@@ -175,7 +175,7 @@ class Retention:
 
     # --- the leader --------------------------------------------------------------------------------------------------
 
-    def _trim(self, found: Found, decision: Decision) -> EntryId | None:
+    def _trim(self, found: Survey, decision: Decision) -> EntryId | None:
         """Proposes what was decided."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
@@ -209,7 +209,7 @@ class Retention:
         self._metrics.unread(sum(found.unread.values()))
         return entry.id
 
-    def _want_checkpoint(self, found: Found) -> None:
+    def _want_checkpoint(self, found: Survey) -> None:
         """Only where another one would be newer."""
         if self._state.applied.index > found.newest_index:
             self._keeper.want_checkpoint()
@@ -237,7 +237,7 @@ class Retention:
                 )
                 self._due_ms = self._clock.monotonic_ms()
 
-    def _let_go(self, found: Found) -> None:
+    def _let_go(self, found: Survey) -> None:
         """Has the log forget the files that nobody needs."""
         limits = [(self._state.trim_position, ""), (self._known_to(found.checkpoint_index), OLDER)]
         limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]

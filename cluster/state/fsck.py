@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from cluster.state import aside
 from cluster.state.checkpoints import Checkpoints
-from cluster.state.found import Done, Facts, Found, classify
 from cluster.state.opening import doubtful, is_of_log, unusable
 from cluster.state.overlay_fs import OverlayFileSystem
+from cluster.state.state_case import Done, Facts, StateCase, classify
 from cluster.state.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
 from raftlog.errors import IdentityError, RaftLogError
 from raftlog.storage import identity as identities
@@ -60,7 +60,7 @@ class Fsck:
         self._overlay = OverlayFileSystem()
         self._group_id = _group_id(self._fs, directory)
         self._facts = StateFacts(False, "", NOTHING_APPLIED)
-        self._found: Found | None = None
+        self._found: StateCase | None = None
         self._usable = ""
 
     def run(self) -> FsckReport:
@@ -150,13 +150,13 @@ class Fsck:
             return f"raftmq rebuild {self._directory} --plan    (or put it back from a backup: raftmq restore)"
         if not finding.kind.startswith(("state", "table")):
             return "start the node while its peers run: it fetches these bytes from them"
-        if self._found is Found.WRONG_ROWS:
+        if self._found is StateCase.WRONG_ROWS:
             return "start the node while its peers run: it takes a checkpoint of one of them"
         if self._found is not None and self._found.done in (Done.RESTORE, Done.REFUSE) and not self._usable:
             return f"raftmq rebuild {self._directory} --plan    (or start it: a peer may have a checkpoint)"
         if self._found is not None and self._found.done is Done.RESTORE:
             return f"start the node: it replaces the state from checkpoint {self._usable}"
-        if finding.kind == "state WAL" or (self._found is Found.LOST_ROWS):
+        if finding.kind == "state WAL" or (self._found is StateCase.LOST_ROWS):
             return "start the node: it replays these rows from its log"
         return f"raftmq rebuild {self._directory} --yes    (the start would not notice before it reads these bytes)"
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 from cluster.state import aside
 from cluster.state.checkpoints import Checkpoint, Checkpoints
-from cluster.state.found import ALARMING, Done, Facts, Found, classify
 from cluster.state.manifest import index_of
+from cluster.state.state_case import ALARMING, Done, Facts, StateCase, classify
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, storage_error
@@ -37,7 +37,7 @@ class OpenState(NamedTuple):
 
     kv: KV
     state: BrokerState
-    found: Found
+    found: StateCase
     """What was found first."""
     source: StateSource
     checkpoint: str
@@ -179,7 +179,7 @@ class StateOpening:
         """A directory that has never run: its state is made, not missed."""
         return self._log.tail.index <= 0 and self._synced <= 0
 
-    def _found(self, state: BrokerState | None, damage: str) -> Found:
+    def _found(self, state: BrokerState | None, damage: str) -> StateCase:
         mark = state.applied_mark if state else NOTHING_APPLIED
         self._applied = mark.index
         return classify(
@@ -208,7 +208,7 @@ class StateOpening:
 
     # --- what is done ------------------------------------------------------------------------------------------------
 
-    def _keeps(self, found: Found, state: BrokerState | None) -> bool:
+    def _keeps(self, found: StateCase, state: BrokerState | None) -> bool:
         if found.done in (Done.RESTORE, Done.RESTORE_FROM_PEER) or state is None:
             return False
         if found.done is not Done.REPLAY_OR_RESTORE:
@@ -228,7 +228,7 @@ class StateOpening:
             else:
                 yield checkpoint
 
-    def _restore(self, found: Found, damage: str) -> OpenState:
+    def _restore(self, found: StateCase, damage: str) -> OpenState:
         for checkpoint in self._usable():
             trash = self._set_aside(found, damage)
             self._checkpoints.install(checkpoint, self._state)
@@ -250,7 +250,7 @@ class StateOpening:
             return OpenState(kv, state, found, source, name, trash, self._reasons, self._alarms)
         raise StateLostError(self._lost(found, damage))
 
-    def _set_aside(self, found: Found, damage: str) -> str:
+    def _set_aside(self, found: StateCase, damage: str) -> str:
         if not self._fs.exists(self._state):
             return ""
         detail = damage or (self._suspicion.why if self._suspicion else "")
@@ -259,7 +259,7 @@ class StateOpening:
         self._reasons.append(f"the state was set aside as {where.parent.name}/{where.name}")
         return f"{where.parent.name}/{where.name}"
 
-    def _end_suspicion(self, found: Found) -> None:
+    def _end_suspicion(self, found: StateCase) -> None:
         moved = set_aside_doubtful(
             self._fs, self._directory, self._checkpoints, self._suspicion, found.what, self._now_ms
         )
@@ -271,10 +271,10 @@ class StateOpening:
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
-    def _note(self, found: Found, state: BrokerState | None, damage: str) -> None:
+    def _note(self, found: StateCase, state: BrokerState | None, damage: str) -> None:
         where = f"applied up to {state.applied.index}, " if state else ""
         detail = damage.splitlines()[1] if damage.count("\n") else damage
-        if self._suspicion and found in (Found.SUSPECT, Found.WRONG_ROWS):
+        if self._suspicion and found in (StateCase.SUSPECT, StateCase.WRONG_ROWS):
             detail = detail or self._suspicion.why
         text = f"{found.what} ({where}log {self._log.first_index}..{self._log.tail.index})"
         self._reasons.append(f"{text}: {found.done.value}, because {found.why}" + (f" [{detail}]" if detail else ""))
@@ -298,7 +298,7 @@ class StateOpening:
                 f"entry {suspicion.sound_index}"
             )
 
-    def _refusal(self, found: Found, state: BrokerState | None) -> str:
+    def _refusal(self, found: StateCase, state: BrokerState | None) -> str:
         applied = state.applied.index if state else -1
         first, last = self._log.first_index, self._log.tail.index
         return (
@@ -311,7 +311,7 @@ class StateOpening:
         said = self._suspicion.said if self._suspicion else ""
         return f"The peers were asked: {said}.\n" if said else ""
 
-    def _lost(self, found: Found, damage: str) -> str:
+    def _lost(self, found: StateCase, damage: str) -> str:
         tried = [reason for reason in self._reasons if reason.startswith("checkpoint ")]
         return (
             f"{self._directory}: {found.what}, and no checkpoint can replace it "

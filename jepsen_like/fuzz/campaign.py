@@ -43,7 +43,7 @@ _ALONE_S = 0.03
 """After each request of a replay."""
 
 
-class Found(NamedTuple):
+class Defect(NamedTuple):
     """A defect, and the (node, shot) rows that may show it again."""
 
     what: str
@@ -59,7 +59,7 @@ class Result(NamedTuple):
     """Handler -> shots that reached it."""
     missed: list[str]
     """Handlers that none reached."""
-    found: list[Found]
+    found: list[Defect]
     memory_mib: int
     """The most that a node grew by."""
 
@@ -82,7 +82,7 @@ class Campaign:
         self._tell = tell
         self._fired: Counter[Port] = Counter()
         self._counts: Counter[str] = Counter()
-        self._found: list[Found] = []
+        self._found: list[Defect] = []
         self._recent: dict[int, list[list[Shot]]] = {node.id: [] for node in subject.nodes}
         self._logs: dict[int, int] = {}
         self._alike: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class Campaign:
             await self._still_serves()
             grown = max((peak - rest.get(node, peak) for node, peak in watch.peak.items()), default=0)
         if grown > MEMORY_MAX:
-            self._found.append(Found(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
+            self._found.append(Defect(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
         missed = [name for name in self._handlers if not self._counts[name]]
         return Result(
             sum(self._fired.values()), time.monotonic() - begun, self._counts, missed, self._found, grown >> 20
@@ -236,7 +236,7 @@ class Campaign:
         alike = _NUMBER.sub("N", what)
         self._alike[alike] += 1
         if self._alike[alike] == 1:
-            self._found.append(Found(what, suspects))
+            self._found.append(Defect(what, suspects))
             self._stopping = self._stopping or len(self._found) >= _SHOWN
 
     def _remember(self, node: int, shots: list[Shot]) -> None:
@@ -280,7 +280,7 @@ class Campaign:
             now = f"node {leader} in term {state.term}" if state is not None else "nobody"
             what = f"the leader was node {self._leader} in term {self._term}, and is {now}"
             if not any("leads term" in found.what for found in self._found):
-                self._found.append(Found(what, []))
+                self._found.append(Defect(what, []))
 
 
 async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:
@@ -313,7 +313,7 @@ def _last_lines(text: str) -> str:
     return " | ".join([*places[-2:], words[-1][:300]]) if len(words) > 1 else text[:300]
 
 
-def write_found(folder: Path, found: Sequence[Found]) -> list[Path]:
+def write_found(folder: Path, found: Sequence[Defect]) -> list[Path]:
     """One file per defect that `raftmq chaos fuzz --replay` takes."""
     paths = []
     for number, each in enumerate(found):

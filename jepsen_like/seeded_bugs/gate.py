@@ -14,7 +14,7 @@ from jepsen_like.seeded_bugs import classics
 from jepsen_like.seeded_bugs.calm import CALM_MAX
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, patched
 from jepsen_like.seeded_bugs.matrix import Row
-from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, Found, Recorded
+from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, KillRate, Recorded
 
 COUNT_MIN, SOURCED_MIN = 50, 40
 RANDOM_MIN, BLACK_BOX_MIN = 0.8, 2 / 3
@@ -30,8 +30,8 @@ class Standing(NamedTuple):
     """It is one of the classical bugs (classics.py)."""
     lacks: tuple[str, ...]
     """Columns that it does not fulfil; empty: it counts."""
-    random: Found | None
-    black_box: Found | None
+    random: KillRate | None
+    black_box: KillRate | None
     """By random seeds."""
     clients: str | None
     """Who fires in its schedule if only what clients see may."""
@@ -67,7 +67,7 @@ def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, R
             lacks = (f"the line is that of {taken[line]}",)
         if not lacks:
             taken[line] = bug.id
-        random = Found(row.kills, row.seeds) if row.kills or known.random is None else known.random
+        random = KillRate(row.kills, row.seeds) if row.kills or known.random is None else known.random
         sourced = bug.id in classical
         found.append(Standing(bug.id, line, sourced, lacks, random, known.black_box, row.clients, known.calm))
     return found
@@ -119,7 +119,7 @@ def conditions(found: Sequence[Standing]) -> list[Condition]:
     return list(map(Condition, held, told))
 
 
-def _kills(found: Found | None) -> int:
+def _kills(found: KillRate | None) -> int:
     return 0 if found is None else found.kills
 
 
@@ -151,5 +151,5 @@ def _line(standing: Standing) -> str:
     )
 
 
-def _rate(found: Found | None) -> str:
+def _rate(found: KillRate | None) -> str:
     return "not measured" if found is None else f"{found.kills} of {found.seeds}"

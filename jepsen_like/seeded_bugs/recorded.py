@@ -16,7 +16,7 @@ RECORD = Path(__file__).resolve().parent / "recorded.toml"
 PASS = "pass"
 
 
-class Found(NamedTuple):
+class KillRate(NamedTuple):
     """Kills among random seeds."""
 
     kills: int
@@ -30,9 +30,9 @@ class Recorded(NamedTuple):
     """PASS, or how many of the touched layer's tests notice it, like "3 fail"."""
     calm: str | None = None
     """Who fires in 1,000 operations without a fault or with one crash; "" if nobody does."""
-    random: Found | None = None
+    random: KillRate | None = None
     """By the checkers that the bug names."""
-    black_box: Found | None = None
+    black_box: KillRate | None = None
     """By what clients see alone."""
     clients: str | None = None
     """Who fires in its schedule if only what clients see may; "" if nobody does."""
@@ -57,5 +57,5 @@ def _recorded(name: str, fields: dict[str, Any]) -> Recorded:
     for pair in pairs:
         if pair is not None and not (len(pair) == 2 and 0 <= pair[0] <= pair[1]):
             raise ValueError(f"{name}: {pair} is not [kills, seeds]")
-    random, black_box = (None if pair is None else Found(*pair) for pair in pairs)
+    random, black_box = (None if pair is None else KillRate(*pair) for pair in pairs)
     return Recorded(fields.get("unit_tests"), fields.get("calm"), random, black_box, fields.get("clients"))

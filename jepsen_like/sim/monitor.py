@@ -10,7 +10,7 @@ from zlib import crc32
 
 from cluster.node.node import Node
 from cluster.replication.append_lane import Persisted, PersistJob
-from cluster.state.found import Found
+from cluster.state.state_case import StateCase
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
@@ -25,7 +25,7 @@ from raftlog.messages import RequestVoteReply
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
 
-LOST_ROWS = f"state_{Found.LOST_ROWS.name.lower()}"
+LOST_ROWS = f"state_{StateCase.LOST_ROWS.name.lower()}"
 FULL_EVERY = 50
 """Driver turns of the group between two checks of every member's whole state."""
 SOMETIMES = (

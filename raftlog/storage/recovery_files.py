@@ -29,7 +29,7 @@ from raftlog.storage.trash import Aside
 from raftlog.types import EMPTY_TAIL, LogTail
 
 
-class Found(NamedTuple):
+class SegmentFile(NamedTuple):
     """A segment file. `header` is None if damaged; `page` is what could be read of its first 4096 bytes."""
 
     path: Path
@@ -72,7 +72,7 @@ def open_files(run: RecoveryRun) -> tuple[list[Segment], bytes]:
     return segments, page
 
 
-def _read(run: RecoveryRun, base: int) -> Found:
+def _read(run: RecoveryRun, base: int) -> SegmentFile:
     path = run.log / layout.segment_name(base)
     file = run.fs.open(path)
     try:
@@ -82,21 +82,21 @@ def _read(run: RecoveryRun, base: int) -> Found:
             raise
         page = b""
     if header_is_damaged(page):
-        return Found(path, base, file, page, None)
+        return SegmentFile(path, base, file, page, None)
     header = decode_header(page, path, run.group_id)
     if header.base_position != base:
         raise CorruptLogError(
             f"{path} says its first position is {header.base_position}: the file was renamed. Give it back its name, "
             f"{layout.segment_name(header.base_position)}."
         )
-    return Found(path, base, file, page, header)
+    return SegmentFile(path, base, file, page, header)
 
 
 # A damaged local header: it says nothing that its neighbours do not say.
 
 
 def _heal_header(
-    run: RecoveryRun, before: Segment | None, found: Found, floor: LogTail | None, *, active: bool
+    run: RecoveryRun, before: Segment | None, found: SegmentFile, floor: LogTail | None, *, active: bool
 ) -> SegmentHeader:
     previous, exact = _previous_of(run, before, found, floor)
     header = encode_header(previous, run.group_id)
@@ -119,7 +119,9 @@ def _heal_header(
     return decode_header(header, found.path, run.group_id)
 
 
-def _previous_of(run: RecoveryRun, before: Segment | None, found: Found, floor: LogTail | None) -> tuple[LogTail, bool]:
+def _previous_of(
+    run: RecoveryRun, before: Segment | None, found: SegmentFile, floor: LogTail | None
+) -> tuple[LogTail, bool]:
     """The tail before the file's first frame, and whether its term and time are exact or the highest they can be."""
     first = first_frame(found.file, found.base, run.group_id)
     if found.base == 0:

@@ -1,4 +1,4 @@
-"""One test per row of the table in cluster/state/found.py: what the start finds, does, moves, and says."""
+"""One test per row of the table in cluster/state/state_case.py: what the start finds, does, moves, and says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.state import aside
-from cluster.state.found import Done, Facts, Found, classify
 from cluster.state.opening import StateLostError
+from cluster.state.state_case import Done, Facts, StateCase, classify
 from raftlog.errors import CorruptLogError
 from raftlog.storage import vote_withheld
 from raftlog.storage.run_file import RunFile
@@ -31,43 +31,45 @@ def mark(index: int) -> AppliedMark:
 @pytest.mark.parametrize(
     ("facts", "found"),
     [
-        (Facts(0, 9, mark=mark(10)), Found.NEWER),
-        (Facts(0, 9, mark=mark(10), synced=10, suspect=True), Found.NEWER),
-        (Facts(0, 0, mark=mark(3)), Found.LOG_EMPTY),
-        (Facts(0, 9, synced=12, mark=mark(9)), Found.FITS),
-        (Facts(0, 9, synced=12, mark=mark(7)), Found.LOST_ROWS),
-        (Facts(0, 9, synced=5, mark=mark(9), suspect=True), Found.SUSPECT),
-        (Facts(0, 9, synced=5, damaged=True, suspect=True, wrong_rows=True), Found.WRONG_ROWS),
-        (Facts(0, 9, mark=mark(10), suspect=True, wrong_rows=True), Found.NEWER),
-        (Facts(0, 9, synced=5, damaged=True), Found.CORRUPT),
-        (Facts(0, 9, exists=False), Found.MISSING),
-        (Facts(0, 0, exists=False, synced=0), Found.NEW),
-        (Facts(0, 0, exists=False), Found.NEW),
-        (Facts(50, 90, mark=mark(48)), Found.OLDER_THAN_LOG),
-        (Facts(50, 90, mark=mark(48), installed=True), Found.INSTALLED),
-        (Facts(50, 90, mark=mark(49), installed=True), Found.BEHIND),
-        (Facts(50, 90, mark=mark(49)), Found.BEHIND),
-        (Facts(0, 9, mark=mark(5), of_this_log=False), Found.OTHER_LOG),
-        (Facts(0, 9, mark=mark(5), synced=6, of_this_log=True), Found.LOST_ROWS),
-        (Facts(0, 9, mark=mark(5), synced=5, of_this_log=True), Found.BEHIND),
-        (Facts(0, 9), Found.BEHIND),
-        (Facts(0, 9, mark=mark(9), synced=9, of_this_log=True), Found.FITS),
+        (Facts(0, 9, mark=mark(10)), StateCase.NEWER),
+        (Facts(0, 9, mark=mark(10), synced=10, suspect=True), StateCase.NEWER),
+        (Facts(0, 0, mark=mark(3)), StateCase.LOG_EMPTY),
+        (Facts(0, 9, synced=12, mark=mark(9)), StateCase.FITS),
+        (Facts(0, 9, synced=12, mark=mark(7)), StateCase.LOST_ROWS),
+        (Facts(0, 9, synced=5, mark=mark(9), suspect=True), StateCase.SUSPECT),
+        (Facts(0, 9, synced=5, damaged=True, suspect=True, wrong_rows=True), StateCase.WRONG_ROWS),
+        (Facts(0, 9, mark=mark(10), suspect=True, wrong_rows=True), StateCase.NEWER),
+        (Facts(0, 9, synced=5, damaged=True), StateCase.CORRUPT),
+        (Facts(0, 9, exists=False), StateCase.MISSING),
+        (Facts(0, 0, exists=False, synced=0), StateCase.NEW),
+        (Facts(0, 0, exists=False), StateCase.NEW),
+        (Facts(50, 90, mark=mark(48)), StateCase.OLDER_THAN_LOG),
+        (Facts(50, 90, mark=mark(48), installed=True), StateCase.INSTALLED),
+        (Facts(50, 90, mark=mark(49), installed=True), StateCase.BEHIND),
+        (Facts(50, 90, mark=mark(49)), StateCase.BEHIND),
+        (Facts(0, 9, mark=mark(5), of_this_log=False), StateCase.OTHER_LOG),
+        (Facts(0, 9, mark=mark(5), synced=6, of_this_log=True), StateCase.LOST_ROWS),
+        (Facts(0, 9, mark=mark(5), synced=5, of_this_log=True), StateCase.BEHIND),
+        (Facts(0, 9), StateCase.BEHIND),
+        (Facts(0, 9, mark=mark(9), synced=9, of_this_log=True), StateCase.FITS),
     ],
 )
-def test_every_row_is_told_apart(facts: Facts, found: Found) -> None:
+def test_every_row_is_told_apart(facts: Facts, found: StateCase) -> None:
     assert classify(facts) is found
 
 
 def test_the_rows_say_what_is_done_and_why() -> None:
-    assert {found.done for found in Found} == set(Done)
-    assert all(found.what and found.why for found in Found)
+    assert {found.done for found in StateCase} == set(Done)
+    assert all(found.what and found.why for found in StateCase)
 
 
 def test_the_page_shows_the_table() -> None:
     page = (Path(__file__).parents[3] / "docs" / "disk-format.md").read_text()
     section = page.split("### State\n")[1].split("### ")[0]
     shown = [tuple(row.strip("| ").split(" | ")) for row in section.splitlines() if row.startswith("|")][2:]
-    assert shown == [(found.name.lower().replace("_", " "), found.what, found.done.value, found.why) for found in Found]
+    assert shown == [
+        (found.name.lower().replace("_", " "), found.what, found.done.value, found.why) for found in StateCase
+    ]
 
 
 def test_new(place: Place) -> None:

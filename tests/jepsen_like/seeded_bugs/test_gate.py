@@ -14,7 +14,7 @@ from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
 from jepsen_like.seeded_bugs.gate import Standing
 from jepsen_like.seeded_bugs.matrix import Row
-from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, Found, Recorded
+from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, KillRate, Recorded
 
 BUGS = load_all()
 
@@ -32,7 +32,7 @@ def rows(bugs: Sequence[Bug], *, scheduled: bool = True, kills: int = 0) -> list
 
 
 def standing(number: int, *lacks: str, kills: int = 1, calm: str | None = "") -> Standing:
-    found = Found(kills, 9)
+    found = KillRate(kills, 9)
     return Standing(f"X{number}", ("a.py", number), True, lacks, found, found, None, calm)
 
 
@@ -90,7 +90,7 @@ def test_two_bugs_of_one_line_count_once() -> None:
 
 
 def test_a_kill_of_today_goes_before_a_recorded_rate() -> None:
-    known = {BUGS[0].id: Recorded(PASS, random=Found(3, 200))}
+    known = {BUGS[0].id: Recorded(PASS, random=KillRate(3, 200))}
     assert gate.standings(BUGS[:1], rows(BUGS[:1]), known)[0].random == (3, 200)
     assert gate.standings(BUGS[:1], rows(BUGS[:1], kills=2), known)[0].random == (2, 9)
 
@@ -110,8 +110,8 @@ def test_the_line_of_a_bug_is_where_it_differs() -> None:
         ({number: standing(number, "unit tests not measured") for number in range(11)}, ["fulfil every column"]),
         ({number: standing(number)._replace(sourced=False) for number in range(20)}, []),
         ({number: standing(number)._replace(sourced=False) for number in range(21)}, ["are of the classical list"]),
-        ({number: standing(number)._replace(random=Found(0, 9)) for number in range(12)}, []),
-        ({number: standing(number)._replace(random=Found(0, 9)) for number in range(13)}, ["die in random seeds"]),
+        ({number: standing(number)._replace(random=KillRate(0, 9)) for number in range(12)}, []),
+        ({number: standing(number)._replace(random=KillRate(0, 9)) for number in range(13)}, ["die in random seeds"]),
         ({number: standing(number)._replace(black_box=None) for number in range(20)}, []),
         ({number: standing(number)._replace(black_box=None) for number in range(21)}, ["what clients see alone"]),
         ({number: standing(number, calm="index") for number in range(15)}, []),

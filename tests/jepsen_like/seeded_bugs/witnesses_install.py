@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.state.found import Facts, Found, classify
+from cluster.state.state_case import Facts, StateCase, classify
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
 from statemachine.broker_state import AppliedMark
@@ -52,7 +52,7 @@ def witness_X02() -> None:
 def witness_X03() -> None:
     """After an install the state is that of the checkpoint."""
     facts = Facts(50, 90, mark=AppliedMark(1, 20, 2000, 0, 7), installed=True)
-    assert classify(facts) is Found.INSTALLED
+    assert classify(facts) is StateCase.INSTALLED
 
 
 def witness_X04() -> None:

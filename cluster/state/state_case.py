@@ -25,7 +25,7 @@ class Done(Enum):
     REFUSE = "refused, nothing is changed: raftmq rebuild DIR --plan"
 
 
-class Found(Enum):
+class StateCase(Enum):
     """The rows of the table, in the order in which they are asked: (what is found, what is done, why it is safe)."""
 
     NEWER = (
@@ -114,7 +114,14 @@ class Found(Enum):
 
 
 ALARMING = frozenset(
-    {Found.WRONG_ROWS, Found.SUSPECT, Found.CORRUPT, Found.MISSING, Found.OLDER_THAN_LOG, Found.LOST_ROWS}
+    {
+        StateCase.WRONG_ROWS,
+        StateCase.SUSPECT,
+        StateCase.CORRUPT,
+        StateCase.MISSING,
+        StateCase.OLDER_THAN_LOG,
+        StateCase.LOST_ROWS,
+    }
 )
 """What a person should hear of although the node goes on."""
 
@@ -140,22 +147,22 @@ class Facts(NamedTuple):
     """The log has the state's last entry at its index; None if the log cannot tell (trimmed, damaged, none applied)."""
 
 
-def classify(facts: Facts) -> Found:
+def classify(facts: Facts) -> StateCase:
     """The row of the table."""
     known = facts.exists and not facts.damaged
     applied = facts.mark.index if known else -1
     if applied > facts.log_last:
-        return Found.NEWER if facts.log_last > 0 else Found.LOG_EMPTY
+        return StateCase.NEWER if facts.log_last > 0 else StateCase.LOG_EMPTY
     if facts.suspect:
-        return Found.WRONG_ROWS if facts.wrong_rows else Found.SUSPECT
+        return StateCase.WRONG_ROWS if facts.wrong_rows else StateCase.SUSPECT
     if facts.damaged:
-        return Found.CORRUPT
+        return StateCase.CORRUPT
     if not facts.exists:
-        return Found.NEW if facts.log_last <= 0 and facts.synced <= 0 else Found.MISSING
+        return StateCase.NEW if facts.log_last <= 0 and facts.synced <= 0 else StateCase.MISSING
     if applied + 1 < facts.log_first:
-        return Found.INSTALLED if facts.installed else Found.OLDER_THAN_LOG
+        return StateCase.INSTALLED if facts.installed else StateCase.OLDER_THAN_LOG
     if facts.of_this_log is False:
-        return Found.OTHER_LOG
+        return StateCase.OTHER_LOG
     if applied < min(facts.synced, facts.log_last):
-        return Found.LOST_ROWS
-    return Found.FITS if applied == facts.log_last else Found.BEHIND
+        return StateCase.LOST_ROWS
+    return StateCase.FITS if applied == facts.log_last else StateCase.BEHIND
