@@ -26,6 +26,7 @@ from statemachine.kv import KV, META, KVError
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
 from statemachine.query import QueueItem
+from statemachine.queue_locks import Queue, QueueLock, QueueLocks
 from statemachine.stage import Stage
 from statemachine.sums import MARKERS, RunningSums
 from statemachine.topics import TopicConfig, Topics
@@ -66,6 +67,9 @@ class BrokerState:
         self._topics = Topics(kv)
         self._groups = Groups(kv)
         self._offsets = ConsumerOffsets(kv)
+        self._locks = QueueLocks(kv)
+        row = kv.get(META, keys.LEVEL_KEY)
+        self._level = self._staged_level = 0 if row is None else keys.U32.unpack(row)[0]
         self._queues = ConsumeQueues(kv)
         self._dedup = Dedup(kv)
         self._index = MessageIndex(kv)
@@ -112,6 +116,15 @@ class BrokerState:
     def acknowledged(self) -> int:
         """Index of the newest MEMBERSHIP event that an operator acknowledged; 0 for none."""
         return self._members.acknowledged
+
+    @property
+    def level(self) -> int:
+        """The newest level of commands that every member is known to apply (`commands.LEVEL`)."""
+        return self._level
+
+    def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
+        """Queue locks of the group, expired ones included."""
+        return self._locks.of_group(group)
 
     @property
     def trim_mark(self) -> TrimMark:
@@ -221,6 +234,8 @@ class BrokerState:
         self._topics.publish()
         self._groups.publish()
         self._offsets.publish()
+        self._locks.publish()
+        self._level = self._staged_level
         self._dedup.publish()
         self._index.publish()
         self._members.publish()
@@ -305,6 +320,7 @@ class BrokerState:
             topic_id = result.value.id
             self._queues.delete_topic(stage, topic_id)
             self._offsets.delete_topic(stage, topic_id)
+            self._locks.delete_topic(stage, topic_id)
             self._dedup.delete_topic(stage, topic_id)
         return result
 
@@ -314,8 +330,10 @@ class BrokerState:
     def _delete_group(self, stage: Stage, name: Any, clean_offsets: Any) -> CommandResult:
         clean = commands.checked_bool(clean_offsets, "clean_offsets")
         result = self._groups.delete(stage, name)
-        if result.ok and clean:
-            self._offsets.delete_group(stage, name)
+        if result.ok:
+            self._locks.delete_group(stage, name)
+            if clean:
+                self._offsets.delete_group(stage, name)
         return result
 
     def _subscribe(self, stage: Stage, group: Any, subscriptions: Any) -> CommandResult:
@@ -333,6 +351,25 @@ class BrokerState:
     def _acknowledge(self, stage: Stage, index: Any) -> CommandResult:
         return self._members.acknowledge(stage, index)
 
+    def _raise_level(self, stage: Stage, level: Any) -> CommandResult:
+        level = commands.checked_int(level, "level", 1, keys.U32_MAX)
+        if level > commands.LEVEL:
+            raise InvariantViolationError(f"level {level}, this version knows {commands.LEVEL}: use a newer RaftMQ")
+        if level > self._staged_level:
+            self._staged_level = level
+            stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
+        return commands.done(self._staged_level)
+
+    def _lock_queues(
+        self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
+    ) -> CommandResult:
+        if not self._groups.exists(commands.checked_str(group, "group name")):
+            return commands.not_found(f"no group {group!r}")
+        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics)
+
+    def _unlock_queues(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
+        return self._locks.unlock(stage, group, client_id, queues)
+
 
 _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.CREATE_TOPIC: (BrokerState._create_topic, 2),
@@ -344,6 +381,9 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.END_SESSIONS: (BrokerState._end_sessions, 1),
     commands.EXPIRE: (BrokerState._expire, 1),
     commands.ACKNOWLEDGE: (BrokerState._acknowledge, 1),
+    commands.RAISE_LEVEL: (BrokerState._raise_level, 1),
+    commands.LOCK_QUEUES: (BrokerState._lock_queues, 5),
+    commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
 }
 """Name -> (method, number of arguments)."""
 

@@ -12,6 +12,10 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
     expire          before_ms      forget producer sessions and unique rows idle since before that log time
     acknowledge     index          an operator acknowledges the MEMBERSHIP at that index: its alarm ends
+    raise_level     level          every member knows the commands up to that level (below); never goes down
+  from level 1 on
+    lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
+    unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
 """
 
 from __future__ import annotations
@@ -31,6 +35,15 @@ COMMIT_OFFSETS = "commit_offsets"
 END_SESSIONS = "end_sessions"
 EXPIRE = "expire"
 ACKNOWLEDGE = "acknowledge"
+RAISE_LEVEL = "raise_level"
+LOCK_QUEUES = "lock_queues"
+UNLOCK_QUEUES = "unlock_queues"
+
+LEVEL = 1
+"""The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
+level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
+LOCKS_LEVEL = 1
+"""`lock_queues`, `unlock_queues`."""
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""

@@ -93,6 +93,10 @@ class Groups:
         self.by_name: Mapping[str, GroupConfig] = {}
         self.publish()
 
+    def exists(self, name: str) -> bool:
+        """Whether the group exists at this point of the run (apply lane only)."""
+        return name in self._names
+
     def put(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
         """Creates the group or updates the given fields of an existing one; value: its GroupConfig."""
         config = checked_fields(config, frozenset(_CONFIG_FIELDS))

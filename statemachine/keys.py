@@ -8,9 +8,11 @@
              "membership"                                                  u64, index | MEMBERSHIP payload
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
              "trim"                                                        trim row (below)
+             "level"                                                       u32, commands that every member knows
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
+    locks    group name | 00 | topic_id u32 | queue_id u32                 u64, expires at, log time | client id, UTF-8
     cq       topic_id u32 | queue_id u32                                   min_offset u64 | first chunk at u64
              topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
     dedup    "p" | producer_id 16                                          low u64 | max u64 | last_ms u64
@@ -45,6 +47,7 @@ NEXT_TOPIC_ID_KEY = b"next_topic_id"
 MEMBERSHIP_KEY = b"membership"
 ACKNOWLEDGED_KEY = b"acknowledged"
 TRIM_KEY = b"trim"
+LEVEL_KEY = b"level"
 
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
@@ -103,7 +106,7 @@ def cq_topic_range(topic_id: int) -> tuple[bytes, bytes]:
 
 
 def offset_key(group: str, topic_id: int, queue_id: int) -> bytes:
-    """Key of a consumer offset."""
+    """Key of a consumer offset, and of a queue lock."""
     return group.encode("ascii") + b"\0" + _QUEUE.pack(topic_id, queue_id)
 
 
@@ -114,7 +117,7 @@ def parse_offset_key(key: bytes) -> tuple[str, int, int]:
 
 
 def offsets_range(group: str) -> tuple[bytes, bytes]:
-    """Keys [start, end) of a group's offsets."""
+    """Keys [start, end) of a group's offsets, and of its queue locks."""
     name = group.encode("ascii")
     return name + b"\0", name + b"\x01"
 

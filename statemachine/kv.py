@@ -17,7 +17,8 @@ OFFSETS = "offsets"
 CQ = "cq"
 DEDUP = "dedup"
 INDEX = "index"
-FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX)
+LOCKS = "locks"
+FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS)
 """Every column family of this version. Still to come, with their rows: timer, trans, pop, tier."""
 
 

@@ -138,6 +138,11 @@ class Topics:
         """Whether the topic exists at this point of the run (apply lane only)."""
         return topic_id in self._ids
 
+    def has_queue(self, topic_id: int, queue_id: int) -> bool:
+        """Whether the topic exists at this point of the run, with that queue (apply lane only)."""
+        topic = self._ids.get(topic_id)
+        return topic is not None and queue_id < topic.queues
+
     def create(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
         """Creates the topic or updates the given fields of an existing one; value: its TopicConfig."""
         config = checked_fields(config, _FIELDS)

@@ -1,4 +1,5 @@
-"""What this broker offers through any protocol: group members, offsets, pulls and long polls, sends, lookups.
+"""What this broker offers through any protocol: group members, offsets, pulls and long polls, sends, lookups,
+queue locks.
 
 May import `cluster.replication`, `cluster.members` and below, and the stored message of `cluster.wire`; no frame, code
 or header of a protocol. Outcomes are values, refusals are `cluster.broker.refusal.Refused`. Runs on the event loop.

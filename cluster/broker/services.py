@@ -48,6 +48,13 @@ class Services(Protocol):
         The commands are encoded and measured before this returns: what no entry can hold is FAIL at once.
         """
 
+    def raising(self, level: int) -> list[Command] | NodeId:
+        """Commands that must precede one of this level in its entry, [] most of the time; or the id of a member that
+        has not announced that it can apply it. Leader only."""
+
+    def log_time_ms(self) -> int:
+        """Log time now, milliseconds. Leader only."""
+
     def read_index(self, done: Callable[[bool], None]) -> None:
         """One ReadIndex round shared by all who ask in a turn. True: applied state now answers linearizably."""
 

@@ -32,6 +32,9 @@ class Transport(Protocol):
     def set_members(self, membership: Handshake, addresses: Addresses) -> None:
         """See PeerTransport."""
 
+    def level_of(self, peer: NodeId) -> int:
+        """See PeerTransport."""
+
 
 class MembersService:
     """See the module. Event loop only."""
@@ -74,6 +77,12 @@ class MembersService:
     def in_force(self) -> Membership:
         """The newest MEMBERSHIP entry in this node's log, or GENESIS."""
         return self._raw.membership
+
+    def below(self, level: int) -> NodeId | None:
+        """A member that has not announced that it can apply commands of that level; None if all others have."""
+        transport, own = self._transport, self.own_id
+        others = (node for node in self.in_force.node_uuids if node != own)
+        return next((node for node in others if transport is None or transport.level_of(node) < level), None)
 
     @property
     def is_committed(self) -> bool:

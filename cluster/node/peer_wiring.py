@@ -9,6 +9,7 @@ from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import PeerTransport
 from cluster.replication.raft_driver import RaftDriver
 from cluster.runtime.context import NodeContext
+from statemachine.commands import LEVEL
 
 
 def transport_of(
@@ -25,6 +26,7 @@ def transport_of(
         heartbeat_net(config),
         secret.keyring,
         environment.entropy,
+        LEVEL,
     )
     members.attach(transport)
     secret.attach(transport)

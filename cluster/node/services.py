@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.node.listening import addresses_behind
 from cluster.runtime.contained import contain_each
+from statemachine.commands import RAISE_LEVEL
 
 if TYPE_CHECKING:
     from cluster.members.service import MembersService
@@ -62,6 +63,16 @@ class NodeServices:
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """See Services."""
         self._proposals.submit_commands(commands, done, session)
+
+    def raising(self, level: int) -> list[Command] | NodeId:
+        """See Services."""
+        if self.state.level >= level:
+            return []
+        return self._membership.below(level) or [[RAISE_LEVEL, level]]
+
+    def log_time_ms(self) -> int:
+        """See Services."""
+        return self._raw.log_time_ms()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         """See Services."""

@@ -24,7 +24,7 @@ from cluster.peer.keyring import KEY_ID_BYTES, KEYS_MAX
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 DIALLER, ACCEPTOR = b"raftmq peer 1 dialler", b"raftmq peer 1 acceptor"
-NONCE, KEYS = 9, 10
+NONCE, KEYS, LEVEL = 9, 10, 11
 """Places in HELLO."""
 
 
@@ -42,6 +42,12 @@ def offered(hello: Sequence[Any]) -> list[bytes]:
     if type(ids) is not list or not 1 <= len(ids) <= KEYS_MAX:
         return []
     return [each for each in ids if type(each) is bytes and len(each) == KEY_ID_BYTES]
+
+
+def level(hello: Sequence[Any]) -> int:
+    """The level of commands that the node can apply; 0 of a release that announces none."""
+    value = hello[LEVEL] if len(hello) > LEVEL else 0
+    return value if type(value) is int and 0 <= value < 1 << 31 else 0
 
 
 def dialler_proof(key: bytes, hello: bytes, challenge: bytes) -> bytes:

@@ -76,11 +76,13 @@ class PeerTransport:
         heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
         keyring: Keyring = OPEN,
         entropy: Callable[[int], bytes] = os.urandom,
+        level: int = 0,
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
         node, for those that do not know it yet. `keyring`: what is proven and asked for; `entropy`: for nonces.
+        `level`: of the commands that this node can apply (`statemachine.commands.LEVEL`); told to its peers.
         """
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
@@ -98,6 +100,8 @@ class PeerTransport:
         self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}
         self._renew_again: set[tuple[NodeId, str]] = set()
         self._advertised = advertised
+        self._level = level
+        self._levels: dict[NodeId, int] = {}
         self._bind = bind
         self._handlers: Handlers | None = None
         self._servers: list[asyncio.Server] = []
@@ -183,6 +187,10 @@ class PeerTransport:
     def known_incarnation(self, peer: NodeId) -> object:
         """What `peer` said last; None if it has said nothing yet."""
         return self._incarnations.get(peer)
+
+    def level_of(self, peer: NodeId) -> int:
+        """The level of commands that `peer` announced last; 0 if it has announced none."""
+        return self._levels.get(peer, 0)
 
     def connected(self, peer: NodeId) -> bool:
         """True if something sent now has a connection to travel on."""
@@ -292,8 +300,10 @@ class PeerTransport:
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
         """The same, with what is needed to prove it."""
         hello, keyring = self.hello(peer, channel), self.keyring
+        if not keyring.keys and not self._level:
+            return hello
         nonce = self._entropy(handshake.NONCE_BYTES) if keyring.keys else b""
-        return handshake.with_keys(hello, nonce, keyring.ids) if keyring.keys else hello
+        return [*handshake.with_keys(hello, nonce, keyring.ids), self._level]
 
     def challenge(self, key: bytes) -> list[Any]:
         """What a peer that has this key is asked (wire.Kind.CHALLENGE)."""
@@ -399,6 +409,7 @@ class PeerTransport:
                 for link in [link for (to, _), link in self.links.items() if to == peer]:
                     link.abort()
             self._incarnations[peer] = incarnation
+        self._levels[peer] = handshake.level(header)
         if channel != CONTROL or all(_is_address(host) for host, _ in self._addresses(peer, CONTROL)):
             return
         looking = self._leave_old_address(peer)

@@ -62,7 +62,8 @@ class Kind(IntEnum):
 
     HELLO = 0
     """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port],
-    and of a node with a secret: nonce, [key ids] (`cluster.peer.handshake`)"""
+    then nonce and [key ids] (`cluster.peer.handshake`; both empty without a secret), and the level of commands that the
+    node can apply (`statemachine.commands.LEVEL`)"""
     REFUSED = 1
     """[reason, "removed" or "", index of the entry that removed it or -1]"""
     FORWARD = 2

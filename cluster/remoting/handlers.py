@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from cluster.broker.group_offsets import Offsets
+from cluster.broker.queue_locks import QueueLocks
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.send_back import SendBack
 
 if TYPE_CHECKING:
@@ -30,10 +32,12 @@ def handlers_of(
     metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
+    locks = QueueLocks(services)
     return {
         **route.handlers(services, unreached),
         **topics_admin.handlers(services),
-        **heartbeat.handlers(services, members),
+        **heartbeat.handlers(services, members, locks),
+        **QueueLockRequests(locks).handlers(),
         **offsets.handlers(services, Offsets(services)),
         **pulls.handlers(),
         **query.handlers(services, metrics),

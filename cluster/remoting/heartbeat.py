@@ -12,6 +12,7 @@ import msgspec
 from cluster.broker.group_members import BROADCASTING, CLUSTERING, Member, Members
 from cluster.broker.group_news import GroupNews
 from cluster.broker.names import check_group_name
+from cluster.broker.queue_locks import QueueLocks
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.subscription import Subscription
@@ -90,10 +91,11 @@ _encode = msgspec.json.Encoder().encode
 class Heartbeats:
     """Handlers of 34, 35 and 38 over the node's `Members`."""
 
-    def __init__(self, services: Services, members: Members) -> None:
+    def __init__(self, services: Services, members: Members, locks: QueueLocks) -> None:
         self._services = services
         self._members = members
         self._news = GroupNews(services, members)
+        self._locks = locks
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; 34 and 35 are never forwarded, 38 is the leader's."""
@@ -147,7 +149,10 @@ class Heartbeats:
 
     def _unregister(self, request: Request) -> None:
         ext = request.ext
-        self._members.remove(text(request, "clientID"), ext.get("consumerGroup"), ext.get("producerGroup"))
+        client_id, group = text(request, "clientID"), ext.get("consumerGroup")
+        self._members.remove(client_id, group, ext.get("producerGroup"))
+        if group and self._services.writes_open():  # an orderly leave hands its queues over at once
+            self._locks.unlock(group, client_id, None, lambda _: None)
         request.reply(ResponseCode.SUCCESS)
 
     def _consumer_list(self, request: Request) -> None:
@@ -162,9 +167,9 @@ class Heartbeats:
         after_read_index(self._services, request, answer)
 
 
-def handlers(services: Services, members: Members) -> dict[int, Handler]:
+def handlers(services: Services, members: Members, locks: QueueLocks) -> dict[int, Handler]:
     """Request code -> handler of heartbeats and membership."""
-    return Heartbeats(services, members).handlers()
+    return Heartbeats(services, members, locks).handlers()
 
 
 def _parse(body: bytes) -> HeartbeatData:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-import urllib.request
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -88,33 +87,3 @@ def test_at_the_maximum_it_is_a_dead_letter(live: LocalCluster, mq: raftmq.Clien
     assert [line["tried"] for line in reader.lines("message")] == [0, 1]
     assert (letter.body, letter.key, letter.tag) == (b"body of K", "K", "red")
     assert letter.properties["RETRY_TOPIC"] == topic
-
-
-def refused_locks(live: LocalCluster) -> float:
-    """Requests 41 of C++ clients that all nodes together have refused."""
-    total = 0.0
-    for node in live.nodes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/metrics", timeout=10) as reply:
-            for line in reply.read().decode().splitlines():
-                if line.startswith('raftmq_codes_refused_total{code="41",language="CPP"}'):
-                    total += float(line.split()[-1])
-    return total
-
-
-def test_an_orderly_cpp_consumer_does_not_storm(
-    live: LocalCluster, mq: raftmq.Client, start: Start, tell: Callable[[str], None]
-) -> None:
-    """It reads nothing, as long as there are no queue locks; other requests of the same client go on."""
-    mq.admin.create_topic("orderly", 4)
-    reader = start("cpp", "consume", "orderly", "--group", "orderly-readers", "--orderly")
-    reader.wait("ready")
-    send_one(mq, "orderly", "K")
-    time.sleep(10)
-    before = refused_locks(live)
-    time.sleep(10)
-    rate = (refused_locks(live) - before) / 10
-    tell(f"cpp, orderly: {rate:.1f} refused lock requests a second")
-    assert refused_locks(live) > 0, "it asks for its locks"
-    assert rate < 20
-    assert reader.lines("message") == []
-    reader.finish()

@@ -210,7 +210,7 @@ def test_digest_sees_every_family_but_not_where_the_log_was_cut(broker: Broker) 
     assert digest(broker.kv) == before
     broker.send(1, 1)
     broker.run(["put_group", {"name": "g"}, True], ["commit_offsets", [["g", 1, 0, 1]]])
-    broker.run(["create_topic", {"name": "c"}, True])
+    broker.run(["create_topic", {"name": "c"}, True], ["lock_queues", "g", "a", 1, 2, [[1, 0]]])
     broker.state.apply([broker.log.messages(broker.log.run(1, 0, 1), keys=bytes(8))])
     after = digest(broker.kv)
     assert all(after[family] != before[family] for family in before)

@@ -15,5 +15,5 @@ def test_what_is_in_a_log_means_what_it_meant() -> None:
     answers = runpy.run_path(str(DATA / "record_commands.py"))["answers"]
     results, sums = answers([zlib.decompress(bytes.fromhex(payload)) for payload in recorded["payloads"]])
     assert results == recorded["results"]
-    assert sums == recorded["sums"]
+    assert sums == recorded["sums"] | {family: 0 for family in sums if family not in recorded["sums"]}
     assert sum(text.startswith("True") for text in results) >= 4

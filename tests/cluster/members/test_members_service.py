@@ -46,6 +46,10 @@ class Raw:
 class Follows:
     def __init__(self) -> None:
         self.told: list[tuple[Handshake, Addresses]] = []
+        self.levels: dict[int, int] = {}
+
+    def level_of(self, peer: NodeId) -> int:
+        return self.levels.get(peer, 0)
 
     def set_members(self, membership: Handshake, addresses: Addresses) -> None:
         self.told.append((membership, addresses))
@@ -98,6 +102,17 @@ def test_who_joins_is_known_at_once_and_where_the_log_says_it_is() -> None:
     assert world.follows.told[-1][0].members[NodeId(4)] == str(UUIDS[NodeId(4)])
     assert world.follows.told[-1][1][NodeId(4)] == (("ten", 10914), ("127.0.0.1", 10904)), "then by configuration"
     assert world.service.places[NodeId(4)].admin == "ten:9644"
+
+
+def test_a_new_command_waits_for_every_member_learners_too() -> None:
+    world = World()
+    assert world.service.below(1) == 2, "it has announced nothing yet"
+    world.follows.levels = {2: 1, 3: 2}
+    assert (world.service.below(1), world.service.below(2)) == (None, 2), "this node knows its own commands"
+    world.change(with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR), 7, commit=False)
+    assert world.service.below(1) == 4
+    world.change(without(world.raw.membership, NodeId(4)), 8)
+    assert world.service.below(1) is None, "who has left is not waited for"
 
 
 def test_routes_have_voters_only() -> None:

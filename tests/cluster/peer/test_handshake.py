@@ -174,6 +174,13 @@ async def hang_up() -> AsyncIterator[None]:
     await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(("last", "level"), [([], 0), ([3], 3), (["3"], 0), ([-1], 0), ([1 << 40], 0), ([True], 0)])
+def test_a_level_is_a_small_number_or_none(last: list[Any], level: int) -> None:
+    hello: list[Any] = ["cluster", 1, 2, "uuid", 1, CONTROL, 77]
+    assert handshake.level([*handshake.with_keys(hello, b"", []), *last]) == level
+    assert handshake.offered([*handshake.with_keys(hello, b"", []), *last]) == []
+
+
 class Stranger:
     """One connection to a peer port that says what it likes."""
 

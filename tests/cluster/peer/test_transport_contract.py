@@ -62,7 +62,9 @@ async def peers() -> AsyncIterator[dict[int, Peer]]:
     """Three of them, connected."""
     base = free_base_port(4)
     addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
-    made = {int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one])) for one in IDS}
+    made = {
+        int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one], level=7 + one)) for one in IDS
+    }
     for peer in made.values():
         await peer.start()
     pairs = [(a, b) for a in IDS for b in IDS if a != b]
@@ -82,6 +84,11 @@ def arrives(peers: dict[int, Peer], a: int, b: int) -> bool:
         return True
     peers[a].transport.send([heartbeat(a, b)])
     return False
+
+
+async def test_peers_know_which_commands_each_other_can_apply(peers: dict[int, Peer]) -> None:
+    assert [[peers[a].transport.level_of(NodeId(b)) for b in IDS if a != b] for a in IDS] == [[9, 10], [8, 10], [8, 9]]
+    assert peers[1].transport.level_of(NodeId(99)) == 0
 
 
 async def test_messages_arrive_in_order_per_channel(peers: dict[int, Peer]) -> None:

@@ -12,11 +12,13 @@ import pytest
 
 from cluster.broker.group_members import Members
 from cluster.broker.group_offsets import Offsets
+from cluster.broker.queue_locks import QueueLocks
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
@@ -132,6 +134,8 @@ class FakeNode:
         self.unreadable: set[int] = set()
         """Sizes of reads that fail."""
         self.now_ms = 1_000_000
+        self.old_member = NodeId(0)
+        """One that does not know the newest commands."""
         self._tail: LogTail = EMPTY_TAIL
         self._log = bytearray()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
@@ -139,10 +143,12 @@ class FakeNode:
         self._cancelled: set[int] = set()
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
+        locks = QueueLocks(self)
         self.table = {
             **route.handlers(self, lambda: self.unreached),
             **topics_admin.handlers(self),
-            **heartbeat.handlers(self, self.members),
+            **heartbeat.handlers(self, self.members, locks),
+            **QueueLockRequests(locks).handlers(),
             **offsets.handlers(self, Offsets(self)),
             **pull.handlers(self, self.members),
             **query.handlers(self),
@@ -170,6 +176,14 @@ class FakeNode:
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         done(self.confirms)
+
+    def log_time_ms(self) -> int:
+        return self.now_ms
+
+    def raising(self, level: int) -> list[commands.Command] | NodeId:
+        if self.state.level >= level:
+            return []
+        return [[commands.RAISE_LEVEL, level]] if not self.old_member else self.old_member
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
         rows = [list(row) for row in self.later if row[0] == group]

@@ -7,7 +7,9 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -19,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
  * `--batch N`: N messages per request, `--max-times N`: the consumer's own maximum of tries, and `--select`: message n is
  * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
- * consumers do.
+ * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -33,6 +35,7 @@ public final class ForeignClient {
   private int maxTimes = -1;
   private boolean brokerAssigns = false;
   private boolean select = false;
+  private boolean orderly = false;
 
   public static void main(String[] args) throws Exception {
     ForeignClient client = new ForeignClient(args);
@@ -57,6 +60,7 @@ public final class ForeignClient {
         case "--broker-assigns": brokerAssigns = true; break;
         case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
         case "--select": select = true; break;
+        case "--orderly": orderly = true; break;
         default: positionals.add(args[at]);
       }
     }
@@ -174,6 +178,19 @@ public final class ForeignClient {
     }
   }
 
+  /** Tells of the messages; true if one of them is to come again. */
+  private boolean take(List<MessageExt> messages) {
+    boolean again = false;
+    for (MessageExt message : messages) {
+      again |= message.getReconsumeTimes() < fail;
+      say("message", "at", now(), "key", message.getKeys(), "tag", message.getTags(),
+          "shade", message.getUserProperty("shade"), "body", Base64.getEncoder().encodeToString(message.getBody()),
+          "msg_id", message.getMsgId(), "queue_id", message.getQueueId(), "queue_offset", message.getQueueOffset(),
+          "tried", message.getReconsumeTimes());
+    }
+    return again;
+  }
+
   private void consume() throws Exception {
     DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
     consumer.setNamesrvAddr(positionals.get(1));
@@ -181,17 +198,13 @@ public final class ForeignClient {
     consumer.setMaxReconsumeTimes(maxTimes);
     consumer.setClientRebalance(!brokerAssigns);
     consumer.subscribe(positionals.get(2), "*");
-    consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-      boolean again = false;
-      for (MessageExt message : messages) {
-        again |= message.getReconsumeTimes() < fail;
-        say("message", "at", now(), "key", message.getKeys(), "tag", message.getTags(),
-            "shade", message.getUserProperty("shade"), "body", Base64.getEncoder().encodeToString(message.getBody()), "msg_id", message.getMsgId(),
-            "queue_id", message.getQueueId(), "queue_offset", message.getQueueOffset(),
-            "tried", message.getReconsumeTimes());
-      }
-      return again ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-    });
+    if (orderly) {
+      consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+          take(messages) ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS);
+    } else {
+      consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+          take(messages) ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+    }
     consumer.start();
     say("ready");
     waitForInputEnd();

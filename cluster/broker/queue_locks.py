@@ -1,0 +1,103 @@
+"""Queue locks as any protocol front offers them: what a client is granted, on the leader, and what it costs the log.
+
+A lock lives in the log's state (`statemachine.queue_locks`). A client asks again and again for what it holds, and for
+what others hold; both are answered without an entry: the first while enough time is left, the second until it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.replication.outcome import Outcome, ProposeResult
+from statemachine.commands import LOCK_QUEUES, LOCKS_LEVEL, PUT_GROUP, UNLOCK_QUEUES
+from statemachine.queue_locks import QUEUES_MAX, Queue
+
+TTL_MS = 60_000
+"""A lock's time, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop consuming after half of it."""
+FRESH_MS = 50_000
+"""A lock with more time left than this is not refreshed: one entry per client in 10 s is enough."""
+
+
+Granted = frozenset[Queue]
+"""The queues that a client holds now."""
+
+
+class QueueLocks:
+    """Grants and ends locks. The leader's; callers forward to it."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    def topic_id(self, name: str) -> int | None:
+        """The topic's id; None if it does not exist."""
+        topic = self._node.state.topics.get(name)
+        return None if topic is None else topic.id
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[Queue], done: Callable[[Granted | Refused], None]
+    ) -> None:
+        """Tells which of the queues the client holds now, for at least half of TTL_MS."""
+        wanted = frozenset(queues)
+        if len(wanted) > QUEUES_MAX:
+            done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))
+            return
+
+        def confirmed(ok: bool) -> None:
+            if ok:
+                self._lock(group, client_id, wanted, done)
+            else:
+                done(Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again"))
+
+        self._node.read_index(confirmed)
+
+    def _lock(
+        self, group: str, client_id: str, wanted: frozenset[Queue], done: Callable[[Granted | Refused], None]
+    ) -> None:
+        node = self._node
+        now_ms, locks = node.log_time_ms(), node.state.locks_of_group(group)
+        held = {queue: locks[queue] for queue in wanted if queue in locks}
+        fresh = {q for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > now_ms + FRESH_MS}
+        taken = {q for q, lock in held.items() if not lock.is_free_for(client_id, now_ms)}
+        asked = sorted(queue for queue in wanted - fresh - taken if self._exists(queue))
+        if not asked:
+            done(frozenset(fresh))
+            return
+        before = node.raising(LOCKS_LEVEL)
+        if not isinstance(before, list):
+            remark = f"node {before} has not announced that it knows queue locks: upgrade it, or wait until it is up"
+            done(Refused(Reason.UNAVAILABLE, remark))
+            return
+        run = list(before)
+        if group not in node.state.groups:
+            run.append([PUT_GROUP, {"name": group}, True])
+        run.append([LOCK_QUEUES, group, client_id, now_ms, now_ms + TTL_MS, [list(queue) for queue in asked]])
+
+        def applied(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                # Undecided: the client asks again, and what it may have been granted is its own.
+                reason = Reason.UNAVAILABLE if result.outcome is Outcome.FAIL else Reason.UNKNOWN
+                done(Refused(reason, result.remark or "no leader took it"))
+                return
+            answer = result.results[-1]
+            granted = {(row[0], row[1]) for row in answer.value} if answer.ok else set()
+            done(frozenset(granted | fresh))
+
+        node.propose(run, applied)
+
+    def unlock(
+        self, group: str, client_id: str, queues: Iterable[Queue] | None, done: Callable[[ProposeResult], None]
+    ) -> None:
+        """Ends the client's locks of these queues, or all of the group's that it holds."""
+        locks = self._node.state.locks_of_group(group)
+        wanted = set(locks) if queues is None else set(queues)
+        mine = sorted(queue for queue in wanted if queue in locks and locks[queue].client_id == client_id)
+        if not mine:
+            done(ProposeResult(Outcome.OK, [], None, ""))
+            return
+        self._node.propose([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in mine]]], done)
+
+    def _exists(self, queue: Queue) -> bool:
+        topic = self._node.state.topics_by_id.get(queue[0])
+        return topic is not None and queue[1] < topic.queues

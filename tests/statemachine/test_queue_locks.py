@@ -1,0 +1,156 @@
+"""Queue locks: who is granted what, until when, and what ends a lock. Times are numbers of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.errors import InvariantViolationError
+from statemachine import commands
+from statemachine.broker_state import BrokerState
+from statemachine.commands import LEVEL, CommandResult
+from statemachine.queue_locks import QueueLock
+
+TTL_MS = 60_000
+
+
+class Broker:
+    """A state with topic 1 of two queues and the group g, and the log that feeds it."""
+
+    def __init__(self, log: Any) -> None:
+        self.log = log
+        self.kv = MemoryKV()
+        self.state = BrokerState(self.kv)
+        self.run(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
+        self.run(["put_group", {"name": "g"}, True])
+
+    def run(self, *run: commands.Command) -> list[CommandResult]:
+        return self.state.apply([self.log.command(*run)]).results[0]
+
+    def lock(self, client: str, now_ms: int, *queues: int, topic: int = 1, group: str = "g") -> Any:
+        rows = [[topic, queue] for queue in queues]
+        return self.run(["lock_queues", group, client, now_ms, now_ms + TTL_MS, rows])[0].value
+
+
+@pytest.fixture
+def broker(new_log: Callable[[], Any]) -> Broker:
+    return Broker(new_log())
+
+
+def test_a_queue_is_granted_to_one_client_until_its_time_is_over(broker: Broker) -> None:
+    assert broker.lock("a", 1000, 0, 1) == [[1, 0], [1, 1]]
+    assert broker.lock("b", 1001, 0, 1) == []
+    assert broker.lock("b", 1000 + TTL_MS - 1, 0) == []
+    assert broker.lock("a", 5000, 0) == [[1, 0]], "its holder goes on"
+    assert broker.lock("b", 1000 + TTL_MS, 0, 1) == [[1, 1]], "queue 0 was refreshed, queue 1 was not"
+    assert broker.state.locks_of_group("g") == {(1, 0): QueueLock("a", 65_000), (1, 1): QueueLock("b", 121_000)}
+
+
+def test_groups_do_not_see_one_another(broker: Broker) -> None:
+    broker.run(["put_group", {"name": "h"}, True])
+    assert broker.lock("a", 1, 0) == broker.lock("b", 1, 0, group="h") == [[1, 0]]
+
+
+def test_what_is_not_there_is_not_granted(broker: Broker) -> None:
+    assert broker.lock("a", 1, 0, 2, 70_000) == [[1, 0]], "the topic has two queues"
+    assert broker.lock("a", 1, 0, topic=9) == []
+    result = broker.run(["lock_queues", "nobody", "a", 1, 2, [[1, 0]]])[0]
+    assert (result.ok, result.code) == (False, "not_found")
+
+
+def test_only_the_holder_gives_up(broker: Broker) -> None:
+    broker.lock("a", 1, 0, 1)
+    assert broker.run(["unlock_queues", "g", "b", [[1, 0]]])[0].value == 0
+    assert broker.run(["unlock_queues", "g", "a", [[1, 0], [1, 0], [3, 3]]])[0].value == 1
+    assert broker.lock("b", 2, 0, 1) == [[1, 0]]
+    assert broker.run(["unlock_queues", "g", "a", None])[0].value == 1
+    assert set(broker.state.locks_of_group("g")) == {(1, 0)}
+
+
+def test_expired_locks_of_a_group_go_when_one_is_asked_for(broker: Broker) -> None:
+    broker.lock("a", 1, 0, 1)
+    broker.lock("b", 1 + TTL_MS, 1)
+    assert broker.state.locks_of_group("g") == {(1, 1): QueueLock("b", 1 + 2 * TTL_MS)}
+
+
+@pytest.mark.parametrize("delete", [["delete_topic", "t"], ["delete_group", "g", False], ["delete_group", "g", True]])
+def test_a_deleted_topic_or_group_leaves_no_lock(broker: Broker, delete: commands.Command) -> None:
+    broker.lock("a", 1, 0)
+    broker.run(
+        delete,
+        ["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True],
+        ["put_group", {"name": "g"}, True],
+    )
+    assert broker.state.locks_of_group("g") == {}
+    topic = broker.state.topics["t"].id
+    assert broker.lock("b", 2, 0, topic=topic) == [[topic, 0]]
+
+
+BAD: list[list[Any]] = [
+    ["lock_queues", "g", "", 1, 2, []],
+    ["lock_queues", "g", "x" * 513, 1, 2, []],
+    ["lock_queues", "g", 7, 1, 2, []],
+    ["lock_queues", 7, "a", 1, 2, []],
+    ["lock_queues", "g", "a", 3, 2, []],
+    ["lock_queues", "g", "a", -1, 2, []],
+    ["lock_queues", "g", "a", 1, 2**70, []],
+    ["lock_queues", "g", "a", 1, 2, None],
+    ["lock_queues", "g", "a", 1, 2, [[1]]],
+    ["lock_queues", "g", "a", 1, 2, [[1, "0"]]],
+    ["lock_queues", "g", "a", 1, 2, [[1, 0]] * 4097],
+    ["unlock_queues", "g", "a", [7]],
+    ["unlock_queues", "g", "", None],
+    ["raise_level", 0],
+    ["raise_level", "1"],
+]
+
+
+@pytest.mark.parametrize("command", BAD, ids=str)
+def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: commands.Command) -> None:
+    if any(type(each) is int and each >= 2**64 for each in command):
+        command[4] = 2**64 - 1
+        command[3] = 2.5
+    before = dict(broker.state.locks_of_group("g"))
+    result = broker.run(command)[0]
+    assert (result.ok, result.code) == (False, "invalid")
+    assert broker.state.locks_of_group("g") == before
+
+
+def test_the_level_only_rises_and_a_newer_one_is_not_passed_over(broker: Broker) -> None:
+    assert broker.state.level == 0
+    assert broker.run(["raise_level", LEVEL])[0].value == LEVEL
+    assert broker.state.level == BrokerState(broker.kv).level == LEVEL
+    with pytest.raises(InvariantViolationError, match="newer RaftMQ"):
+        broker.run(["raise_level", LEVEL + 1])
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("lock"), st.sampled_from("abc"), st.integers(0, 40), st.sets(st.integers(0, 1), min_size=1)),
+        st.tuples(st.just("unlock"), st.sampled_from("abc"), st.just(0), st.sets(st.integers(0, 1), min_size=1)),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_no_two_clients_hold_one_queue(new_log: Callable[[], Any], steps: list[tuple[str, str, int, set[int]]]) -> None:
+    """Against a model: the times of log entries never go back, each grant lasts for 20."""
+    broker, now, model = Broker(new_log()), 0, dict[int, tuple[str, int]]()
+    for kind, client, wait, queues in steps:
+        now += wait
+        rows = [[1, queue] for queue in sorted(queues)]
+        if kind == "unlock":
+            broker.run(["unlock_queues", "g", client, rows])
+            model = {queue: held for queue, held in model.items() if queue not in queues or held[0] != client}
+            continue
+        granted = broker.run(["lock_queues", "g", client, now, now + 20, rows])[0].value
+        free = [q for q in sorted(queues) if q not in model or model[q][0] == client or model[q][1] <= now]
+        assert granted == [[1, queue] for queue in free]
+        model |= dict.fromkeys(free, (client, now + 20))
+    assert BrokerState(broker.kv).locks_of_group("g") == broker.state.locks_of_group("g")
