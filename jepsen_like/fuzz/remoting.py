@@ -143,6 +143,8 @@ FIELDS: dict[int, dict[str, Draw]] = {
         "maxReconsumeTimes": _int(-1, 16),
     },
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
+    RequestCode.LOCK_BATCH_MQ: {},
+    RequestCode.UNLOCK_BATCH_MQ: {},
     RequestCode.CHECK_CLIENT_CONFIG: {},
     RequestCode.GET_CONSUMER_CONNECTION_LIST: {"consumerGroup": _group},
     RequestCode.GET_CONSUME_STATS: {"consumerGroup": _group, "topic": _of("", *TOPICS)},
@@ -374,11 +376,20 @@ def _client_check(rng: random.Random) -> dict[str, Any]:
     return {"clientId": "x", "group": rng.choice(GROUPS), "namespace": "", "subscriptionData": subscription}
 
 
+def _locks(rng: random.Random) -> dict[str, Any]:
+    rows = [
+        {"topic": _topic(rng), "brokerName": "raftmq", "queueId": rng.randrange(-1, 9)} for _ in range(rng.randrange(5))
+    ]
+    return {"consumerGroup": _group(rng), "clientId": f"c{rng.randrange(9)}", "mqSet": rows, "onlyThisBroker": False}
+
+
 _DOCUMENTS: dict[int, Callable[[random.Random], dict[str, Any]]] = {
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_config,
     RequestCode.QUERY_ASSIGNMENT: _question,
     RequestCode.CHECK_CLIENT_CONFIG: _client_check,
+    RequestCode.LOCK_BATCH_MQ: _locks,
+    RequestCode.UNLOCK_BATCH_MQ: _locks,
 }
 """Request code -> a good body, which is JSON."""
 
