@@ -96,7 +96,10 @@ class Reach:
     def _note(self, leader: NodeId, unreached: Unreached | None) -> None:
         if unreached is None or unreached == self._counts:
             return
-        logger.info("node %d leads and does not reach %s: such names lead elsewhere", leader, _names(unreached))
+        if unreached:
+            logger.info("leader %d cannot reach %s: producers are sent elsewhere", leader, _names(unreached))
+        else:
+            logger.info("leader %d reaches every node again", leader)
         self._counts = unreached
 
 
