@@ -21,6 +21,13 @@ class Subscription(NamedTuple):
     version: int
 
 
+class Expression(NamedTuple):
+    """Which messages of a topic a consumer wants, as it says it; None and "" mean tags, and all of them."""
+
+    type: str | None
+    text: str | None
+
+
 def tag_filter(expression_type: str | None, sub_string: str | None) -> TagFilter:
     """The filter of a subscription. Raises Refused (ERROR) for anything but tags."""
     check_expression(expression_type)

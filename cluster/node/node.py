@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.admin.port import MemberView, NodeStatus
 from cluster.backup.service import Backups
 from cluster.broker.group_members import Members
+from cluster.broker.pulls import Pulls
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
@@ -37,7 +38,7 @@ from cluster.peer.wire import Kind
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.handlers import handlers_of
 from cluster.remoting.listeners import Listeners
-from cluster.remoting.pull import Pulls
+from cluster.remoting.pull import PullRequests
 from cluster.remoting.refused import RefusedCodes
 from cluster.remoting.reply_path import pack_host
 from cluster.remoting.router import Router
@@ -194,8 +195,16 @@ class Node:
         self.services = services = NodeServices(
             context, self.parts, self.driver, proposals, self.membership, self.consistency, self.repairs
         )
-        soon = context.loop.call_soon
-        self.router = router = Router(config, state, proposals, known_topic=self._known_topic, soon=soon)
+        self.router = router = Router(
+            config,
+            state,
+            proposals,
+            known_topic=self._known_topic,
+            soon=context.loop.call_soon,
+            fenced=services.fenced,
+            log_begins=self.installs.log_begins,
+            refuse=RefusedCodes(services, metrics).refuse,
+        )
         sends = SendHandler(config, state, self._clock, proposals, replies, retries, incarnation, router.on_request)
         self.forwarder = Forwarder(
             config,
@@ -208,14 +217,10 @@ class Node:
             names=sends,
             room=router.rooms.unsent,
         )
-        router.fenced = services.fenced
-        router.log_begins = self.installs.log_begins
-        router.refuse = RefusedCodes(services, metrics).refuse
         self._members = Members(services)
-        self.pulls = Pulls(services, self._members, metrics)
-        handlers = handlers_of(services, self._members, self.pulls, proposals, self.links.unreached, metrics)
-        self.pulls.elsewhere = router.elsewhere
-        self.pulls.reads = self.modes.reads
+        self.pulls = Pulls(services, self._members, self.modes.reads)
+        pulls = PullRequests(self.pulls, router.elsewhere, metrics)
+        handlers = handlers_of(services, self._members, pulls, proposals, self.links.unreached, metrics)
         router.attach(sends, replies, self.forwarder, handlers)
         self.listeners = Listeners(config, router)
 

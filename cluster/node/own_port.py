@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 from cluster.admin.port import AdminPort
 
 if TYPE_CHECKING:
+    from cluster.broker.pulls import Pulls
     from cluster.config.config import Config
     from cluster.node.metrics import NodeMetrics
     from cluster.peer.secret import SecretKeeper
     from cluster.peer.transport import PeerTransport
     from cluster.remoting.forward import Forwarder
     from cluster.remoting.listeners import Listeners
-    from cluster.remoting.pull import Pulls
     from cluster.remoting.router import Router
     from cluster.repair.installs import Installs
     from cluster.replication.modes import Modes

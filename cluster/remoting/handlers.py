@@ -16,7 +16,7 @@ from cluster.remoting.send_back import SendBack
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
     from cluster.broker.services import Services
-    from cluster.remoting.pull import Pulls
+    from cluster.remoting.pull import PullRequests
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
     from cluster.replication.proposals import Proposals
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def handlers_of(
     services: Services,
     members: Members,
-    pulls: Pulls,
+    pulls: PullRequests,
     proposals: Proposals,
     unreached: Callable[[], Collection[NodeId]],
     metrics: RequestFigures | None = None,

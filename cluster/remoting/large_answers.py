@@ -1,7 +1,7 @@
 """Requests whose answer may be much larger than their question: they wait for room before anything is looked up.
 
 What an answer may come to is estimated, and held until it is given. Pulls know it better, and ask for room themselves
-(`cluster.remoting.pull`).
+(`cluster.broker.pulls`).
 """
 
 from __future__ import annotations

@@ -70,8 +70,13 @@ class Router(Dispatch):
         *,
         known_topic: Callable[[str], bool],
         soon: Soon,
+        fenced: Callable[[], bool],
+        log_begins: Callable[[], int],
+        refuse: Callable[[Request], None],
     ) -> None:
-        """`known_topic`: virtual topics (TBW102) count as known. `soon` calls in a later turn of the loop."""
+        """`known_topic`: virtual topics (TBW102) count as known. `soon` calls in a later turn of the loop. `fenced`:
+        whether this node's rows are known to be wrong. `log_begins`: the position below which this node lacks log that
+        others have (`cluster.repair`), 0 if it has all. `refuse` answers a code that no handler takes."""
         self.rooms = Rooms(config.limits, soon)
         self.patience = Patience(self.rooms)
         self.watch = self.patience.watch  # type: ignore[method-assign]
@@ -81,12 +86,9 @@ class Router(Dispatch):
         self._known_topic = known_topic
         self._handlers: dict[int, Handler] = {}
         self._large_answers = sizes(state, config.limits)
-        self.fenced: Callable[[], bool] = lambda: False
-        """Whether this node's rows are known to be wrong."""
-        self.log_begins: Callable[[], int] = lambda: 0
-        """Position below which this node lacks log that others have (cluster/repair); 0 if it has all."""
-        self.refuse: Callable[[Request], None] = unsupported
-        """Answers a code that nobody handles (`cluster.remoting.refused`)."""
+        self._fenced = fenced
+        self._log_begins = log_begins
+        self._refuse = refuse
         self.connections: dict[RemotingConnection, None] = {}
         """The open ones, oldest first."""
 
@@ -184,13 +186,13 @@ class Router(Dispatch):
             self._forward(path, serialize_type, header, header_bytes, body)
             return
         request = RemotingRequest(path, header, serialize_type, body)
-        if code in FROM_ROWS and self.fenced():
+        if code in FROM_ROWS and self._fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return
-        if code in FROM_ROWS and self.log_begins() and not self._proposals.open:
+        if code in FROM_ROWS and self._log_begins() and not self._proposals.open:
             self._forward(path, serialize_type, header, header_bytes, body)
             return
-        if code == RequestCode.CONSUMER_SEND_MSG_BACK or (code in PULLS and self.log_begins()):
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK or (code in PULLS and self._log_begins()):
             request.received = serialize_type, header, header_bytes
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
@@ -210,7 +212,7 @@ class Router(Dispatch):
         """Passes a pull on to the leader, which has all of the log, if this node lacks it at `position`."""
         if not isinstance(request, RemotingRequest) or request.received is None or self._proposals.open:
             return False
-        if position >= self.log_begins():
+        if position >= self._log_begins():
             return False
         serialize_type, header, header_bytes = request.received
         self._forwarder.forward(request.connection, serialize_type, header, header_bytes, request.body)
@@ -253,6 +255,6 @@ class Router(Dispatch):
         handler = self._handlers.get(request.code)
         if handler is None:
             # A stand-in's end is never told: only what clients themselves hold open is remembered.
-            (unsupported if isinstance(request.connection, ForwardedPath) else self.refuse)(request)
+            (unsupported if isinstance(request.connection, ForwardedPath) else self._refuse)(request)
         else:
             handler(request)

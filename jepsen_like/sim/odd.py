@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cluster.remoting.pull_request import SUSPEND_MS_MAX
+from cluster.broker.pull import SUSPEND_MS_MAX
 from cluster.wire.codes import RequestCode
 from jepsen_like.sim.clients import TOPIC
 

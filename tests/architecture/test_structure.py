@@ -46,8 +46,6 @@ ASSIGNED = {
     "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
     "cluster/remoting/refused.py request": "what waits is an answer: the body of the request is let go",
     "cluster/remoting/forward.py path.line": "the place in a line is of the connection, the lines are the forwarder's",
-    "cluster/node/node.py router": "to become arguments",
-    "cluster/node/node.py self.pulls": "to become arguments",
 }
 # Names that say enough together with their folder.
 ANY_NUMBER = {"__init__", "__main__", "errors"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.pull import REPAIR_RETRY_MS, REPAIR_TRIES
+from cluster.broker.pulls import REPAIR_RETRY_MS, REPAIR_TRIES
 from raftlog.errors import OutOfRangeError
 from raftlog.types import NOBODY, NodeId
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from google_crc32c import value as crc32c
 
+from cluster.broker.log_reads import read_intact
 from cluster.node.node import Node
-from cluster.remoting.pull import read_intact
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from cluster.wire.codec import FLAG_RESPONSE, encode_frame
 from cluster.wire.codes import ResponseCode

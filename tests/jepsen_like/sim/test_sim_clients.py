@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.remoting import pull
+from cluster.broker.pulls import Pulls
 from cluster.remoting.server import RemotingConnection
 from cluster.replication.effects import Effects
 from cluster.replication.pending import TopicBarriers
@@ -71,7 +71,7 @@ def test_a_request_has_the_answer_that_the_script_expects() -> None:
 
 
 def test_a_pull_that_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull.Pulls, "_answer", lambda pulls, asked: True)
+    monkeypatch.setattr(Pulls, "_answer", lambda pulls, asked: True)
     script = "nodes 3\nlead 1\nsend 1\nrequest 1 11 consumerGroup=g topic=orders queueId=0 queueOffset=0 maxMsgNums=1 "
     fields = "sysFlag=4 subscription=* subVersion=0\nsettle\n"
     assert found(script + fields)[0][0] == "answers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.broker.group_offsets import Offsets
-from cluster.remoting import pull
+from cluster.broker.pulls import Pulls
 from cluster.remoting.query_lookup import Found, KeyLookup
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
@@ -23,7 +23,7 @@ def test_what_they_demand_holds(options: str) -> None:
 
 
 def test_a_pull_that_is_not_told_that_nothing_came_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull.Pulls, "reply_nothing", lambda pulls, waiting: None)
+    monkeypatch.setattr(Pulls, "reply_nothing", lambda pulls, waiting: None)
     assert found("waits=1") == [("answers", "a pull that may wait no longer has no answer (26 s)")]
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.broker.services import Services
-from cluster.remoting.request import Connection
+from cluster.broker.services import Client, Services
 from cluster.runtime.room import Room
 
 if TYPE_CHECKING:
-    from cluster.remoting.pull_request import Pull
+    from cluster.broker.pull import Pull
 
 TICK_MS = 100
 RECHECK_MS = 5_000
@@ -36,7 +35,7 @@ class LongPolls:
         self._attempt = attempt
         self._expire = expire
         self._by_queue: dict[Queue, dict[Pull, None]] = {}
-        self._by_connection: dict[Connection, dict[Pull, None]] = {}
+        self._by_client: dict[Client, dict[Pull, None]] = {}
         self._slots: dict[int, dict[Pull, None]] = {}
         self._next_slot = 0
         self._ticking = False
@@ -49,10 +48,10 @@ class LongPolls:
     def park(self, pull: Pull) -> str | None:
         """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
         limits = self._services.config.limits
-        connection = pull.request.connection
+        connection = pull.puller.client
         if connection.closed:
             return None
-        mine = self._by_connection.get(connection)
+        mine = self._by_client.get(connection)
         if self.count >= limits.long_polls_max:
             return f"{self.count} pulls wait on this node, limits.long_polls_max is {limits.long_polls_max}"
         if mine is not None and len(mine) >= limits.connection_long_polls_max:
@@ -67,7 +66,7 @@ class LongPolls:
                 )
             pull.kept = self._bytes.share(size)
         if mine is None:
-            mine = self._by_connection[connection] = {}
+            mine = self._by_client[connection] = {}
             connection.on_close.append(lambda: self._on_close(connection))
         now = self._services.monotonic_ms()
         if not pull.held:
@@ -97,7 +96,7 @@ class LongPolls:
             pull.kept = None
         _discard(self._by_queue, (pull.topic_id, pull.queue_id), pull)
         _discard(self._slots, pull.slot, pull)
-        mine = self._by_connection.get(pull.request.connection)
+        mine = self._by_client.get(pull.puller.client)
         if mine is not None:
             mine.pop(pull, None)
 
@@ -131,20 +130,19 @@ class LongPolls:
 
     def release(self) -> None:
         """Tells everybody who waits that nothing came: the node is about to close their connections."""
-        for pull in [pull for waiting in self._by_connection.values() for pull in waiting]:
+        for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
             self._unpark(pull)
             self._expire(pull)
 
-    def _on_close(self, connection: Connection) -> None:
-        for pull in self._by_connection.pop(connection, ()):
+    def _on_close(self, connection: Client) -> None:
+        for pull in self._by_client.pop(connection, ()):
             if pull.parked:
                 self._unpark(pull)
 
 
 def _size(pull: Pull) -> int:
     """What a pull keeps of its request, and the tags that it wants, bytes."""
-    ext = sum([len(name) + len(value) for name, value in pull.request.ext.items()])
-    return ext + len(pull.request.body) + TAG_BYTES * len(pull.tags or ())
+    return pull.puller.kept_bytes + TAG_BYTES * len(pull.tags or ())
 
 
 def _discard(table: dict[_Key, dict[Pull, None]], key: _Key, pull: Pull) -> None:

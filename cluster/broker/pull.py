@@ -1,0 +1,145 @@
+"""One pull, from the wish of a consumer to its answer. Values alone: `cluster.broker.pulls` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from cluster.broker.refusal import Refused
+from cluster.broker.services import Client
+from cluster.broker.subscription import Expression, TagFilter
+from cluster.runtime.room import Share
+from statemachine.topics import TopicConfig
+
+MESSAGES_MAX = 1024
+BYTES_DEFAULT = 256 << 10
+BYTES_MAX = 8 << 20
+"""Of an answer's messages; half of the frame that clients accept."""
+SUSPEND_MS_MAX = 60_000
+
+
+class PullWish(NamedTuple):
+    """What a consumer asks for, as it says it: checked against topics and groups by `Pulls`."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    messages_max: int
+    bytes_max: int
+    """Of messages; 0 or less: BYTES_DEFAULT."""
+    suspend_ms: int
+    """How long it may wait for messages; 0: it is answered at once."""
+    commit_offset: int
+    """Committed along the way; -1: none."""
+    expression: Expression | None
+    """Which messages; None: those that the group's newest subscription names."""
+    subscription_version: int
+    """The consumer's clock when it subscribed, if there is no `expression`."""
+    compares_tags: bool
+    """The client drops what does not fit its tags by itself."""
+
+
+class PullOutcome(Enum):
+    """What became of a pull that was not refused."""
+
+    FOUND = auto()
+    NOT_MATCHED = auto()
+    """Messages that the consumer does not want were passed over: it is to go on at once."""
+    NOTHING = auto()
+    """There was nothing until now."""
+    MOVED = auto()
+    """The offset is outside the queue: the consumer is to overwrite it with `next_offset`."""
+    BUSY = auto()
+    """This node does not serve the pull now; `remark` says why."""
+
+
+class PullAnswer(NamedTuple):
+    """The answer to a pull."""
+
+    outcome: PullOutcome
+    remark: str
+    """RocketMQ's GetMessageStatus; why, if BUSY."""
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested: str
+    """Broker id that the consumer should ask next."""
+    labels: dict[str, str]
+    """What a follower says of its staleness (`cluster.replication.follower_reads`)."""
+    body: bytes = b""
+    """Stored messages, one behind the other."""
+    messages: int = 0
+    """How many these are; 0 also if damage has cut them short."""
+
+
+class Puller(Protocol):
+    """A consumer that waits for the answer to one pull. Exactly one of `answered` and `refused` is called, at most
+    once; neither if `elsewhere` said yes."""
+
+    @property
+    def client(self) -> Client:
+        """Whose connection the pull came over."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of the request until it is answered."""
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """Whether an answer of `size` bytes may be made now. If not, `again` is called once when it may, unless the
+        client is gone by then."""
+
+    def elsewhere(self, position: int) -> bool:
+        """Has another node answer if this one lacks the log at `position`. False: this node has it."""
+
+    def answered(self, answer: PullAnswer) -> None:
+        """Tells the consumer."""
+
+    def refused(self, refused: Refused) -> None:
+        """Tells the consumer why not."""
+
+
+class Pull:
+    """One pull as long as it is unanswered."""
+
+    __slots__ = (
+        "bytes_max",
+        "deadline_ms",
+        "group",
+        "held",
+        "kept",
+        "messages_max",
+        "offset",
+        "parked",
+        "puller",
+        "queue_id",
+        "repair_tries",
+        "slot",
+        "suspend_ms",
+        "tags",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, puller: Puller, wish: PullWish, topic: TopicConfig, tags: TagFilter) -> None:
+        self.puller = puller
+        self.group = wish.group
+        self.topic = topic.name
+        self.topic_id = topic.id
+        self.queue_id = wish.queue_id
+        self.tags = tags
+        self.offset = wish.offset
+        """Where to go on; a held pull with a filter moves past what did not match."""
+        self.messages_max = min(max(wish.messages_max, 1), MESSAGES_MAX)
+        self.bytes_max = min(wish.bytes_max if wish.bytes_max > 0 else BYTES_DEFAULT, BYTES_MAX)
+        self.suspend_ms = min(wish.suspend_ms, SUSPEND_MS_MAX)
+        self.deadline_ms = 0
+        self.held = False
+        """It was parked once: what does not match its filter no longer ends it."""
+        self.parked = False
+        self.kept: Share | None = None
+        """The room that it takes while it is parked, if it is a large one."""
+        self.slot = 0
+        self.repair_tries = 0
+        """So often its first message could not be read intact."""

@@ -1,0 +1,303 @@
+"""Pulls: any node answers from its own applied state, now or when messages come.
+
+Two rules protect consumers: a message is never sent unless its bytes match the CRC that apply recorded. And MOVED,
+which makes a client overwrite its offset, is never answered from state that may lag: an offset beyond the end is "not
+yet" on a follower, and confirmed by a ReadIndex round on the leader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cluster.broker.group_members import Members
+from cluster.broker.hold_back import HoldBack
+from cluster.broker.log_reads import is_here, read_intact
+from cluster.broker.long_poll import LongPolls
+from cluster.broker.names import PERM_READ, RETRY_PREFIX, no_topic
+from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.broker.subscription import TagFilter, tag_filter
+from cluster.replication.follower_reads import LEADER, FollowerReads
+from statemachine.query import QueueItem
+
+if TYPE_CHECKING:
+    from statemachine.topics import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+SCAN_MAX = 4096
+"""Queue items looked at by one pull with a tag filter."""
+SCAN_WINDOW = 256
+"""Items per fetch: an aligned chunk of the consume queue."""
+TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
+"""How long a node that does not lead waits for a topic that it has not seen."""
+REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
+"""How long a pull waits for the repair of its first message before it is told to come again."""
+
+
+class Pulls:
+    """Answers pulls, and runs what their long polls wait for when woken."""
+
+    def __init__(self, services: Services, members: Members, reads: FollowerReads | None = None) -> None:
+        """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said."""
+        self._services = services
+        self._members = members
+        self._reads = reads
+        self._hold_back = HoldBack(services, lambda queues: self.long_polls.wake(queues))
+        self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
+
+    # --- a wish comes in ---
+
+    def pull(self, puller: Puller, wish: PullWish) -> None:
+        """Answers the puller, now or later."""
+        self._start(puller, wish, tries=0)
+
+    def _start(self, puller: Puller, wish: PullWish, tries: int) -> None:
+        try:
+            pull = self._accept(puller, wish, tries)
+        except Refused as refused:
+            puller.refused(refused)
+        else:
+            if pull is not None:
+                self._settle(pull)
+
+    def _accept(self, puller: Puller, wish: PullWish, tries: int) -> Pull | None:
+        """None if the topic is waited for. Raises Refused."""
+        topic = self._services.state.topics.get(wish.topic)
+        if topic is None:
+            self._wait_for_topic(puller, wish, tries)
+            return None
+        self._check_readable(wish, topic)
+        pull = Pull(puller, wish, topic, self._tags(wish))
+        if not tries:  # later commits of its connection may be here already when it comes round again
+            self._commit(wish, topic)
+        return pull
+
+    def _wait_for_topic(self, puller: Puller, wish: PullWish, tries: int) -> None:
+        """Only the leader knows that there is no such topic: elsewhere it may be on its way, and is waited for."""
+        if self._services.writes_open() or tries == TOPIC_TRIES:
+            raise no_topic(wish.topic)
+        if not puller.client.closed:
+            self._services.call_later(TOPIC_RETRY_MS, lambda: self._start(puller, wish, tries + 1))
+
+    def _check_readable(self, wish: PullWish, topic: TopicConfig) -> None:
+        if not topic.perm & PERM_READ:
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+        if not 0 <= wish.queue_id < topic.read_queues:
+            remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
+            raise Refused(Reason.INVALID, remark)
+        config = self._services.state.groups.get(wish.group)
+        if config is not None and not config.consume_enable:
+            remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
+            raise Refused(Reason.NO_PERMISSION, remark)
+
+    def _tags(self, wish: PullWish) -> TagFilter:
+        """The filter of the wish itself, else of the group's newest subscription. Raises Refused.
+
+        None where that is older than the consumer's and the client compares the tags itself: it would be told that it
+        is stale until its next heartbeat, half a minute later.
+        """
+        if wish.expression is not None:
+            return tag_filter(*wish.expression)
+        group, topic = wish.group, wish.topic
+        known = [row[1:] for row in (self._members.subscription(group, topic),) if row is not None]
+        config = self._services.state.groups.get(group)
+        if config is not None and topic in config.subscriptions:
+            known.append(config.subscriptions[topic])
+        if not known:
+            remark = f"group {group} has no subscription to {topic}; its consumers tell it with their heartbeats"
+            raise Refused(Reason.NO_SUBSCRIPTION, remark)
+        expression_type, sub_string, version = max(known, key=lambda row: row[2])
+        if version < wish.subscription_version:
+            if wish.compares_tags:
+                return None
+            remark = f"group {group}: the subscription to {topic} known here is older than the request's"
+            raise Refused(Reason.STALE_SUBSCRIPTION, remark)
+        return tag_filter(expression_type, sub_string)
+
+    def _commit(self, wish: PullWish, topic: TopicConfig) -> None:
+        """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
+        if wish.commit_offset >= 0 and self._services.writes_open() and self._services.knows_group(wish.group):
+            self._services.commit_offset_later(wish.group, topic.id, wish.queue_id, wish.commit_offset)
+
+    # --- answering: now, or when something comes ---
+
+    def _settle(self, pull: Pull) -> None:
+        if not self._attempt(pull):
+            self._hold(pull)
+
+    def _hold(self, pull: Pull) -> None:
+        """Parks a pull for which there is nothing yet, or says so if it may not or can not wait."""
+        if pull.suspend_ms <= 0:
+            self.reply_nothing(pull)
+            return
+        full = self.long_polls.park(pull)
+        if full is not None:
+            self._reply(pull, PullOutcome.BUSY, full, pull.offset)
+
+    def _attempt(self, pull: Pull) -> bool:
+        """Answers the pull unless there is nothing for it yet (False). Never raises: apply wakes it too."""
+        try:
+            return self._answer(pull)
+        except Exception as error:
+            if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
+                pull.puller.refused(no_topic(pull.topic))
+            else:
+                logger.exception("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
+                pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
+            return True
+
+    def _answer(self, pull: Pull) -> bool:
+        state = self._services.state
+        if self._services.fenced():
+            remark = f"node {self._services.node_id} does not serve messages: its rows are wrong; pull from another"
+            self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
+            return True
+        if pull.topic_id not in state.topics_by_id:
+            pull.puller.refused(no_topic(pull.topic))
+            return True
+        low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
+        if pull.offset < low:
+            self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", low)
+            return True
+        end = high
+        if pull.topic.startswith(RETRY_PREFIX):
+            high = min(high, self._hold_back.end(pull.topic_id, pull.queue_id))
+        if pull.offset > end:
+            return self._ask_beyond(pull)
+        if pull.offset >= high:
+            return False
+        if not pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
+            return True
+        items, next_offset = self._scan(pull, high)
+        if items and pull.puller.elsewhere(items[0].position):
+            return True
+        if items:
+            self._reply_items(pull, items, next_offset)
+        elif pull.held and next_offset == high:
+            pull.offset = next_offset
+            return False
+        else:
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", next_offset)
+        return True
+
+    def _ask_beyond(self, pull: Pull) -> bool:
+        """An offset past the end: the leader moves it once the group confirms where the end is."""
+        if not self._services.writes_open():
+            return False
+
+        def confirmed(ok: bool) -> None:
+            if pull.puller.client.closed:
+                return
+            high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
+            if pull.offset <= high:
+                self._settle(pull)
+            elif ok:
+                remark = "OFFSET_OVERFLOW_BADLY" if high else "NO_MESSAGE_IN_QUEUE"
+                self._reply(pull, PullOutcome.MOVED, remark, high)
+            else:
+                self._hold(pull)
+
+        self._services.read_index(confirmed)
+        return True
+
+    def _scan(self, pull: Pull, high: int) -> tuple[list[QueueItem], int]:
+        """The items to send, within the pull's limits but at least one if any matches, and the offset to go on from."""
+        if pull.tags is not None:
+            return self._scan_tags(pull, pull.tags, high)
+        count_max = min(pull.messages_max, high - pull.offset)
+        items = self._services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, count_max)
+        total = 0
+        for count, item in enumerate(items):
+            total += item.size
+            if total > pull.bytes_max and count:
+                del items[count:]
+                break
+        return items, pull.offset + len(items)
+
+    def _scan_tags(self, pull: Pull, tags: frozenset[int], high: int) -> tuple[list[QueueItem], int]:
+        fetch = self._services.state.fetch
+        matched: list[QueueItem] = []
+        total = 0
+        at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
+        while at < stop:
+            window = fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at))
+            if not window:  # trimmed since the bounds were looked up: the next pull is told
+                break
+            for item in window:
+                at = item.queue_offset + 1
+                if item.tag_hash not in tags:
+                    continue
+                total += item.size
+                if total > pull.bytes_max and matched:
+                    return matched, item.queue_offset
+                matched.append(item)
+                if len(matched) == pull.messages_max:
+                    return matched, at
+        return matched, at
+
+    # --- replies ---
+
+    def _reply_items(self, pull: Pull, items: list[QueueItem], next_offset: int) -> None:
+        """Sends the items up to the first that cannot be read intact; if that is the very first, waits for a repair."""
+        pieces = read_intact(self._services, items)
+        if len(pieces) == len(items):
+            body = b"".join(pieces)
+            self._reply(pull, PullOutcome.FOUND, "FOUND", next_offset, body, items)
+            return
+        bad = items[len(pieces)]
+        here = is_here(self._services, bad)
+        if here:
+            logger.error(
+                "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
+                bad.position,
+                pull.topic,
+                pull.queue_id,
+                bad.queue_offset,
+                self._services.node_id,
+            )
+            self._services.report_damage(bad.position, bad.size)
+        if pieces:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, b"".join(pieces))
+        elif pull.repair_tries < REPAIR_TRIES:
+            pull.repair_tries += 1
+            self._services.call_later(REPAIR_RETRY_MS, lambda: self._settle_if_open(pull))
+        else:
+            until = "cannot be read intact" if here else "is not"
+            remark = (
+                f"the message at offset {bad.queue_offset} (position {bad.position}) {until} on node "
+                f"{self._services.node_id} until it is fetched from another node; pull again, or elsewhere"
+            )
+            self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
+
+    def _settle_if_open(self, pull: Pull) -> None:
+        if not pull.puller.client.closed:
+            self._settle(pull)
+
+    def reply_nothing(self, pull: Pull) -> None:
+        """There was nothing for the pull until now (or it may not wait)."""
+        high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
+        remark = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE"
+        self._reply(pull, PullOutcome.NOTHING, remark, pull.offset)
+
+    def _reply(
+        self,
+        pull: Pull,
+        outcome: PullOutcome,
+        remark: str,
+        next_offset: int,
+        body: bytes = b"",
+        items: Sequence[QueueItem] = (),
+    ) -> None:
+        state = self._services.state
+        suggested = LEADER
+        labels: dict[str, str] = {}
+        if self._reads is not None:
+            suggested = self._reads.suggest(pull.group, pull.queue_id, items)
+            self._reads.label(labels)
+        low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
+        answer = PullAnswer(outcome, remark, next_offset, low, high, suggested, labels, body, len(items))
+        pull.puller.answered(answer)
