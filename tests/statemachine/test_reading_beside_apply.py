@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from raftlog.types import Entry
 from statemachine import message_index
 from statemachine.broker_state import BrokerState
 from statemachine.keys import U64_MAX
@@ -28,6 +29,27 @@ def _switch_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def applying(state: BrokerState, entries: list[Entry]) -> Iterator[None]:
+    """Applies entries on another thread; yields as long as that goes on, and once more when it is over."""
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for at in range(0, ENTRIES, 3):
+                state.apply(entries[at : at + 3])
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    running = True
+    while running:
+        running = writer.is_alive()
+        yield
+    writer.join()
+    assert failures == []
+
+
 def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable[[], Any], tmp_path: Path) -> None:
     log = new_log()
     kv = RocksKV(str(tmp_path / "db"))
@@ -41,20 +63,8 @@ def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable
         )
         for n in range(ENTRIES)
     ]
-    failures: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            for at in range(0, ENTRIES, 3):
-                state.apply(entries[at : at + 3])
-        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
-            failures.append(error)
-
-    writer = threading.Thread(target=write)
-    writer.start()
     last_end = last_index = 0
-    while True:
-        running = writer.is_alive()
+    for _ in applying(state, entries):
         index = state.applied.index
         end = state.max_offset(1, 0)
         assert (index, end) >= (last_index, last_end)
@@ -67,11 +77,7 @@ def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable
             assert all(session.find(s) or session.forgotten(s) for s in range(session.max_sequence + 1))
             assert len(state.offsets_of_group("g")) >= min(index, 50)
         last_end, last_index = end, index
-        if not running:
-            break
-    writer.join()
     kv.close()
-    assert failures == []
     assert state.applied.index == ENTRIES
 
 
@@ -91,20 +97,7 @@ def test_every_key_that_was_applied_is_found_at_any_moment(
         records = b"".join(RECORD.pack(key_hash(1, name), position + 104) for name in names)
         entries.append(log.messages(log.run(1, 0, 1), keys=records))
     places = [entry.position + 104 for entry in entries]
-    failures: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            for at in range(0, ENTRIES, 3):
-                state.apply(entries[at : at + 3])
-        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
-            failures.append(error)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    running = True
-    while running:
-        running = writer.is_alive()
+    for _ in applying(state, entries):
         applied = state.applied.index  # the topic's entry is 0
         found: list[int] = []
         below = U64_MAX
@@ -116,7 +109,5 @@ def test_every_key_that_was_applied_is_found_at_any_moment(
         missing = [place for place in places[max(0, applied - 100) : applied] if place not in set(found)]
         assert not [place for place in missing if found and place > found[-1]]
         assert not found or found[0] >= places[max(0, applied - 1)]
-    writer.join()
     kv.close()
-    assert failures == []
     assert len({entry.flags for entry in entries}) == 2, "segments ended"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -121,6 +121,27 @@ class Disk:
         if ready.entries:
             self.replace(ready.entries[0].index, ready.entries)
         return ready
+
+
+def raw_of(
+    disk: Disk,
+    config: RaftConfig | None = None,
+    *,
+    voters: Iterable[int] = (1, 2, 3),
+    members: Sequence[Membership] | None = None,
+    applied_index: int = 0,
+    vote_withheld_since: int | None = None,
+) -> RawNode:
+    """One member, node 3 unless `config` says otherwise, as it starts from this disk."""
+    return RawNode(
+        config or RaftConfig(NodeId(3), GROUP),
+        hard_state=disk.hard_state,
+        log=disk,
+        members=[members_of(voters)] if members is None else members,
+        applied_index=applied_index,
+        rng=random.Random(1),
+        vote_withheld_since=vote_withheld_since,
+    )
 
 
 class Group:

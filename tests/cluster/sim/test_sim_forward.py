@@ -9,7 +9,7 @@ import pytest
 
 from cluster.peer.wire import Kind
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
-from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 
 @pytest.fixture
@@ -28,6 +28,23 @@ def everywhere(sim: SimCluster) -> list[bytes]:
 
 def follower_of(sim: SimCluster) -> SimNode:
     return sim.followers()[0]
+
+
+def stored_and_unheard(sim: SimCluster) -> tuple[SimNode, SimNode, ClientPath]:
+    """A follower and its leader, which has stored what came through the follower and cannot tell it."""
+    through, leader = follower_of(sim), sim.leader()
+    sim.cut(leader, through)
+    path = through.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    return through, leader, path
+
+
+def check_stored_once(sim: SimCluster, path: ClientPath) -> None:
+    """Request 1 is acknowledged, and its message is there once."""
+    sim.loop.run_until(lambda: path.replies, 5)
+    assert codes(path, 1) == [0]
+    assert everywhere(sim) == [b"a"]
 
 
 def test_a_send_through_a_follower(sim: SimCluster) -> None:
@@ -84,31 +101,19 @@ def test_handed_on_and_never_answered_is_unknown(sim: SimCluster) -> None:
 
 def test_handed_on_to_the_next_leader_under_the_same_identity(sim: SimCluster) -> None:
     """The leader has stored it and dies before its answer arrives."""
-    through, leader = follower_of(sim), sim.leader()
-    sim.cut(leader, through)
-    path = through.connect()
-    path.ask(send_frame(1, "T", b"a"))
-    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    through, leader, path = stored_and_unheard(sim)
     leader.kill(power=False)
     sim.reset(leader, through)
-    sim.loop.run_until(lambda: path.replies, 5)
-    assert codes(path, 1) == [0]
-    assert everywhere(sim) == [b"a"]
+    check_stored_once(sim, path)
 
 
 def test_a_dying_leader_does_not_get_it_twice(sim: SimCluster) -> None:
     """Its control connection closes first; what were sent on the other one, which still stands, would be a try lost."""
-    through, leader = follower_of(sim), sim.leader()
-    sim.cut(leader, through)
-    path = through.connect()
-    path.ask(send_frame(1, "T", b"a"))
-    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    through, leader, path = stored_and_unheard(sim)
     leader.kill(power=False)
     through.run(through.transport.on_closed, leader.node_id)
     assert through.transport.connected(leader.node_id)
-    sim.loop.run_until(lambda: path.replies, 5)
-    assert codes(path, 1) == [0]
-    assert everywhere(sim) == [b"a"]
+    check_stored_once(sim, path)
 
 
 def test_handed_on_again_when_the_connection_to_the_leader_was_lost(sim: SimCluster) -> None:
@@ -179,18 +184,12 @@ def test_a_refusal_of_a_former_leader_is_no_answer(sim: SimCluster) -> None:
     refusal = encode_frame(14, 1, 1, remark="the entry was lost with its leader; nothing was stored")
     through.forwarder.on_frame(other.node_id, Kind.FORWARD_REPLY, [forward_id, True], refusal)
     assert not path.replies
-    sim.loop.run_until(lambda: path.replies, 5)
-    assert codes(path, 1) == [0]
-    assert everywhere(sim) == [b"a"]
+    check_stored_once(sim, path)
 
 
 def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> None:
     """The first leader stored it and died before it said so; "busy" of the next one would say that nothing was done."""
-    through, leader = follower_of(sim), sim.leader()
-    sim.cut(leader, through)
-    path = through.connect()
-    path.ask(send_frame(1, "T", b"a"))
-    sim.loop.run_until(lambda: leader.bodies("T"), 5, "the leader stores it")
+    through, leader, path = stored_and_unheard(sim)
     for node in sim.running:
         node.proposals.bytes_inflight += 1 << 40
     leader.kill(power=False)

@@ -10,7 +10,7 @@ from cluster.peer.wire import Kind
 from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import NOBODY, NodeId
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
-from tests.support.sim_cluster import SimCluster, codes
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 
 SEED = 22
 OK, UNKNOWN, REFUSED = 0, 1, 14
@@ -27,16 +27,22 @@ def test_order_through_a_follower(sim: SimCluster) -> None:  # noqa: F811
     assert settled_offset(sim) == 5, "a later one may move back"
 
 
+def on_its_way(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> tuple[SimNode, SimNode, ClientPath]:  # noqa: F811
+    """The leader, a follower, and a client of the follower whose commit is on its way to the leader for good."""
+    leader, through = sim.leader(), sim.followers()[0]
+    path = through.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+        path.ask(commit(1, 7))
+    return leader, through, path
+
+
 def test_handed_back_and_overtaken_is_refused(
     sim: SimCluster,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The leader did nothing with it; meanwhile a later one of the connection has gone."""
-    leader, through = sim.leader(), sim.followers()[0]
-    path = through.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)  # it is on its way
-        path.ask(commit(1, 7))
+    leader, through, path = on_its_way(sim, monkeypatch)
     path.ask(commit(2, 9, oneway=True))
     (number,) = through.forwarder._held
     through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
@@ -49,11 +55,7 @@ def test_what_waits_for_a_leader_holds_up_what_comes_later(
     sim: SimCluster,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leader, through = sim.leader(), sim.followers()[0]
-    path = through.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)  # it is on its way
-        path.ask(commit(1, 7))
+    leader, through, path = on_its_way(sim, monkeypatch)
     (number,) = through.forwarder._held
     through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
     path.ask(commit(2, 9, oneway=True))

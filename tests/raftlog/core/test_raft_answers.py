@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.messages import RequestVoteReply
 from raftlog.types import NOBODY, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, members_of
+from tests.support.raft_group import Disk, chain, raw_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -16,14 +13,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 def pre_candidate() -> RawNode:
     """Node 3 of five, in term 2, asks whether it would be elected in term 3."""
     disk = Disk(chain([1]), HardState(2, NOBODY, 0))
-    raw = RawNode(
-        RaftConfig(THREE, 1),
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3, 4, 5))],
-        applied_index=0,
-        rng=random.Random(1),
-    )
+    raw = raw_of(disk, voters=(1, 2, 3, 4, 5))
     while raw.role is not Role.PRE_CANDIDATE:
         raw.tick()
         raw.ready()

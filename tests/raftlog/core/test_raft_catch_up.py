@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 from raftlog.core.config import RaftConfig
-from raftlog.core.raw_node import RawNode
 from raftlog.messages import AppendEntries, AppendEntriesReply, RequestVoteReply
 from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, members_of
+from tests.support.raft_group import Disk, chain, raw_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 OLD = 40
@@ -22,14 +19,7 @@ class Leader:
         entries = chain([1] * OLD)
         disk = Disk(entries, HardState(1, NOBODY, 0))
         self.frame = entries[-1].end_position - entries[-1].position
-        self.raw = RawNode(
-            RaftConfig(ONE, 1, append_bytes_max=2 * self.frame, pre_vote=False),
-            hard_state=disk.hard_state,
-            log=disk,
-            members=[members_of((1, 2, 3))],
-            applied_index=0,
-            rng=random.Random(1),
-        )
+        self.raw = raw_of(disk, RaftConfig(ONE, 1, append_bytes_max=2 * self.frame, pre_vote=False))
         self.disk = disk
         self.raw.campaign()
         self.work()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from raftlog.errors import FrameError, InvariantViolationError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat
 from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
-from tests.support.raft_group import Disk, Group, chain, members_of
+from tests.support.raft_group import Disk, Group, chain, members_of, raw_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 CONFIG = RaftConfig(ONE, 1)
@@ -43,14 +42,7 @@ def led_group(config: RaftConfig = CONFIG) -> Group:
 
 
 def follower(disk: Disk) -> RawNode:
-    return RawNode(
-        CONFIG,
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3))],
-        applied_index=0,
-        rng=random.Random(1),
-    )
+    return raw_of(disk, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -73,27 +65,13 @@ def test_bad_settings_are_named(change: dict[str, int], name: str) -> None:
 def test_members_out_of_order_are_refused(indexes: tuple[int, ...]) -> None:
     members = [members_of((1, 2, 3))._replace(index=index) for index in indexes]
     with pytest.raises(ValueError, match="give at least one, each at a higher index"):
-        RawNode(
-            CONFIG,
-            hard_state=HardState(0, NOBODY, 0),
-            log=Disk(),
-            members=members,
-            applied_index=0,
-            rng=random.Random(1),
-        )
+        raw_of(Disk(), CONFIG, members=members)
 
 
 def test_members_that_the_log_does_not_reach_stop_the_start() -> None:
     members = [members_of((1, 2, 3)), members_of((1, 2))._replace(index=3)]
     with pytest.raises(InvariantViolationError, match="members changed at index 3, the log on disk ends at 0"):
-        RawNode(
-            CONFIG,
-            hard_state=HardState(0, NOBODY, 0),
-            log=Disk(),
-            members=members,
-            applied_index=0,
-            rng=random.Random(1),
-        )
+        raw_of(Disk(), CONFIG, members=members)
 
 
 def test_entries_of_a_term_that_is_not_on_disk_are_refused() -> None:
@@ -208,14 +186,7 @@ def test_a_follower_below_the_trimmed_log_waits_for_a_snapshot() -> None:
         settle(group)
     # A leader that kept only the newest entries: what node 3 needs is gone, and nothing wrong is sent instead.
     trimmed = Disk(group.disks[ONE].entries, group.disks[ONE].hard_state, applied_index=6, first_index=5)
-    node = RawNode(
-        CONFIG,
-        hard_state=trimmed.hard_state,
-        log=trimmed,
-        members=[members_of((1, 2, 3))],
-        applied_index=6,
-        rng=random.Random(1),
-    )
+    node = raw_of(trimmed, CONFIG, applied_index=6)
     group.nodes[ONE], group.disks[ONE] = node, trimmed
     group.start(THREE)
     group.act(ONE, RawNode.campaign)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import InvariantViolationError
 from raftlog.messages import AppendEntries, RequestVote, TimeoutNow
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, members_of
+from tests.support.raft_group import Disk, chain, raw_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 FOREIGN = chain([1, 1, 3])
@@ -19,15 +16,7 @@ FOREIGN = chain([1, 1, 3])
 
 def withheld(term: int, since: int) -> RawNode:
     disk = Disk(FOREIGN[:2], HardState(term, NOBODY, 0))
-    return RawNode(
-        RaftConfig(THREE, 1),
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3))],
-        applied_index=0,
-        rng=random.Random(1),
-        vote_withheld_since=since,
-    )
+    return raw_of(disk, vote_withheld_since=since)
 
 
 def test_the_new_term_is_on_disk_before_anything_of_it_is_said() -> None:
@@ -85,14 +74,7 @@ def test_it_does_not_campaign_by_any_of_the_four_doors() -> None:
 
 def test_who_waits_for_a_repair_answers_others_once_its_leader_is_silent() -> None:
     disk = Disk(FOREIGN, HardState(3, NOBODY, 0))
-    raw = RawNode(
-        RaftConfig(THREE, 1),
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3))],
-        applied_index=0,
-        rng=random.Random(1),
-    )
+    raw = raw_of(disk)
     raw.hold_campaigns("repair", True)
     raw.step(AppendEntries(ONE, THREE, 3, FOREIGN[3].id, 0, ()))
     for _ in range(25):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVoteReply
 from raftlog.types import NOBODY, EntryType, HardState, NodeId, Role
-from tests.support.raft_group import Disk, Group, chain, members_of
+from tests.support.raft_group import Disk, Group, chain, members_of, raw_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 COMMITTED = chain([1, 1])
@@ -33,14 +32,7 @@ def committed_everywhere() -> Group:
 
 def leader_of_term_4(disk: Disk) -> RawNode:
     """Node 3, elected although it must not be: votes are put into its hands."""
-    raw = RawNode(
-        RaftConfig(THREE, 1, pre_vote=False),
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3))],
-        applied_index=0,
-        rng=random.Random(1),
-    )
+    raw = raw_of(disk, RaftConfig(THREE, 1, pre_vote=False))
     raw.campaign()
     for node in (TWO, THREE):
         raw.step(RequestVoteReply(node, THREE, 4, granted=True, pre_vote=False, clock_ms=0))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import pytest
 
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.messages import Heartbeat, RequestVote, RequestVoteReply, TimeoutNow
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, members_of
+from tests.support.raft_group import Disk, chain, raw_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -19,14 +17,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 def member() -> RawNode:
     """Node 3 of three, in term 2."""
     disk = Disk(chain([1]), HardState(2, NOBODY, 0))
-    return RawNode(
-        RaftConfig(THREE, 1),
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3))],
-        applied_index=0,
-        rng=random.Random(1),
-    )
+    return raw_of(disk)
 
 
 def follower() -> RawNode:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
 from raftlog.messages import RequestVote
 from raftlog.types import NOBODY, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, members_of
+from tests.support.raft_group import Disk, chain, raw_of
 
 ONE, THREE = NodeId(1), NodeId(3)
 LOG = chain([1, 1])
@@ -16,14 +13,7 @@ LOG = chain([1, 1])
 
 def _follower() -> RawNode:
     disk = Disk(LOG, HardState(2, NOBODY, 0))
-    return RawNode(
-        RaftConfig(THREE, 1),
-        hard_state=disk.hard_state,
-        log=disk,
-        members=[members_of((1, 2, 3))],
-        applied_index=0,
-        rng=random.Random(1),
-    )
+    return raw_of(disk)
 
 
 def _ticks_until_it_campaigns(raw: RawNode) -> int:
