@@ -34,7 +34,7 @@ HAND_OVER_MS = 2000
 """A leader whose log has been damaged for so long hands over."""
 
 
-class Links(FrameSender, Protocol):
+class RepairTransport(FrameSender, Protocol):
     """The peer transport, as far as it is used."""
 
     def connected(self, peer: NodeId) -> bool:
@@ -48,7 +48,7 @@ class Repairs:
         self,
         context: NodeContext,
         directory: NodeDir,
-        transport: Links,
+        transport: RepairTransport,
         *,
         metrics: RepairMetrics,
         transfer: Callable[[NodeId], None],

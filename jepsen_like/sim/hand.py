@@ -20,7 +20,7 @@ from jepsen_like.sim.clients import (
 from jepsen_like.sim.machine import BROKER_PORT, Machine
 from jepsen_like.sim.readers import OffsetRegister
 from jepsen_like.sim.recorder import Recorder
-from raftmq.client.connection import Connection, Links, Reply, dial
+from raftmq.client.connection import Connection, ConnectionPool, Reply, dial
 from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
 from raftmq.client.producer import AsyncProducer
 
@@ -39,7 +39,7 @@ class Hand:
         self._named: dict[int, Op] = {}
         self._stored: set[int] = set()
         self._producer: AsyncProducer | None = None
-        self._links: Links | None = None
+        self._links: ConnectionPool | None = None
 
     @property
     def address(self) -> str:
@@ -128,7 +128,7 @@ class Hand:
 
     async def _link(self, node: str) -> Connection:
         if self._links is None:
-            self._links = Links(self.host.environment)
+            self._links = ConnectionPool(self.host.environment)
         return await self._links.get(f"{node}:{BROKER_PORT}")
 
     # --- a client that names its sends -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ Edge = tuple[str, str]
 Address = tuple[str, int]
 
 
-class Links:
+class EdgeConditions:
     """What the network does on each directed edge."""
 
     def __init__(self, rng: random.Random, latency_s: tuple[float, float], split: float) -> None:
@@ -305,7 +305,7 @@ class Server(asyncio.AbstractServer):
 class Network:
     """All hosts, listeners and connections."""
 
-    def __init__(self, loop: SimLoop, links: Links) -> None:
+    def __init__(self, loop: SimLoop, links: EdgeConditions) -> None:
         self.loop = loop
         self.links = links
         self.listeners: dict[Address, Server] = {}

@@ -13,7 +13,7 @@ from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from jepsen_like.sim.recorder import Recorder
 from raftmq.client.client import AsyncClient
-from raftmq.client.connection import Connection, Links, dial
+from raftmq.client.connection import Connection, ConnectionPool, dial
 from raftmq.client.errors import NotFound, RaftMQError, Unknown, error_of
 from raftmq.client.message import Message
 
@@ -144,7 +144,7 @@ class OffsetRegister:
 
     async def _work(self) -> None:
         client = self.host.client()
-        self._links, self._address = Links(self.host.environment), self._any()
+        self._links, self._address = ConnectionPool(self.host.environment), self._any()
         while not self.stopped:
             await (self._write() if self.rng.random() < 0.8 else self._read(client))
             await asyncio.sleep(self.rng.uniform(0.02, 0.15))

@@ -23,7 +23,7 @@ from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.monitor import Monitor, Violation
 from jepsen_like.sim.nemesis import Nemesis
-from jepsen_like.sim.network import Links, Network
+from jepsen_like.sim.network import EdgeConditions, Network
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
@@ -107,7 +107,9 @@ class World:
         self.options = options
         self.faults = tuple(faults)
         self.loop = SimLoop(options.event_budget)
-        self.network = Network(self.loop, Links(stream(options.seed, "network"), options.latency_s, options.split))
+        self.network = Network(
+            self.loop, EdgeConditions(stream(options.seed, "network"), options.latency_s, options.split)
+        )
         ids = [NodeId(i) for i in range(1, options.nodes + 1)]
         self.network.socket_buffer = options.socket_bytes
         self.monitor = Monitor(self.loop, ids, black_box=black_box)

@@ -177,7 +177,7 @@ async def dial(environment: Environment, connection: Connection) -> Connection:
     return connection
 
 
-class Links:
+class ConnectionPool:
     """Connections by address, one each, dialled when first asked for. `on_lost(address)` runs when one has ended."""
 
     def __init__(

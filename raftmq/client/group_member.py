@@ -11,7 +11,7 @@ import msgspec
 from cluster.wire.codec import Header, ext_of
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.java_hash import java_hash
-from raftmq.client.connection import Links, Reply
+from raftmq.client.connection import ConnectionPool, Reply
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
 
@@ -57,7 +57,7 @@ class GroupMember:
         self, view: ClusterView, group: str, topic: str, tags: str, from_where: str, on_change: Callable[[], None]
     ) -> None:
         self.client_id = f"python@{view.environment.entropy(8).hex()}"
-        self.links = Links(view.environment, self._on_request)
+        self.links = ConnectionPool(view.environment, self._on_request)
         self._view = view
         self._group = group
         self._topic = topic

@@ -21,7 +21,7 @@ import msgspec
 
 from cluster.wire.codec import CodecError
 from cluster.wire.codes import RequestCode, ResponseCode
-from raftmq.client.connection import Connection, Links, Reply
+from raftmq.client.connection import Connection, ConnectionPool, Reply
 from raftmq.client.environment import Environment
 from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
@@ -103,7 +103,7 @@ class ClusterView:
         """Addresses that any server ever named, newest first: where else to look for the leader."""
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self.links = Links(environment, on_lost=self.suspect)
+        self.links = ConnectionPool(environment, on_lost=self.suspect)
         self._seed = environment.entropy(8)
         self._sessions = 0
         self.jitter = random.Random(self._seed)

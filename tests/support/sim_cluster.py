@@ -30,7 +30,7 @@ from jepsen_like.sim.disk import Loss
 from jepsen_like.sim.lanes import SimLane
 from jepsen_like.sim.loop import PROCESS, SimLoop
 from jepsen_like.sim.machine import DATA, Machine, config_of
-from jepsen_like.sim.network import Links, Network
+from jepsen_like.sim.network import EdgeConditions, Network
 from jepsen_like.sim.options import Options, calm, stream
 from jepsen_like.sim.world import end_run
 from raftlog.core.raw_node import RawNode
@@ -339,7 +339,7 @@ class SimCluster:
             checkpoint_every_ms=CHECKPOINT_EVERY_MS,
         )
         self.loop = StepLoop(EVENTS_MAX)
-        self.network = Network(self.loop, Links(stream(seed, "network"), options.latency_s, options.split))
+        self.network = Network(self.loop, EdgeConditions(stream(seed, "network"), options.latency_s, options.split))
         self.nodes = {node_id: SimNode(node_id, options, self.loop, self.network, overrides) for node_id in IDS}
 
     def __enter__(self) -> SimCluster:

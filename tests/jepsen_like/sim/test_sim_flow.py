@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.network import Endpoint, Links, Network
+from jepsen_like.sim.network import EdgeConditions, Endpoint, Network
 
 
 class Side(asyncio.Protocol):
@@ -43,7 +43,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.loop = SimLoop(10_000)
-        self.network = Network(self.loop, Links(random.Random(1), (0.001, 0.01), split=0.0))
+        self.network = Network(self.loop, EdgeConditions(random.Random(1), (0.001, 0.01), split=0.0))
         self.network.socket_buffer = 1000
         self.a, self.b = Process("a", "10.0.0.1"), Process("b", "10.0.0.2")
         self.near, self.far = Side(), Side()

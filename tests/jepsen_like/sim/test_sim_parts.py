@@ -16,7 +16,7 @@ from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, lost_rows
 from jepsen_like.sim.faults import plan
 from jepsen_like.sim.judge import bounds
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop
-from jepsen_like.sim.network import Links, Network
+from jepsen_like.sim.network import EdgeConditions, Network
 from jepsen_like.sim.options import ADDED_KINDS, FAULT_KINDS, LATER_KINDS, draw
 from statemachine.kv import CQ, META, Batch
 
@@ -26,7 +26,7 @@ class Machines:
 
     def __init__(self) -> None:
         self.loop = SimLoop(10_000)
-        self.network = Network(self.loop, Links(random.Random(1), (0.001, 0.01), split=0.3))
+        self.network = Network(self.loop, EdgeConditions(random.Random(1), (0.001, 0.01), split=0.3))
         self.a, self.b = Process("a", "10.0.0.1"), Process("b", "10.0.0.2")
         self.told: list[Any] = []
         self.dialled: list[Any] = []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.wire.codec import FLAG_RESPONSE, encode_frame
-from raftmq.client.connection import Connection, Links, dial
+from raftmq.client.connection import Connection, ConnectionPool, dial
 from raftmq.client.environment import REAL
 
 
@@ -82,7 +82,7 @@ async def test_writes_of_one_turn_leave_together() -> None:
 
 
 async def test_links_dial_once_and_again_after_a_drop(fake: Any) -> None:
-    links = Links(REAL)
+    links = ConnectionPool(REAL)
     address = fake.nodes[0].address
     first, second = await asyncio.gather(links.get(address), links.get(address))
     assert first is second
