@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from raftlog.storage import layout, trash
 from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
-from raftlog.storage.trash import Aside
+from raftlog.storage.trash import TrashReport
 
 SUSPECT = "STATE_SUSPECT"
 """DATA/STATE_SUSPECT: the state is damaged. The next start replaces it. JSON of a Suspicion."""
@@ -34,7 +34,7 @@ def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int
     Raises StorageError.
     """
     try:
-        return trash.set_aside(fs, path, directory / layout.TRASH, Aside(why, now_ms, index=index))
+        return trash.set_aside(fs, path, directory / layout.TRASH, TrashReport(why, now_ms, index=index))
     except OSError as error:
         raise storage_error(fs, "setting aside", path, error) from error
 

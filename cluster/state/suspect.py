@@ -8,7 +8,7 @@ from cluster.state.aside import mark_suspect
 from cluster.state.keeper import StateKeeper
 from raftlog.storage import layout, trash
 from raftlog.storage.fs import FileSystem
-from raftlog.storage.trash import Aside
+from raftlog.storage.trash import TrashReport
 
 
 def give_up(fs: FileSystem, directory: Path, keeper: StateKeeper, why: str, sound_index: int, now_ms: int) -> list[str]:
@@ -22,5 +22,5 @@ def give_up(fs: FileSystem, directory: Path, keeper: StateKeeper, why: str, soun
     mark_suspect(fs, directory, why, now_ms, sound_index)
     moved = [name for name in keeper.checkpoints.names() if int(name.partition("-")[0]) > sound_index]
     for name in moved:
-        trash.set_aside(fs, keeper.checkpoints.path / name, directory / layout.TRASH, Aside(why, now_ms))
+        trash.set_aside(fs, keeper.checkpoints.path / name, directory / layout.TRASH, TrashReport(why, now_ms))
     return moved

@@ -26,7 +26,7 @@ from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.install_file import Install
 from raftlog.storage.log_build import discard
 from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.trash import Aside, set_aside
+from raftlog.storage.trash import TrashReport, set_aside
 from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import NOBODY, HardState
 
@@ -64,7 +64,7 @@ def finish_install(
                 return _give_up(fs, directory, stays)
             why = _why(install)
             _raise_term(hard_state, install.last.term)
-            aside = set_aside(fs, log, directory / layout.TRASH, Aside(why, now_ms)).name
+            aside = set_aside(fs, log, directory / layout.TRASH, TrashReport(why, now_ms)).name
         fs.rename(built, log)
         fs.fsync_dir(built.parent)
         fs.fsync_dir(directory)

@@ -13,7 +13,7 @@ from raftlog.storage.log_state import LogState
 from raftlog.storage.sealed_index import load_index
 from raftlog.storage.segment import MARK_OFFSETS, Segment, newest_seq
 from raftlog.storage.sync_marks import SyncMarks
-from raftlog.storage.trash import Aside, set_aside
+from raftlog.storage.trash import TrashReport, set_aside
 from raftlog.types import Entry, LogTail
 
 
@@ -72,7 +72,7 @@ class LogCutter:
 
     def _term_of(self, index: int) -> int:
         state = self._state
-        return state.places(state.segment_of(index)).term(index)
+        return state.segment_index(state.segment_of(index)).term(index)
 
     def _tail_before(self, entry: Entry) -> LogTail:
         """The tail that `entry` follows, where that is damaged as the entry tells it."""
@@ -129,11 +129,11 @@ class LogCutter:
         with state.publishing:
             state.segments = (*state.segments[:-2], before)
         why = "a conflict: a leader's log has other entries here"
-        aside = Aside(why, position=dropped.base, index=state.tail.index + 1)
-        set_aside(state.fs, dropped.path, state.directory / layout.TRASH, aside)
+        report = TrashReport(why, position=dropped.base, index=state.tail.index + 1)
+        set_aside(state.fs, dropped.path, state.directory / layout.TRASH, report)
         sidecar = dropped.path.with_suffix(layout.INDEX_SUFFIX)
         if state.fs.exists(sidecar):
-            set_aside(state.fs, sidecar, state.directory / layout.TRASH, aside)
+            set_aside(state.fs, sidecar, state.directory / layout.TRASH, report)
 
 
 def check_chain(tail: LogTail, entries: Sequence[Entry], group_id: int) -> LogTail:

@@ -90,7 +90,7 @@ class LogPreparer:
             tail, active = state.tail, state.segments[-1]
             index = active.index
             count = 0 if index is None else tail.index + 1 - index.base_index
-            if index is None or count <= 0 or not state.places_known(active):
+            if index is None or count <= 0 or not state.segment_index_known(active):
                 return None
             places = SegmentIndex(index.base, index.base_index)
             places.offsets = index.offsets[:count]

@@ -123,7 +123,7 @@ class LogReader:
     ) -> list[Entry]:
         """Entries [low, stop) of one segment as far as they fit `bytes_max`; `end` is where the segment's last ends."""
         state = self._state
-        index = state.places(segment)
+        index = state.segment_index(segment)
         try:
             start = index.position(low)
             if stop - index.base_index < len(index.offsets):
@@ -232,7 +232,7 @@ class LogReader:
         state = self._state
         if index < state.first_index or index > state.tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {state.first_index}..{state.tail.index}")
-        places = state.places(state.segment_of(index))  # may find damage
+        places = state.segment_index(state.segment_of(index))  # may find damage
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
         return places.position(index)
@@ -292,7 +292,7 @@ class LogReader:
         tail, segments = state.tail, state.segments
         number = bisect_right(segments, index, key=base_index_of) - 1
         end = segments[number + 1].header.previous if number + 1 < len(segments) else tail
-        return Extent(segments[number], state.places(segments[number]), end, state.group_id)
+        return Extent(segments[number], state.segment_index(segments[number]), end, state.group_id)
 
     def _first_damage(self, extent: Extent, low: int, high: int) -> DamagedRange | None:
         state = self._state
@@ -310,7 +310,7 @@ class LogReader:
         number = bisect_right(segments, position, key=base_position_of) - 1
         if number < 0:
             raise state.trimmed(position)
-        return state.places(segments[number]).next_below(position)
+        return state.segment_index(segments[number]).next_below(position)
 
 
 def _check_chain(entries: Sequence[Entry], last_term: int) -> None:

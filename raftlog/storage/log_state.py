@@ -112,7 +112,7 @@ class LogState:
             raise OutOfRangeError(f"entry {index} was trimmed: the log begins with entry {self.first_index}")
         return segments[number]
 
-    def places(self, segment: Segment) -> SegmentIndex:
+    def segment_index(self, segment: Segment) -> SegmentIndex:
         """Where the segment's entries begin; those in a damaged range that is not `located` are not to be used.
 
         May find damage, which it records. Raises OutOfRangeError if the segment was trimmed, and FrameError if it is no
@@ -120,7 +120,7 @@ class LogState:
         """
         return segment.index or self.load_sealed(segment)
 
-    def places_known(self, segment: Segment) -> bool:
+    def segment_index_known(self, segment: Segment) -> bool:
         """Whether it is known where every entry of it begins: else no index of it may be believed later."""
         return all(damaged.located or damaged.end_position <= segment.base for damaged in self.damage.ranges)
 

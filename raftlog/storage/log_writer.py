@@ -192,7 +192,7 @@ class LogWriter:
         """Not synced: a sidecar that a crash loses is rebuilt, and a roll is on the hot path. The preparer syncs it."""
         state = self._state
         assert segment.index is not None
-        if not state.places_known(segment):
+        if not state.segment_index_known(segment):
             return
         path = segment.path.with_suffix(layout.INDEX_SUFFIX)
         temporary = path.with_name(path.name + ".tmp")
@@ -231,7 +231,7 @@ class LogWriter:
         """Writes the active segment's sidecar and CLEAN, durably: the next opening believes them and scans nothing."""
         state = self._state
         assert active.index is not None
-        if not state.places_known(active):
+        if not state.segment_index_known(active):
             return  # the next start scans, and finds the damage again
         sidecar = active.path.with_suffix(layout.INDEX_SUFFIX)
         write_file(state.fs, sidecar, b"".join(encode_index(active.index, state.tail, state.group_id)))

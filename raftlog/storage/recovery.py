@@ -20,7 +20,7 @@ from raftlog.storage.recovery_run import RecoveryReport, RecoveryRun
 from raftlog.storage.run_file import load_run
 from raftlog.storage.sealed_index import load_index
 from raftlog.storage.segment import MARK_OFFSETS, Segment, encode_mark, mark_of, newest_seq
-from raftlog.storage.trash import Aside
+from raftlog.storage.trash import TrashReport
 from raftlog.types import LogTail
 
 __all__ = ["Recovered", "Recovery", "RecoveryReport"]
@@ -97,7 +97,9 @@ class Recovery:
         seq = newest_seq(active.file) + 1
         active.file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
         active.file.fdatasync()
-        where = run.set_aside(empty.path, Aside("it held no complete frame", position=empty.base, index=tail.index + 1))
+        where = run.set_aside(
+            empty.path, TrashReport("it held no complete frame", position=empty.base, index=tail.index + 1)
+        )
         run.note(
             "last file without a frame",
             f"{empty.path.name} held no complete frame: set aside as {where.name} in {where.parent}",

@@ -25,7 +25,7 @@ from raftlog.storage.segment import (
     newest_seq,
 )
 from raftlog.storage.segment_index import SegmentIndex, decode_index
-from raftlog.storage.trash import Aside
+from raftlog.storage.trash import TrashReport
 from raftlog.types import LogTail
 
 ZEROES_ENOUGH = 16 * 1024 * 1024
@@ -154,8 +154,8 @@ def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) ->
         f"torn tail of {stop - start} bytes cut from {active.path.name} at position {scan.tail.end_position}, index "
         f"{scan.tail.index + 1} ({scan.damage or 'zeroes before other bytes'}): above the sync mark"
     )
-    aside = Aside(why, position=scan.tail.end_position, index=scan.tail.index + 1, length=stop - start)
-    run.set_aside_bytes(file, start, stop - start, aside)
+    report = TrashReport(why, position=scan.tail.end_position, index=scan.tail.index + 1, length=stop - start)
+    run.set_aside_bytes(file, start, stop - start, report)
     zero_fill(file, start, stop)
     file.fdatasync()
     run.torn = stop - start
@@ -222,8 +222,8 @@ def _cut_with_vote_withheld(run: RecoveryRun, active: Segment, file: File, tail:
     start = active.file_offset(tail.end_position)
     stop = _last_byte(run, file, start)
     if stop > start:
-        aside = Aside(why, position=tail.end_position, index=tail.index + 1, length=stop - start)
-        run.set_aside_bytes(file, start, stop - start, aside, must=True)
+        report = TrashReport(why, position=tail.end_position, index=tail.index + 1, length=stop - start)
+        run.set_aside_bytes(file, start, stop - start, report, must=True)
     _write_marks(run, active, file, mark_of(tail, 0))
     zero_fill(file, start, stop)
     file.fdatasync()

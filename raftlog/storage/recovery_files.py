@@ -25,7 +25,7 @@ from raftlog.storage.segment import (
     header_is_damaged,
 )
 from raftlog.storage.segment_index import HEAD_READ, IndexHead, SegmentIndex, decode_head, decode_index, encode_index
-from raftlog.storage.trash import Aside
+from raftlog.storage.trash import TrashReport
 from raftlog.types import EMPTY_TAIL, LogTail
 
 
@@ -105,8 +105,8 @@ def _heal_header(
         run.note(row, f"the local header of {found.path.name} is damaged: its first frame tells what is needed of it")
         return decode_header(header, found.path, run.group_id)
     if found.page:
-        aside = Aside("damaged local header, written again from its neighbours", position=found.base)
-        run.set_aside_bytes(found.file, 0, len(found.page), aside)
+        report = TrashReport("damaged local header, written again from its neighbours", position=found.base)
+        run.set_aside_bytes(found.file, 0, len(found.page), report)
     # A page that cannot be read is written as a whole; its marks are lost, and that is what zeroes say.
     size = MARK_OFFSETS[0] if len(found.page) == LOCAL_HEADER_SIZE else LOCAL_HEADER_SIZE
     found.file.pwritev([header[: MARK_OFFSETS[0]].ljust(size, b"\0")], 0)

@@ -9,7 +9,7 @@ from raftlog.errors import out_of_space
 from raftlog.storage import layout, vote_withheld
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.fs import File, FileSystem
-from raftlog.storage.trash import Aside, set_aside, set_aside_bytes
+from raftlog.storage.trash import TrashReport, set_aside, set_aside_bytes
 from raftlog.storage.vote_withheld import VoteWithheld
 
 
@@ -82,18 +82,18 @@ class RecoveryRun:
             self.fs, self.directory, VoteWithheld(reason, index, term, self.now_ms), self.group_id
         )
 
-    def set_aside(self, path: Path, aside: Aside) -> Path:
+    def set_aside(self, path: Path, report: TrashReport) -> Path:
         """Moves a file to trash/."""
-        where = set_aside(self.fs, path, self.directory / layout.TRASH, aside._replace(now_ms=self.now_ms))
+        where = set_aside(self.fs, path, self.directory / layout.TRASH, report._replace(now_ms=self.now_ms))
         self.aside.append(where.name)
         return where
 
-    def set_aside_bytes(self, file: File, offset: int, size: int, aside: Aside, *, must: bool = False) -> None:
+    def set_aside_bytes(self, file: File, offset: int, size: int, report: TrashReport, *, must: bool = False) -> None:
         """Copies bytes to trash/ before they are cut. Unless it `must` be, a full disk does not hinder the cut: what
         was never acknowledged is nobody's loss."""
         try:
             where = set_aside_bytes(
-                self.fs, file, offset, size, self.directory / layout.TRASH, aside._replace(now_ms=self.now_ms)
+                self.fs, file, offset, size, self.directory / layout.TRASH, report._replace(now_ms=self.now_ms)
             )
         except OSError as error:
             if must or not out_of_space(error):

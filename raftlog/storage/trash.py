@@ -15,7 +15,7 @@ from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, write_file
 REPORT_SUFFIX = ".json"
 
 
-class Aside(NamedTuple):
+class TrashReport(NamedTuple):
     """Why something was set aside. Positions and indexes are of the log; None where they do not apply."""
 
     why: str
@@ -27,10 +27,10 @@ class Aside(NamedTuple):
     """Bytes of the log."""
 
 
-def set_aside(fs: FileSystem, path: Path, trash: Path, aside: Aside) -> Path:
+def set_aside(fs: FileSystem, path: Path, trash: Path, report: TrashReport) -> Path:
     """Moves a file or directory durably under a new name `<n>-<name>`; returns where it is now."""
     target = _next_name(fs, trash, path.name)
-    _write_report(fs, target, aside)
+    _write_report(fs, target, report)
     fs.rename(path, target)
     fs.fsync_dir(trash)
     fs.fsync_dir(path.parent)
@@ -38,11 +38,11 @@ def set_aside(fs: FileSystem, path: Path, trash: Path, aside: Aside) -> Path:
 
 
 def set_aside_bytes(
-    fs: FileSystem, file: File, offset: int, size: int, trash: Path, aside: Aside, name: str = ""
+    fs: FileSystem, file: File, offset: int, size: int, trash: Path, report: TrashReport, name: str = ""
 ) -> Path:
     """Copies `size` bytes of a file durably to `<n>-<name>`, by default `<file>.from-<offset>`; returns where."""
     target = _next_name(fs, trash, name or f"{file.path.name}.from-{offset}")
-    _write_report(fs, target, aside)
+    _write_report(fs, target, report)
     copy = fs.open(target, create=True)
     for at in range(0, size, len(ZERO_CHUNK)):
         copy.pwritev([file.pread(min(len(ZERO_CHUNK), size - at), offset + at)], at)
@@ -58,7 +58,7 @@ def _next_name(fs: FileSystem, trash: Path, name: str) -> Path:
     return trash / f"{max(numbers, default=0) + 1:06d}-{name}"
 
 
-def _write_report(fs: FileSystem, target: Path, aside: Aside) -> None:
-    told = {key: value for key, value in aside._asdict().items() if value is not None}
-    report = {"name": target.name, "time_ms": told.pop("now_ms"), **told}
-    write_file(fs, target.with_name(target.name + REPORT_SUFFIX), json.dumps(report, indent=1).encode() + b"\n")
+def _write_report(fs: FileSystem, target: Path, report: TrashReport) -> None:
+    known = {key: value for key, value in report._asdict().items() if value is not None}
+    fields = {"name": target.name, "time_ms": known.pop("now_ms"), **known}
+    write_file(fs, target.with_name(target.name + REPORT_SUFFIX), json.dumps(fields, indent=1).encode() + b"\n")

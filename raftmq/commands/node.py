@@ -155,7 +155,7 @@ def add(
 def _add_elsewhere(
     config: Path, via: str, node_id: int | None, secret: Path | None, *, learner: bool, as_json: bool
 ) -> None:
-    from cluster.members.elsewhere import prepare
+    from cluster.members.new_node import prepare
 
     api = AdminApi(admin_addresses(via), LOOK)
     try:

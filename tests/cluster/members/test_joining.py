@@ -12,8 +12,8 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.errors import ExitCode, LocalError
-from cluster.members.elsewhere import prepare
 from cluster.members.joining import clear_half_made, make_directory, peer_tables
+from cluster.members.new_node import prepare
 from raftlog.storage import identity as identities
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.genesis import Genesis, Voter, encode

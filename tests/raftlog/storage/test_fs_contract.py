@@ -10,7 +10,7 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
-from raftlog.storage.trash import Aside, set_aside
+from raftlog.storage.trash import TrashReport, set_aside
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -119,7 +119,7 @@ def test_names(fs: FileSystem, directory: Path) -> None:
 def test_trash_never_overwrites(fs: FileSystem, directory: Path) -> None:
     for content in (b"1", b"2"):
         write_file(fs, directory / "x", content)
-        set_aside(fs, directory / "x", directory / "trash", Aside("a test"))
+        set_aside(fs, directory / "x", directory / "trash", TrashReport("a test"))
     assert fs.listdir(directory / "trash") == ["000001-x", "000001-x.json", "000002-x", "000002-x.json"]
     assert read_file(fs, directory / "trash" / "000002-x") == b"2"
 
