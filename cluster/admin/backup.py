@@ -1,4 +1,4 @@
-"""/v1/backup: start a backup on this node, and see how the last one went."""
+"""/v1/backup: starts a backup on this node, and shows the last one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     copy_all: bool = False
     """Hard-link nothing to the node's own files."""
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The caller will ask again so often; an alarm is raised when no good backup is younger than twice that."""
+    """The caller's backup interval; an alarm is raised when no good backup is younger than twice that."""
 
 
 class BackupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +40,12 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_backup(call: Call) -> BackupView:
-    """How the last backup of this node went, and how old the newest good one is."""
+    """The result of the last backup of this node, and the age of the newest good one."""
     return _view(call)
 
 
 async def start_backup(call: Call) -> Answer:
-    """Starts a backup of this node; 202, and GET tells how it goes."""
+    """Starts a backup of this node; 202, then GET shows the progress."""
     wanted: BackupRequest = call.body
     if not wanted.to.startswith("/"):
         raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
@@ -58,7 +58,7 @@ async def start_backup(call: Call) -> Answer:
 
 
 def _check_root(to: str, section: BackupSection) -> None:
-    """Whoever reaches this port could otherwise have the node write, and remove old backups, anywhere."""
+    """Without this check, any client of this port could make the node write, and remove old backups, anywhere."""
     target = Path(os.path.realpath(to))
     if not any(target.is_relative_to(os.path.realpath(root)) for root in section.allowed):
         raise ApiError(

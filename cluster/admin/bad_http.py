@@ -1,4 +1,4 @@
-"""What a client sends that is no HTTP is told in one line: aiohttp's own record of it is an error with a traceback."""
+"""Logs input that is not HTTP in one line; aiohttp's own record of it is an error with a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies and queries of requests: read strictly, with errors that name the nearest right word."""
+"""Bodies and queries of requests: parsed strictly, with errors that name the nearest valid word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/v1/consistency, /v1/repair: what comparing nodes takes, and what is damaged on this one. The comparison itself:
+"""/v1/consistency, /v1/repair: the data for comparing nodes, and the damage on this node. The comparison itself is in
 cluster/repair/inspect.py."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def get_consistency(call: Call) -> ConsistencyView:
 
 
 async def get_consistency_at(call: Call) -> ConsistencyView:
-    """The same at the marker entry that is asked for."""
+    """The same at the requested marker entry."""
     return _view(call.port, _index(call))
 
 
@@ -66,7 +66,7 @@ def _view(port: AdminPort, index: int) -> ConsistencyView:
 
 
 async def mark_consistency(call: Call) -> MarkView:
-    """Puts an entry into the log at which every node remembers the sums of its rows."""
+    """Adds a marker entry to the log, at which every node remembers the sums of its rows."""
     port = call.port
     index = port.consistency.mark()
     if index is None:
@@ -81,12 +81,12 @@ async def mark_consistency(call: Call) -> MarkView:
 
 
 async def get_entry(call: Call) -> EntryView:
-    """One entry's place in the log and the checksum of its header, "" if it cannot be read."""
+    """The position of one entry and the checksum of its header, "" if it cannot be read."""
     log, index = call.port.repairs.log, _index(call)
     try:
         (entry,) = await _blocking(log.read_entries, index, index + 1, 1)
     except OutOfRangeError as error:
-        raise ApiError("not_found", str(error), "GET /v1/consistency tells which entries there are") from None
+        raise ApiError("not_found", str(error), "GET /v1/consistency lists the entries") from None
     except DamagedLogError as error:
         return EntryView(
             node=call.port.config.node.id,
@@ -134,17 +134,17 @@ def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes:
 
 
 async def get_repair(call: Call) -> RepairView:
-    """What is damaged on this node, and who could help."""
+    """The damage on this node, and the peers that could repair it."""
     return _repair_view(call.port)
 
 
 async def repair(call: Call) -> RepairView:
-    """Fetches what is damaged on this node from the others now; answers when it is whole, or says what is left."""
+    """Repairs the damage on this node from its peers now; answers when it is done, or with what is left."""
     port = call.port
     if not port.services.leader_id():
         raise ApiError(
             "no_leader",
-            "without a majority nobody can tell which bytes are the committed ones",
+            "without a majority it is unknown which bytes are committed",
             "bring the other nodes back (raftmq up); if they are lost for ever: raftmq unsafe-recover --plan",
         )
     port.repairs.now()
@@ -158,12 +158,12 @@ async def repair(call: Call) -> RepairView:
 
 
 async def get_scrub(call: Call) -> ScrubView:
-    """How the scrub under way, or the last one, went on this node."""
+    """The current or last scrub of this node."""
     return call.port.scrubber.view
 
 
 async def start_scrub(call: Call) -> Answer:
-    """Reads everything on this node's disk again, in a helper process; GET tells what it finds."""
+    """Reads all data on this node's disk again, in a helper process; GET shows what it finds."""
     call.port.scrubber.start()
     return Answer(202, call.port.scrubber.view)
 

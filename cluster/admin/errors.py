@@ -1,4 +1,4 @@
-"""Errors of the HTTP API: {"error": {"code", "message", "hint"}}, and which status each one has."""
+"""Errors of the HTTP API: {"error": {"code", "message", "hint"}}, and the status of each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STATUS: Final = {
     "failed": 503,
     "unknown_outcome": 504,
 }
-"""code -> HTTP status. Everything but `unknown_outcome` (and a broken connection) means: nothing was changed."""
+"""code -> HTTP status. Every code but `unknown_outcome` (and a broken connection) means that nothing was changed."""
 
 
 class ApiError(Exception):
@@ -71,12 +71,12 @@ class ApiError(Exception):
 
 
 class HandedOver(ApiError):
-    """Leadership went to another node before anything was changed: the request goes there."""
+    """Leadership moved to another node before anything was changed: the request is forwarded there."""
 
     def __init__(self, leader: int) -> None:
         super().__init__("not_leader", f"node {leader} leads now", "ask again; nothing was changed")
 
 
 def unknown_outcome(message: str) -> ApiError:
-    """A change was sent on its way and nobody can say what became of it."""
+    """A change was proposed and its outcome cannot be known."""
     return ApiError("unknown_outcome", message, "read it back before you try again: it may have happened")

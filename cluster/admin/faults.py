@@ -1,4 +1,4 @@
-"""/v1/failpoints: injecting faults into this very node. Only with `[failpoints] enabled = true`."""
+"""/v1/failpoints: injects faults into this node. Only with `[failpoints] enabled = true`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class FailpointsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_failpoints(call: Call) -> FailpointsView:
-    """Every point, its action, how often it took hold."""
+    """Every failpoint, its action, and how often it took effect."""
     points = _enabled(call)
     return FailpointsView(node=call.port.config.node.id, failpoints=points.states())
 
 
 async def set_failpoint(call: Call) -> FailpointsView:
-    """Changes one point and releases whoever it held."""
+    """Changes one failpoint and releases the calls that it held."""
     points, wanted = _enabled(call), call.body
     try:
         points.set(wanted.name, wanted.action)

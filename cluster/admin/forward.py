@@ -1,4 +1,4 @@
-"""Passing a request on to the leader's HTTP API: one hop, and honest about what is not known."""
+"""Forwards a request to the leader's HTTP API: one hop; an unknown outcome is reported as unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S: Final = 1.0
 
 
 class Forwarder:
-    """Sends requests to whoever leads."""
+    """Sends requests to the leader."""
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""/v1/groups: consumer groups, what they subscribe to, who is connected, how far they are behind."""
+"""/v1/groups: consumer groups, their subscriptions, connected members and lag."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_groups(call: Call) -> GroupsView:
-    """All groups, by name."""
+    """All consumer groups, by name."""
     state = call.port.state
     applied = state.applied.index
     groups = []
@@ -87,7 +87,7 @@ async def list_groups(call: Call) -> GroupsView:
 
 
 async def describe_group(call: Call) -> GroupDetail:
-    """One group."""
+    """One consumer group."""
     state, name = call.port.state, call.params["name"]
     applied = state.applied.index
     config = state.groups.get(name)

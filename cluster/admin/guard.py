@@ -1,9 +1,9 @@
-"""What keeps the HTTP API within its descriptors and its memory, whoever asks.
+"""Keeps the HTTP API within its limits of descriptors and memory.
 
 - At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.node.descriptors`).
-- A connection has PATIENCE_S to finish a request, from its beginning or from the answer before; idle ones make room.
-- An answer is taken at SLOWEST_BYTES in PATIENCE_S or faster, or its connection is closed.
-- Answers that grow with what is stored are made and sent LARGE_AT_ONCE at a time.
+- A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
+- A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
+- At most LARGE_AT_ONCE answers that grow with the stored data are built and sent at a time.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Guard:
 
     @contextlib.asynccontextmanager
     async def large(self) -> AsyncIterator[None]:
-        """One of the few turns for answers that may be large; until it is sent. Raises ApiError(`busy`)."""
+        """Reserves one of the few slots for large answers until it is sent. Raises ApiError(`busy`)."""
         try:
             async with asyncio.timeout(PATIENCE_S / 2):
                 await self._large.acquire()
@@ -121,7 +121,7 @@ class Guard:
             self._large.release()
 
     async def watch(self) -> None:
-        """Closes what has been waited for long enough; for ever."""
+        """Closes connections past their time limit; runs for ever."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.look()

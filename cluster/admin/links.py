@@ -1,4 +1,4 @@
-"""/v1/links: what the links to the other nodes are doing; /v1/config/reload: reading the configuration again."""
+"""/v1/links: the links to the other nodes; /v1/config/reload: reads the configuration again."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class LinksView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_links(call: Call) -> LinksView:
-    """State, age and reason of the link to each other node, as this node sees it."""
+    """State, age and reason of this node's link to each other node."""
     return LinksView(
         node=call.port.config.node.id, leader=call.port.services.leader_id() or None, links=call.port.links.view()
     )
 
 
 async def reload_config(call: Call) -> ReloadView:
-    """Reads the configuration again; a bad one changes nothing."""
+    """Reads the configuration again; an invalid one changes nothing."""
     try:
         return call.port.reload()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""/v1/members: who belongs to the cluster, and changing it; /v1/leader/transfer: handing leadership over."""
+"""/v1/members: the members of the cluster, and changes to them; /v1/leader/transfer: transfers leadership."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRANSFER_WAIT_S_MIN = 2.0
 
 
 async def list_members(call: Call) -> MembersView:
-    """Who belongs to the cluster, and how far each is."""
+    """The members of the cluster, and the progress of each."""
     port, service = call.port, call.port.membership
     members, status = service.in_force, call.port.status()
     group = port.changes.group()
@@ -89,7 +89,7 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
 
 
 async def describe_joining(call: Call) -> JoinView:
-    """What the directory and the configuration of a new node are made from."""
+    """The data for the directory and the configuration of a new node."""
     port, service = call.port, call.port.membership
     members, identity = service.in_force, service.identity
     return JoinView(
@@ -118,7 +118,7 @@ async def describe_joining(call: Call) -> JoinView:
 
 
 async def add_member(call: Call) -> MemberChanged:
-    """Adds a node as a learner: it is sent the log, and the leader promotes it when it has caught up."""
+    """Adds a node as a learner: it receives the log, and the leader promotes it when it has caught up."""
     wanted: AddRequest = call.body
     members = call.port.membership.in_force
     if wanted.cluster_id != str(members.cluster_uuid):
@@ -136,14 +136,15 @@ async def add_member(call: Call) -> MemberChanged:
 
 
 async def promote_member(call: Call) -> MemberChanged:
-    """Makes a learner a voter; the leader does it by itself, unless the node was added with auto_promote false."""
+    """Makes a learner a voter; the leader does this itself, unless the node was added with auto_promote false."""
     node = member_id(call.params["id"])
     return _changed(call.port, node, await _change(call.port, lambda done: call.port.changes.promote(node, done)))
 
 
 async def remove_member(call: Call) -> MemberChanged:
-    """Takes a node out of the cluster; refused where the rest would have no majority, and, without below_three=true,
-    where it would be fewer than three voters. A leader hands over first."""
+    """Removes a node from the cluster; a leader transfers leadership first.
+
+    Refused if the rest would have no majority or, without below_three=true, fewer than three voters."""
     node, below_three = member_id(call.params["id"]), flag_of(call.query, BELOW_THREE)
     await _hand_over_before_leaving(call.port, node, below_three)
     remove, port = call.port.changes.remove, call.port
@@ -151,8 +152,8 @@ async def remove_member(call: Call) -> MemberChanged:
 
 
 async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:
-    """A leader that leaves while it leads keeps its clients waiting: it cannot pass their requests on afterwards. Where
-    nobody can take over, it leads until its own removal is committed. Raises HandedOver."""
+    """A leader that is removed while it leads delays its clients, because it cannot forward their requests afterwards.
+    If no node can take over, it leads until its own removal is committed. Raises HandedOver."""
     if node != port.config.node.id:
         return
     try:
@@ -166,7 +167,7 @@ async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: 
 
 
 async def drain_member(call: Call) -> DrainView:
-    """Has a node hand leadership over and not lead again, until it restarts or `drain` is false."""
+    """Makes a node transfer leadership and not lead again until it restarts or `drain` is false."""
     wanted: DrainRequest = call.body
     try:
         call.port.changes.drain(wanted.drain)
@@ -183,7 +184,7 @@ async def drain_member(call: Call) -> DrainView:
 
 
 async def transfer_leader(call: Call) -> TransferView:
-    """Hands leadership to a voter that has the whole log; answers when it leads."""
+    """Transfers leadership to a voter that has the whole log; answers when it leads."""
     wanted: TransferRequest = call.body
     to, port = NodeId(wanted.to), call.port
     if to != port.services.leader_id():
@@ -256,7 +257,7 @@ def _refused(error: LocalError) -> ApiError:
 
 
 def member_id(text: str) -> NodeId:
-    """The id in an address. Raises ApiError if it is none."""
+    """The node id in a path. Raises ApiError if it is not valid."""
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65535):
         raise ApiError("bad_field", f"{text} is not the id of a node", "GET /v1/members lists them")
     return NodeId(int(text))

@@ -1,4 +1,4 @@
-"""/v1/topics/{name}/messages/{key} and /v1/messages/{position}: single messages, found by key or by place."""
+"""/v1/topics/{name}/messages/{key} and /v1/messages/{position}: single messages, by key or by position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/v1/metadata: topics, groups and offsets as one document; /v1/alarms: taking note of an event."""
+"""/v1/metadata: topics, groups and offsets as one document; /v1/alarms: acknowledges an event."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AlarmAcknowledged(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     key: str
     event: str
-    """What was taken note of."""
+    """The acknowledged event."""
 
 
 async def get_metadata(call: Call) -> Metadata:
@@ -51,7 +51,7 @@ async def get_metadata(call: Call) -> Metadata:
 
 
 async def change_metadata(call: Call) -> MetadataChanged:
-    """Makes topics, groups and offsets so; nothing is removed."""
+    """Creates and updates topics, groups and offsets as given; removes nothing."""
     wanted: MetadataChange = call.body
     records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
     run = [command for record in records for command in commands_for(record)]
@@ -95,7 +95,7 @@ async def _propose_all(port: AdminPort, run: list[Command]) -> tuple[int, int]:
 
 
 async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
-    """Puts the alarm of an event to rest, on every node and for good."""
+    """Acknowledges the alarm of an event, on every node and permanently."""
     key, state = call.params["key"], call.port.state
     members = state.membership
     if key != EVENT:

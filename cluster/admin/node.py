@@ -1,4 +1,4 @@
-"""/v1/health, /v1/status, /metrics: the node in its own words."""
+"""/v1/health, /v1/status, /metrics: the state of this node."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
     """Why it is not healthy."""
     warnings: list[str]
-    """What an operator should know although clients are served."""
+    """Problems that an operator should know although clients are served."""
     alarms: list[Alarm]
-    """What is raised now, oldest first; those with `stops_service` are among the reasons, the others warnings."""
+    """Active alarms, oldest first; those with `stops_service` are among the reasons, the others are warnings."""
 
 
 async def get_health(call: Call) -> Answer:
-    """Whether clients are served, and what stands in the way."""
+    """Whether this node serves clients, and if not, why."""
     status = call.port.status()
     reasons = []
     if status.failure is not None:
@@ -66,6 +66,6 @@ async def get_status(call: Call) -> NodeStatus:
 
 
 async def get_metrics(call: Call) -> Raw:
-    """Prometheus text; what the status knows is brought up to date first."""
+    """Metrics in Prometheus's text format."""
     port = call.port
     return Raw(CONTENT_TYPE, port.metrics.scraped(port.status(), port.state, port.backups.age_s))

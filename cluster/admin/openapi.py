@@ -1,4 +1,4 @@
-"""/openapi.json, from the route table and the Structs that requests and answers are."""
+"""/openapi.json, from the route table and the Structs of requests and answers."""
 
 from __future__ import annotations
 

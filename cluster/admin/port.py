@@ -1,4 +1,4 @@
-"""What the HTTP API asks of the node, and how the node describes itself. No logic: the seam."""
+"""The node's interface for the HTTP API, and the node's description of itself. No logic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What clients hold open on this node."""
+    """The load of clients on this node."""
 
     connections: int
     long_polls: int
@@ -51,18 +51,18 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):
-    """What this node asks of those that connect to its peer port. No key is in it."""
+    """What this node requires of peers that connect to its peer port. Contains no key."""
 
     state: Literal["none", "admitting", "changing", "required"] = "none"
-    """admitting: peers without a secret are let in too; changing: those with the older one; required: neither."""
+    """admitting: peers without a secret are accepted too; changing: those with the older one; required: neither."""
     key: str = ""
-    """What the newest key is called, so that two files can be compared; "" without one."""
+    """The id of the newest key, so that two files can be compared; "" without one."""
     waiting_for: list[int] = []
     """Members that have not proven it to this node."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/status`: one node in its own words."""
+    """`GET /v1/status`: the state of one node."""
 
     schema: Literal[1] = 1
     consistency: Literal["local"] = "local"
@@ -72,7 +72,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     broker: str
     role: Literal["follower", "pre_candidate", "candidate", "leader"]
     member: Literal["voter", "learner", "removed", "none"] = "voter"
-    """What it is in the cluster as far as it knows; `none`: it has not heard yet that it was added."""
+    """Its role in the cluster as far as it knows; `none`: it does not know yet that it was added."""
     term: int
     leader: int | None
     writes_open: bool
@@ -83,31 +83,31 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     durability: Literal["majority_fdatasync"] = "majority_fdatasync"
     """When a write is acknowledged."""
     stopping: bool = False
-    """It is told to stop, and sends its clients away."""
+    """It is stopping, and directs its clients to other nodes."""
     drained: bool = False
-    """It does not lead until its next start, or until it is told otherwise."""
+    """It does not lead until its next start, or until the drain is lifted."""
     failure: str | None = None
     """Why the node has stopped taking part; None while it does."""
     alarms: list[Alarm] = []
-    """What an operator must know now, oldest first."""
+    """Active alarms, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
     quorum: QuorumView | None = None
     """The voters in force, and how many of them may fail."""
     links: list[LinkView] = []
-    """What this node's links to the others are doing."""
+    """This node's links to the others."""
     secret: SecretView = SecretView()
-    """How far this node is with the secret that nodes prove to each other."""
+    """The state of the secret that nodes prove to each other."""
     load: LoadStatus
     recovery: RecoveryStatus
     install: InstallView = InstallView()
-    """What this node fetches because its log is too far behind, or lacks older segments."""
+    """The progress of fetches for a log that is too far behind, or lacks older segments."""
     limits: dict[str, int]
     """The [limits] in use."""
     modes: ModesView | None = None
-    """How sends are acknowledged, and what that may cost."""
+    """How sends are acknowledged, and how many may be lost."""
     disk: DiskView | None = None
-    """Room on the data directory's file system."""
+    """Space on the data directory's file system."""
     retention: dict[str, int | bool | str] = {}
     """[retention] as this node has it now."""
     versions: dict[str, str]
@@ -126,13 +126,13 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(Protocol):
-    """The node's figures for Prometheus (`cluster.node.metrics`)."""
+    """The node's metrics (`cluster.node.metrics`)."""
 
     def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
-        """The exposition text, with what the status knows brought up to date first."""
+        """The exposition text, with the gauges updated first."""
 
     def topic_deleted(self, topic: str) -> None:
-        """Forgets the topic's figures."""
+        """Removes the topic's series."""
 
 
 class AdminPort(Protocol):
@@ -157,19 +157,19 @@ class AdminPort(Protocol):
 
     @property
     def metrics(self) -> Figures:
-        """What the node counts."""
+        """The node's metrics."""
 
     def status(self) -> NodeStatus:
-        """Where the node stands now. Cheap: also called for each scrape."""
+        """The current status. Cheap: also called for each scrape."""
 
     def connected(self, node: NodeId) -> bool:
-        """True if something sent to that node now has a connection to travel on."""
+        """True if there is a connection to that node."""
 
     def genesis_payload(self) -> bytes:
         """The payload of the entry at index 0."""
 
     def transfer(self, to: NodeId) -> None:
-        """Starts to hand leadership over; it shows in `leader_id`. Raises RaftLogError if it cannot start."""
+        """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
 
     def reload(self) -> ReloadView:
         """Reads the configuration again. Raises ConfigError, having changed nothing."""

@@ -22,7 +22,7 @@ class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_recovery(call: Call) -> RecoveryView:
-    """The last start: stages, bytes scanned, entries replayed, what was found, done and raised, and what is synced."""
+    """The last start: stages, bytes scanned, entries replayed, findings, actions, alarms, and what is synced."""
     status = call.port.status()
     return RecoveryView(
         node=status.node, applied_index=status.applied_index, uptime_ms=status.uptime_ms, recovery=status.recovery

@@ -1,4 +1,4 @@
-"""/v1/retention: where the log begins and what holds it there; looking at it now."""
+"""/v1/retention: where the log begins and what keeps older files; running retention now."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
 
 
 async def get_retention(call: Call) -> RetentionView:
-    """Where the log begins for everybody, which files this node still has, and what holds them."""
+    """Where the log begins for all nodes, which older files this node still has, and what keeps them."""
     config = call.port.config
     return replace(call.port.retention.view(config.node.id), settings=settings_of(config.retention))
 
 
 async def run_retention(call: Call) -> RetentionRun:
-    """Gives up now what has expired, whatever the hour."""
+    """Removes expired messages now, at any hour."""
     port = call.port
     try:
         async with asyncio.timeout(_LOOK_WAIT_S):

@@ -1,4 +1,4 @@
-"""One address of the HTTP API: who answers it, with what."""
+"""One path of the HTTP API: which node answers, and with what."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ class Route(NamedTuple):
 
 
 def documented(route: Route) -> Any:
-    """The first line of what the handler says about itself."""
+    """The first line of the handler's docstring."""
     return (route.handler.__doc__ or "").splitlines()[0].rstrip(".")

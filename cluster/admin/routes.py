@@ -1,4 +1,4 @@
-"""Every address of the HTTP API. The server and /openapi.json are both made from this table."""
+"""Every path of the HTTP API. The server and /openapi.json are both made from this table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def get_openapi(call: Call) -> Raw:
 
 
 async def get_page(call: Call) -> Raw:
-    """A page for people."""
+    """The state of this node, for people."""
     return Raw("text/html; charset=utf-8", page.HTML.encode())
 
 

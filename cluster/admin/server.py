@@ -1,6 +1,6 @@
 """The HTTP server: from the route table to aiohttp and back. Runs on the node's own event loop.
 
-Importing this module imports aiohttp (0.13 s of CPU): a node does it when all else is up.
+Importing this module imports aiohttp (0.13 s of CPU): a node does this after everything else has started.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AdminServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listens. Raises ConfigError if the address cannot be had."""
+        """Listens. Raises ConfigError if the address cannot be bound."""
         admin, loop = self._port.config.admin, asyncio.get_running_loop()
         guard = Guard(loop.time)
         self._runner = web.AppRunner(build_app(self._port, guard), access_log=None, shutdown_timeout=SHUTDOWN_S)

@@ -1,8 +1,8 @@
-"""Who may talk to the HTTP API through a browser: by which names it answers, and to pages of which site.
+"""Access to the HTTP API from browsers: the host names that it answers to, and the sites whose pages may use it.
 
-A web page can have a name of its own point to 127.0.0.1 (DNS rebinding); its requests then carry that name as Host, and
-the browser lets the page read the answers. A name that nobody gave this cluster is therefore refused. Addresses cannot
-be rebound: they pass.
+A web page can make its own host name point to 127.0.0.1 (DNS rebinding). Its requests then carry that name as Host, and
+the browser lets the page read the answers. Unknown names are therefore refused. IP addresses cannot be rebound and are
+accepted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""/v1/topics: what topics there are, how far their queues reach; creating and deleting them."""
+"""/v1/topics: the topics and the offsets of their queues; creates and deletes topics."""
 
 from __future__ import annotations
 

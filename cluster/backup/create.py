@@ -1,7 +1,7 @@
-"""Making a backup: the part that only needs files. It runs in a process of its own (worker.py), beside the node.
+"""Makes a backup: the part that only needs files. It runs in a process of its own (worker.py), beside the node.
 
-The cut is the applied index A of the checkpoint. Everything up to A is committed and on the node's disk, so its bytes
-never change again: segment files can be linked or copied while the node appends to the last of them.
+The cut is the applied index A of the checkpoint. All entries up to A are committed and on the node's disk, so their
+bytes never change again: segment files can be linked or copied while the node appends to the last of them.
 """
 
 from __future__ import annotations

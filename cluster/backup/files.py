@@ -1,4 +1,4 @@
-"""Putting a file into a backup: a hard link where it can be, else a copy; on disk, and read back from there."""
+"""Puts a file into a backup: a hard link where possible, else a copy; synced, and read back from disk."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def target_error(error: OSError, target: Path, needed: int, left: str = "") -> L
     if not target.is_dir() or error.errno in (errno.ESTALE, errno.ENOTCONN, errno.EIO, errno.ENODEV):
         return LocalError(
             f"the backup target {target} vanished while it was written to",
-            f"{error.strerror or error}{left}; the node goes on unharmed",
+            f"{error.strerror or error}{left}; the node itself is not affected",
             f"check the mount, then: raftmq backup create --to {target}",
             ExitCode.FAILED,
         )
     return LocalError(
         f"the backup to {target} failed",
-        f"{error}{left}; the node goes on unharmed",
+        f"{error}{left}; the node itself is not affected",
         f"ls -ld {target}    (owner, space, read-only?)",
         ExitCode.FAILED,
     )

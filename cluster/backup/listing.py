@@ -1,4 +1,4 @@
-"""The backups in a target directory: found, counted, thinned out."""
+"""Finds and counts the backups in a target directory, and removes old ones."""
 
 from __future__ import annotations
 

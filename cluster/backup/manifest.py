@@ -1,4 +1,4 @@
-"""manifest.json: what a backup holds, every file with its CRC; written last, so without it there is no backup.
+"""manifest.json: the contents of a backup, every file with its CRC; written last, so without it there is no backup.
 
 ::
 
@@ -135,7 +135,7 @@ def load(backup: Path) -> Manifest:
     except msgspec.MsgspecError as error:
         raise LocalError(
             f"{path} is damaged",
-            f"{error}; without it nobody can tell what else is damaged",
+            f"{error}; without it the rest of the backup cannot be checked",
             f"use another backup: raftmq backup list {backup.parent}",
             ExitCode.REFUSED,
         ) from None

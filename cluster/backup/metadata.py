@@ -1,6 +1,6 @@
-"""Topics, groups and offsets as one JSON document, and what importing one would change.
+"""Topics, groups and offsets as one JSON document, and the changes that importing one would make.
 
-Importing never removes: what only the cluster has stays. It may be repeated: the second time there is nothing to do.
+Importing never removes anything, and is idempotent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A new cluster from a backup: the log and the rows of the cut on every node, and one MEMBERSHIP entry on top.
+"""Makes a new cluster from a backup: the log and the rows of the cut on every node, and one MEMBERSHIP entry on top.
 
-The new cluster has a uuid of its own, so none of its nodes is ever taken for one of the old cluster, which may still
-run; IDENTITY keeps where it comes from. Everything is made under `<into>.partial` and renamed when it is complete.
+The new cluster has a uuid of its own, so none of its nodes is ever mistaken for one of the old cluster, which may still
+run; IDENTITY records the origin. Everything is made under `<into>.partial` and renamed when it is complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The log in a backup: which segment files lie below the cut, and whether their frames are the log they should be."""
+"""The log in a backup: which segment files are below the cut, and whether their frames form the expected log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Backups on the node's side: makes the checkpoint, lets a worker process do the rest, remembers how it went.
+"""Backups on the node's side: makes the checkpoint, starts a worker process for the rest, keeps the result.
 
-One at a time. What runs on the node's own time is the checkpoint, a matter of hard links; the worker copies, reads back
-and sums up on idle CPU and disk time.
+One at a time. Only the checkpoint, a few hard links, runs in the node itself; the worker copies, reads back and
+computes checksums with idle CPU and disk priority.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class Backups:
         raise LocalError(
             "the process that makes the backup ended without a word",
             f"exit code {worker.returncode}; it may have been killed for lack of memory",
-            f"raftmq backup create --to {request.to}    (once more; raftmq logs tells what it printed)",
+            f"raftmq backup create --to {request.to}    (again; raftmq logs shows its output)",
         )
 
     # --- schedule ----------------------------------------------------------------------------------------------------

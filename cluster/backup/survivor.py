@@ -1,8 +1,9 @@
-"""The majority is lost for ever: one survivor goes on alone, as a new cluster, and what may be lost is said.
+"""Recovery after a permanent loss of the majority: one survivor continues alone as a new cluster, and the possible
+loss is reported.
 
-This breaks the promise on purpose. Raft cannot know what the lost nodes acknowledged, so entries beyond the survivor's
-log are gone, and entries that only the survivor has become committed. The new cluster uuid keeps every old node out for
-ever; the MEMBERSHIP entry with its alarm keeps the event in view until a person takes note.
+This breaks the guarantees on purpose. Raft cannot know what the lost nodes acknowledged, so entries beyond the
+survivor's log are lost, and entries that only the survivor has become committed. The new cluster uuid excludes every
+old node permanently. The alarm of the MEMBERSHIP entry stays until an operator acknowledges it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Survivor(NamedTuple):
         """What may be lost, and what may appear, one sentence each."""
         last = self.tail.index
         told = [
-            f"every entry after {last} that the lost nodes acknowledged: how many there were, nobody here can know",
+            f"every entry after {last} that the lost nodes acknowledged: their number is unknown here",
         ]
         if self.committed_index < last:
             told.append(
@@ -108,7 +109,7 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int) -> Membership:
     if cluster_uuid != str(survivor.identity.cluster_uuid):
         raise LocalError(
             f"{directory} belongs to cluster {survivor.identity.cluster_uuid}, not to {cluster_uuid or 'none'}",
-            "the id is typed so that nobody does this to the wrong cluster",
+            "the id is required so that this is not done to the wrong cluster",
             f"raftmq unsafe-recover {directory} --plan",
             ExitCode.REFUSED,
         )
@@ -175,7 +176,7 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int) -> Membership:
     )
     payloads = [(EntryType.MEMBERSHIP, memberships.encode(members))]
     if survivor.missing[0] < survivor.missing[1]:  # nobody has it any more, and the node would wait for it
-        given_up = Trim(log.first_position, log.first_index, "unsafe-recover: nobody has what is below")
+        given_up = Trim(log.first_position, log.first_index, "unsafe-recover: no node has the log below")
         payloads.insert(0, (EntryType.TRIM, encode_trim(given_up)))
     if not ran_away(saved, log.tail.term):
         opened.hard_state_store.save(HardState(term, NOBODY, log.tail.index))
@@ -278,7 +279,7 @@ def _no_node(directory: Path) -> LocalError:
 def _damaged(directory: Path, why: str) -> LocalError:
     return LocalError(
         f"{directory} cannot go on alone",
-        f"{why}, and there would be nobody left to repair it from",
+        f"{why}, and there would be no node left to repair it from",
         "use another survivor, or the last backup: raftmq restore --from DIR/NAME --into NEWDIR",
         ExitCode.REFUSED,
     )

@@ -1,4 +1,4 @@
-"""Reading a backup back: every byte of every file, the chain of the log, and the state's rows against their sums."""
+"""Verifies a backup: every byte of every file, the chain of the log, and the state's rows against their sums."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _log_problems(backup: Path, manifest: Manifest) -> list[str]:
     except (RaftLogError, OSError) as error:
         return [str(error)]
     problems = [
-        f"{backup / LOG / segment_name(record.base_position)} holds another log than the manifest says"
+        f"{backup / LOG / segment_name(record.base_position)} holds another log than the manifest describes"
         for record, told in zip(records, manifest.segments, strict=True)
         if record != told
     ]

@@ -1,8 +1,8 @@
-"""`python -m cluster.backup.worker`: makes one backup in a process of its own, on idle CPU and disk time.
+"""`python -m cluster.backup.worker`: makes one backup in a process of its own, with idle CPU and disk priority.
 
 The node writes a `create.Request` as one line of JSON to its stdin and keeps that open: if the node dies, the worker
-removes what it began and ends. It answers in lines of JSON: `{"stage": ...}` as it goes on, then `{"made": ...}` or
-`{"error": {"what", "why", "fix"}}`.
+removes the unfinished backup and ends. It answers in lines of JSON: `{"stage": ...}` for progress, then
+`{"made": ...}` or `{"error": {"what", "why", "fix"}}`.
 """
 
 from __future__ import annotations

@@ -142,13 +142,15 @@ class Members:
         """Raises Refused if a client may not be in so many groups more; all that have room may say so again."""
         mine = len(self._groups_of.get(connection, ()))
         if len(client_id) > CLIENT_ID_MAX:
-            remark = f"a clientID of {len(client_id)} characters is too long; it may have {CLIENT_ID_MAX}"
+            remark = f"a clientID of {len(client_id)} characters is too long; at most {CLIENT_ID_MAX} are allowed"
             raise Refused(Reason.INVALID, remark)
         if max(mine, groups) > CONNECTION_GROUPS_MAX:
-            remark = f"one connection is in {max(mine, groups)} groups; it may be in {CONNECTION_GROUPS_MAX}"
+            remark = f"one connection is in {max(mine, groups)} groups; at most {CONNECTION_GROUPS_MAX} are allowed"
             raise Refused(Reason.INVALID, remark)
         if self._count + groups - mine > MEMBERSHIPS_MAX:
-            remark = f"the clients of this node are in {self._count} groups together; they may be in {MEMBERSHIPS_MAX}"
+            remark = (
+                f"the clients of this node are in {self._count} groups together; at most {MEMBERSHIPS_MAX} are allowed"
+            )
             raise Refused(Reason.BUSY, remark)
 
     def _check_text(self, name: str, found: ConsumerGroup | None, subscriptions: list[Subscription]) -> None:

@@ -67,7 +67,7 @@ class NamedCommits:
             sender.low = low
             sender.proposed = {sequence for sequence in sender.proposed if sequence >= low}
         if name.sequence < low:
-            remark = f"commit {name.sequence} comes late: its sender has settled everything below {low}"
+            remark = f"commit {name.sequence} is too late: its sender has settled all commits below {low}"
             raise Refused(Reason.INVALID, remark)
         if len(sender.proposed) >= UNSETTLED_MAX:
             raise Refused(Reason.INVALID, f"more than {UNSETTLED_MAX} commits are not settled")
@@ -93,7 +93,7 @@ class NamedCommits:
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
-                done(ProposeResult(Outcome.UNKNOWN, [], None, "the same commit came before, and is undecided"))
+                done(ProposeResult(Outcome.UNKNOWN, [], None, "the same commit arrived before, and is undecided"))
             elif self._is_done(name):
                 done(self._done(row))
             else:

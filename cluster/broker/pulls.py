@@ -108,7 +108,7 @@ class Pulls:
         if config is not None and topic in config.subscriptions:
             known.append(config.subscriptions[topic])
         if not known:
-            remark = f"group {group} has no subscription to {topic}; its consumers tell it with their heartbeats"
+            remark = f"group {group} has no subscription to {topic}; consumers send their subscriptions with heartbeats"
             raise Refused(Reason.NO_SUBSCRIPTION, remark)
         expression_type, sub_string, version = max(known, key=lambda row: row[2])
         if version < wish.subscription_version:
@@ -153,7 +153,9 @@ class Pulls:
     def _answer(self, pull: Pull) -> bool:
         state = self._services.state
         if self._services.fenced():
-            remark = f"node {self._services.node_id} does not serve messages: its rows are wrong; pull from another"
+            remark = (
+                f"node {self._services.node_id} does not serve messages: its rows are wrong; pull from another node"
+            )
             self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
             return True
         if pull.topic_id not in state.topics_by_id:

@@ -58,7 +58,7 @@ def tag_hashes(sub_string: str) -> TagFilter:
 def check_text(sub_string: str) -> None:
     """Raises Refused (BAD_SUBSCRIPTION) if a subscription is too long to be kept."""
     if len(sub_string) > TEXT_MAX:
-        remark = f"a subscription of {len(sub_string)} characters is too long; it may have {TEXT_MAX}"
+        remark = f"a subscription of {len(sub_string)} characters is too long; at most {TEXT_MAX} are allowed"
         raise Refused(Reason.BAD_SUBSCRIPTION, remark)
 
 

@@ -104,7 +104,7 @@ def _check_peers(config: Config, source: Source) -> None:
         if peer.address in [other.address for other in config.peers[:i]]:
             raise ConfigError(
                 f"{source.where(('peers', i, 'port'))}: two peers have the address {peer.address}",
-                "each node needs an address of its own for the other nodes",
+                "each node needs its own address for the other nodes",
                 "give each [[peers]] its own host or port",
             )
         _check_peer_addresses(config, i, peer, source)

@@ -1,5 +1,5 @@
-"""The leader's part: checks and proposes changes of the members, promotes learners, follows the operator's wish for a
-leader. One change at a time; each is a MEMBERSHIP entry, and who asked for it is answered when that is applied here.
+"""The leader's part: checks and proposes membership changes, promotes learners, moves leadership to a preferred node.
+One change at a time; each is a MEMBERSHIP entry, and the request is answered when the entry is applied here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DRAINED = "drain"
 
 
 class Ending(Enum):
-    """What became of a proposed change."""
+    """The outcome of a proposed change."""
 
     DONE = "done"
     REPLACED = "replaced"
-    """Another leader wrote something else in its place: nothing was changed."""
+    """Another leader's entry replaced it: nothing was changed."""
 
 
 class MemberChanges:
@@ -50,7 +50,7 @@ class MemberChanges:
         self._waiting: dict[int, list[tuple[int, Callable[[Ending], None]]]] = {}
         self._drain_due = False
         self.drained = False
-        """This node was told not to lead."""
+        """This node is drained: it must not lead."""
 
     # --- what an operator asks for -----------------------------------------------------------------------------------
 
@@ -87,13 +87,13 @@ class MemberChanges:
         return self._propose(promoted(group.membership, node), done)
 
     def remove(self, node: NodeId, done: Callable[[Ending], None], *, below_three: bool = True) -> EntryId:
-        """Takes a member out; this node too, which leads until that is committed. Raises LocalError, RaftLogError."""
+        """Removes a member. If it is this node, it leads until that is committed. Raises LocalError, RaftLogError."""
         group = self.group()
         checks.remove(group, node, below_three=below_three)
         return self._propose(without(group.membership, node), done)
 
     def check_removal(self, node: NodeId, *, below_three: bool) -> None:
-        """Raises LocalError if the rest could not go on, or only just and that was not said to be meant."""
+        """Raises LocalError if the rest would have no majority, or would survive no failure and that is unconfirmed."""
         checks.remove(self.group(), node, below_three=below_three)
 
     def successor(self) -> NodeId:
@@ -121,7 +121,7 @@ class MemberChanges:
     def _propose(self, members: Membership, done: Callable[[Ending], None]) -> EntryId:
         if self._service.has_unread_event:
             raise checks.refusal(
-                "the members were changed by unsafe-recover, and nobody has taken note of that yet",
+                "the members were changed by unsafe-recover, and no operator has acknowledged that yet",
                 "messages may be lost by it (raftmq alarm list); after another change that would not show any more",
                 "raftmq alarm ack unsafe_recovered    (then repeat the command)",
             )
@@ -133,7 +133,7 @@ class MemberChanges:
     # --- as time goes on ---------------------------------------------------------------------------------------------
 
     def on_applied(self, entries: Iterable[Entry]) -> None:
-        """Tells those that wait what stands at their index now that it is final."""
+        """Answers the waiters whose index is now final."""
         if not self._waiting:
             return
         for entry in entries:

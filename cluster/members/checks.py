@@ -1,7 +1,7 @@
-"""What a leader refuses before it proposes a change of members, and the command that would work instead.
+"""The checks of a leader before it proposes a membership change; a refusal names the command that would work.
 
-The core refuses the same once more where safety depends on it (raftlog.core); here the words are for a person, who
-needs to know which command to type.
+Where safety depends on it, the core checks again (raftlog.core). The texts here are for an operator, who needs to know
+which command to type.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from raftlog.membership import Membership
 from raftlog.types import NOBODY, NodeId
 
 TRANSFER_LAG_MAX = 256
-"""Entries that a node may be behind to be handed leadership: the leader takes no writes until it has them."""
+"""How many entries the target of a transfer may be behind: the leader accepts no writes until it has them."""
 
 
 class Unconfirmed(LocalError):
-    """Allowed, but only to who says that it is meant. Nothing was proposed."""
+    """Allowed only with an explicit confirmation. Nothing was proposed."""
 
 
 class Group(NamedTuple):
@@ -63,18 +63,18 @@ class Group(NamedTuple):
 
 
 def refusal(what: str, why: str, fix: str) -> LocalError:
-    """A change that is not carried out: nothing was proposed."""
+    """A refused change: nothing was proposed."""
     return LocalError(what, why, fix, ExitCode.REFUSED)
 
 
 def settled(group: Group) -> None:
-    """Raises LocalError while a change is under way: two at once could make two majorities."""
+    """Raises LocalError while a change is in progress: two at once could make two majorities."""
     index = group.membership.index
     if index > group.committed_index:
         raise refusal(
-            f"another change of the members is under way: {group.membership.detail or group.membership.reason}",
+            f"another membership change is in progress: {group.membership.detail or group.membership.reason}",
             f"its entry {index} is not committed yet, and the members change one at a time",
-            "raftmq node list    (until it says that the change is committed; then repeat the command)",
+            "raftmq node list    (until it shows that the change is committed; then repeat the command)",
         )
 
 
@@ -185,7 +185,7 @@ def _unconfirmed(group: Group, node: NodeId, rest: list[NodeId]) -> Unconfirmed:
     return Unconfirmed(
         f"without node {node} no failure would be survived",
         f"now: {told(before)}. Afterwards: {told(after)}. Nothing was changed",
-        f"raftmq node remove {node} --yes    (if it is meant; or raftmq node add first)",
+        f"raftmq node remove {node} --yes    (if that is intended; or raftmq node add first)",
         ExitCode.REFUSED,
     )
 

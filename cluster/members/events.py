@@ -1,4 +1,4 @@
-"""The alarm of an event that stands in the log: raised on every node, after every start, until a person takes note."""
+"""The alarm of an event in the log: raised on every node, after every start, until an operator acknowledges it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The directory and the configuration of a node that is to join a cluster, made from what a member tells
-(`GET /v1/members/join`). Nothing is sent here, and nothing that is there already is touched."""
+"""Makes the directory and the configuration of a node that is to join a cluster, from a member's answer
+(`GET /v1/members/join`). This module sends nothing and changes no existing file."""
 
 from __future__ import annotations
 

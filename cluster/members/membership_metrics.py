@@ -1,4 +1,4 @@
-"""Figures of membership, in the node's registry (docs/metrics.md)."""
+"""Metrics of membership, in the node's registry (docs/metrics.md)."""
 
 from __future__ import annotations
 

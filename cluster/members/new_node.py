@@ -1,8 +1,8 @@
 """`raftmq node add --config FILE --via URL`: a new node on a machine of its own.
 
-FILE says what only that machine knows: node.id, node.data_dir, ports, and how others reach it. The other members are
-written into it from what the cluster says, and the data directory is made; both may be there already from an attempt
-that was interrupted.
+FILE has what only that machine knows: node.id, node.data_dir, ports, and how others reach it. The command adds the
+other members to it, as the cluster reports them, and creates the data directory. Both may exist already from an
+interrupted attempt.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _check(file: Path, config: Config, join: dict[str, Any], node_id: int | None
     if node_id not in (None, config.node.id):
         raise LocalError(
             f"{file} is of node {config.node.id}, not {node_id}",
-            "a node's id stands in its configuration",
+            "a node's id is in its configuration",
             f"write id = {node_id} under [node] in {file}, or leave --id out",
             ExitCode.USAGE,
         )
@@ -85,7 +85,7 @@ def _check_secret(file: Path, config: Config, join: dict[str, Any], secret: Path
         return
     raise LocalError(
         "the new node needs the secret of the cluster",
-        "the nodes let in nobody who does not prove it, and it is not told over HTTP",
+        "the nodes accept only peers that prove it, and it is not available over HTTP",
         f"scp NODE:DATA/SECRET ./SECRET && raftmq node add --config {file} --via URL --secret ./SECRET",
         ExitCode.USAGE,
     )
@@ -120,7 +120,7 @@ def _complete(file: Path, config: Config, own: PeerNode, join: dict[str, Any]) -
     if not missing:
         return False
     fresh = file.with_name(file.name + ".new")
-    fresh.write_text(f"{text.rstrip()}\n\n# The members, as the cluster told them.\n{missing}", encoding="utf-8")
+    fresh.write_text(f"{text.rstrip()}\n\n# The members, as the cluster reported them.\n{missing}", encoding="utf-8")
     try:
         load(fresh)
         fresh.replace(file)

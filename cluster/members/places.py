@@ -1,7 +1,7 @@
-"""Where each member is reached: what the log says of it, else this node's own [[peers]].
+"""The addresses of each member: from the log, else from this node's own [[peers]].
 
-The members of GENESIS are known by configuration only. A node that joined later says where it is when it is added, and
-the log tells everybody; an entry in the log is newer than any file, so it comes first.
+The members of GENESIS are known from the configuration only. A node that joins later gives its address when it is
+added, and the log carries it to all nodes. An entry in the log is newer than any file, so it comes first.
 """
 
 from __future__ import annotations

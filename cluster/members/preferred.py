@@ -1,4 +1,4 @@
-"""Who should lead if an operator has a wish, and when it is worth a change: not at once, and not again and again."""
+"""Moves leadership to a preferred node: not at once, and not repeatedly."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from raftlog.core.status import PeerStatus
 from raftlog.types import NOBODY, NodeId
 
 AFTER_ELECTION_MS = 30_000
-"""A leader stays at least so long: whoever was elected had a reason to be."""
+"""A leader stays at least this long, since there was a reason for its election."""
 BETWEEN_MS = 60_000
-"""A leader hands over by wish no more often, also if the last attempt failed."""
+"""Shortest time between two such transfers of a leader, failed ones included."""
 STEADY_MS = 5_000
-"""The wished-for node must have been near for so long."""
+"""The preferred node must have been caught up for this long."""
 
 
 class Preference:
@@ -30,7 +30,7 @@ class Preference:
         self._since_ms = 0
 
     def choose(self, term: int, voters: Sequence[NodeId], peers: Sequence[PeerStatus], now_ms: int) -> NodeId:
-        """Whom this leader of `term` should hand over to now; NOBODY if it should go on. Call it all the time."""
+        """The node that this leader of `term` should transfer leadership to, or NOBODY. Call it periodically."""
         if term != self._term:
             self._term, self._elected_ms, self._candidate = term, now_ms, NOBODY
         best = self._best(voters, {peer.node_id: peer for peer in peers})

@@ -1,8 +1,8 @@
-"""When a learner has caught up: the leader replicates in rounds, and the last one was short (Raft thesis 4.2.1).
+"""Decides when a learner has caught up: the leader replicates in rounds, and the last was short (Raft thesis 4.2.1).
 
-A round is everything that the leader's log holds when it begins. The next one begins when the learner's disk has all of
-that. A learner that needs less than an election timeout for a round would not make clients wait longer than a failed
-leader does: it may vote.
+A round covers the leader's log as it is when the round begins. The next one begins when the learner's disk has all of
+it. A learner that needs less than an election timeout for a round delays clients no longer than a failed leader does,
+so it may vote.
 """
 
 from __future__ import annotations

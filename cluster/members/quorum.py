@@ -1,4 +1,4 @@
-"""How many failures a set of voters survives, and the words for it: in health, status, and before a node is removed."""
+"""How many failures a set of voters survives, and the texts about it in health, status and before a removal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     away: list[int]
     """Voters that this node has no connection to."""
     survives: int
-    """So many voters may fail from now on and writes go on; negative if too many are away already."""
+    """How many more voters may fail while writes continue; negative if too many have failed already."""
     finding: str = ""
     """What an operator should know about it; "" if a failure is survived."""
 

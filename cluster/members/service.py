@@ -1,7 +1,7 @@
-"""The members in force, for everybody in this node who needs to know: transport, routes, the HTTP API, the operator.
+"""The members in force, for all parts of this node: transport, routes, the HTTP API, the operator.
 
-Whatever the newest MEMBERSHIP entry in the log says is in force from the moment it is appended (thesis 4.1). Only what
-is committed is told to nodes that left: an entry that another leader cuts off has removed nobody.
+The newest MEMBERSHIP entry in the log is in force from the moment it is appended (thesis 4.1). Removed nodes are told
+only once their removal is committed: a truncated entry has removed no node.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MembersService:
 
     @property
     def has_unread_event(self) -> bool:
-        """Something stands in the log that a person must take note of before the members change once more."""
+        """The log has an event that an operator must acknowledge before the members change again."""
         return self._alarms.raised(EVENT)
 
     @property
@@ -169,13 +169,13 @@ class MembersService:
 
     @property
     def is_removed(self) -> bool:
-        """This node left the cluster: it serves its operator, and nobody else."""
+        """This node left the cluster: it serves only its operator."""
         return self.removed_since is not None
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Several times a second: a change that is committed by now is told to those that left."""
+        """Called several times a second: informs removed nodes once the change is committed."""
         if self._seen != (self.in_force.index, self.is_committed):
             self.on_members()
 

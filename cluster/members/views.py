@@ -72,7 +72,7 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     removed_since: int | None
     """This very node was removed at that entry; null while it belongs to the cluster."""
     drained: bool
-    """This very node was told not to lead."""
+    """This very node is drained."""
 
 
 class AncestorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class JoinView(msgspec.Struct, frozen=True, kw_only=True):
     peers: list[PeerNode]
     """The members with their addresses, as [[peers]] tables."""
     secret_key: str = ""
-    """What the secret is called that a new node has to prove, "" if none; the secret itself is brought as a file."""
+    """The id of the key that a new node has to prove, "" if none; the key itself is copied as a file."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The node: composes everything below, starts it, ends it. `python -m cluster.node --config FILE` is its process.
+"""The node: composes all services, starts and stops them. `python -m cluster.node --config FILE` is its process.
 
 May import every folder. Runs on the main thread, which becomes the event loop's. Called by the process that supervises
 it.

@@ -41,7 +41,7 @@ async def run(config: Config, read_config: Callable[[], Config] | None = None) -
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
         gc.unfreeze()  # the node before, if this one was opened again
         gc.collect()
-        gc.freeze()  # what start-up made stays: no collection looks at it again
+        gc.freeze()  # objects of start-up live on: exclude them from later collections
 
     life = NodeLife(config, Environment(read_config=read_config), started)
     node = await life.run()
@@ -54,7 +54,7 @@ def _reload(node: Node) -> None:
 
 
 def _read(path: str) -> Config:
-    """The configuration, fit to what the process may have."""
+    """The configuration, adapted to the limits of the process."""
     return fit(load(path, dict(os.environ), {}))
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API of a node. Imported when it is needed: that takes long, and a simulated node has none."""
+"""The HTTP API of a node. Imported only when needed: the import is slow, and a simulated node has no HTTP API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def admin_of(node: AdminPort) -> AdminServer:
-    """Not started. The loop goes on while the modules are imported."""
+    """Not started. The loop keeps running while the modules are imported."""
     return (await asyncio.get_running_loop().run_in_executor(None, _server))(node)
 
 

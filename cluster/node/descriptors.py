@@ -1,6 +1,6 @@
-"""How many file descriptors the process may have, and how many of them are for clients: the rest is for files.
+"""Divides the process's file descriptors between clients and files.
 
-A node that takes clients until the system refuses the next descriptor cannot open its next segment either, and ends.
+A node that accepts clients until the system refuses the next descriptor cannot open its next segment either, and stops.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 OTHERS = 128
 """Descriptors for the log, copies and backups, the peers, the HTTP API and the process itself, beside RocksDB's."""
 CLIENTS_MIN = 32
-"""Fewer clients than this are no service."""
+"""With room for fewer clients than this, the node does not start."""
 
 
 def fit(config: Config) -> Config:
-    """The configuration with as many connections as there are descriptors for; raises the soft limit as far as it may.
+    """The configuration with as many connections as there are descriptors for; raises the soft limit if it can.
 
     Raises ConfigError if hardly any is left.
     """

@@ -1,4 +1,4 @@
-"""The lives of a node in one process: opened, run, closed, and opened again where it asked for that itself."""
+"""The runs of a node in one process: opened, run, closed, and opened again if the node requested that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeLife:
-    """Clients and peers see a restart in the process as any other. Event loop only."""
+    """To clients and peers, a restart inside the process is like any other. Event loop only."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class NodeLife:
         """The present one, or the last; None before the first was opened."""
 
     def stop(self) -> None:
-        """Ends it for good, whatever it is doing."""
+        """Ends the node permanently, whatever it is doing."""
         self._stopped = True
         if self._restoring is not None:
             self._restoring.cancel()

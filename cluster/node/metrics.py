@@ -1,7 +1,7 @@
-"""The node's figures for Prometheus. Callers speak of proposals and batches, never of counters.
+"""The node's metrics for Prometheus. Its methods are named after events, not after counters.
 
-Everything is fed once per batch, connection or scrape, never per message. Names and meanings: docs/metrics.md (a test
-compares); a figure that RocketMQ has keeps RocketMQ's name and meaning.
+All are updated once per batch, connection or scrape, never per message. Names and meanings: docs/metrics.md (a test
+compares); a metric that RocketMQ has keeps RocketMQ's name and meaning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from raftlog.types import NOBODY, NodeId, Role
 from statemachine.broker_state import BrokerState
 
 SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-"""Seconds of a disk write or an apply: from a fast NVMe flush to a disk in trouble."""
+"""Seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 COUNT_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
@@ -45,7 +45,7 @@ class NodeMetrics:
     """Counters, gauges and histograms of one node, in a registry of their own. Event loop only."""
 
     def __init__(self) -> None:
-        # Creation times double the series and say what process_start_time_seconds says once.
+        # Creation times double the number of series; process_start_time_seconds has the same information.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
@@ -74,7 +74,7 @@ class NodeMetrics:
             self._batch_messages.observe(messages)
 
     def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """The fate of one entry is known, or the wait for it is over; `requests` waited for it."""
+        """The outcome of one entry is known, or its waiters timed out; `requests` waited for it."""
         self._settled[outcome].inc(requests)
         if outcome is Outcome.OK:
             self._commit_seconds.observe(seconds)
@@ -102,7 +102,7 @@ class NodeMetrics:
         size.inc(size_bytes)
 
     def topic_deleted(self, topic: str) -> None:
-        """Forgets the topic's figures."""
+        """Removes the topic's series."""
         for children, counters in (
             (self._in, (self._messages_in, self._throughput_in)),
             (self._out, (self._messages_out, self._throughput_out)),
@@ -112,11 +112,11 @@ class NodeMetrics:
                     counter.remove(topic)
 
     def refused(self, reason: str) -> None:
-        """A request was refused before anything was proposed; `reason` is one of a few short words."""
+        """A request was refused before anything was proposed; `reason` is one of a few short texts."""
         self._refused.labels(reason).inc()
 
     def code_refused(self, code: str, language: str) -> None:
-        """A request of a code that nobody handles was refused; both are out of short lists."""
+        """A request with an unsupported code was refused; both labels have few values."""
         self._codes_refused.labels(code, language).inc()
 
     def pulled(self, outcome: str) -> None:
@@ -159,7 +159,7 @@ class NodeMetrics:
         self._writes_open.set(is_open)
 
     def load(self, *, connections: int, long_polls: int, inflight_bytes: int) -> None:
-        """What clients hold open."""
+        """The load of clients."""
         self._connections.set(connections)
         self._long_polls.set(long_polls)
         self._inflight_bytes.set(inflight_bytes)
@@ -184,7 +184,7 @@ class NodeMetrics:
         self._loop_lag.set(seconds)
 
     def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
-        """The exposition text, with what the status knows brought up to date first."""
+        """The exposition text, with the gauges updated from the status first."""
         self.raft(
             term=status.term,
             role=Role[status.role.upper()],
@@ -293,7 +293,7 @@ class NodeMetrics:
 
 
 class LoopLagSampler:
-    """Schedules itself on the loop and reports by how much it came late: the largest of the last 10 s."""
+    """Schedules itself on the loop and reports its largest delay in the last 10 s."""
 
     INTERVAL_S: Final = 0.25
 
@@ -305,11 +305,11 @@ class LoopLagSampler:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begins to sample."""
+        """Starts sampling."""
         self._schedule()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops sampling."""
         if self._timer:
             self._timer.cancel()
             self._timer = None

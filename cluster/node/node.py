@@ -1,7 +1,7 @@
 """A running node: puts the parts together, and is what handlers and the HTTP API see of each other.
 
-Fail-stop: a storage error or an impossible state ends the process with exit code 1 and the reason in its log; the peers
-notice the closed connections at once and go on.
+Fail-stop: a storage error or an impossible state ends the process with exit code 1 and the reason in its log. The peers
+notice the closed connections at once and continue.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Node:
         self.failure: BaseException | None = None
         self.finished: asyncio.Future[None] | None = None
         self.restarting = ""
-        """Why the process is to open this node again once it has closed; "" if it is not."""
+        """Why the process is to open this node again after it has closed; "" if it is not."""
         self._clock = self.environment.clock
         self.alarms = Alarms(self._clock.wall_ms)
         self.leases = Leases(self._clock.monotonic_ms)
@@ -102,15 +102,15 @@ class Node:
         self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
         self._admin: AdminServer | None = None
         self.stopping = False
-        """It is told to stop, and sends its clients away (`cluster.node.retirement`)."""
+        """It is stopping, and directs its clients to other nodes (`cluster.node.retirement`)."""
         self.hurried = False
-        """It was told again: it waits for nobody any more."""
+        """It was told to stop again: it does not wait any longer."""
         self._closing = False
 
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Joins the group and opens the ports. Raises OSError or ConfigError if a port cannot be had."""
+        """Joins the group and opens the ports. Raises OSError or ConfigError if a port cannot be bound."""
         loop = asyncio.get_running_loop()
         self.finished = loop.create_future()
         self._build_consensus(loop)
@@ -225,7 +225,7 @@ class Node:
         self.listeners = Listeners(config, router)
 
     def _build_lanes(self) -> None:
-        """What writes, applies, flushes and trims, each on its own lane."""
+        """Makes the services that write, apply, flush and trim, each on its own lane."""
         context, parts = self._context, self.parts
         self.disk = disk_of(context, parts.directory.path, self.proposals, self.metrics.modes)
         self.retention = Retention(
@@ -262,7 +262,7 @@ class Node:
         )
 
     async def close(self) -> None:
-        """Stops in order: leadership handed over, clients sent away, lanes drained, files closed and marked clean."""
+        """Stops in order: leadership transferred, clients redirected, lanes drained, files closed and marked clean."""
         if self._closing:
             return
         self._closing = True
@@ -289,13 +289,13 @@ class Node:
         await self._context.loop.run_in_executor(None, self.parts.close, self.failure is None)
 
     def stop(self) -> None:
-        """Has the node's process close it; asked again, without waiting for anybody."""
+        """Makes the process close the node; on a second call, without waiting."""
         self.hurried = self.finished is not None and self.finished.done()
         if self.finished is not None and not self.finished.done():
             self.finished.set_result(None)
 
     def restart(self, why: str) -> None:
-        """Has the process close it and open it again."""
+        """Makes the process close the node and open it again."""
         if self.finished is not None and not self.finished.done():
             self.restarting = why
             self.stop()
@@ -307,11 +307,11 @@ class Node:
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
     def flush(self, raw: RawNode) -> None:
-        """Proposes what has gathered."""
+        """Proposes the queued requests."""
         self.proposals.flush(raw)
 
     def on_applied_run(self, applied: Applied) -> None:
-        """Settles waiters, then wakes whoever waits for messages."""
+        """Settles waiters, then wakes pulls that wait for messages."""
         self.metrics.applied(len(applied.entries), applied.seconds)
         self.parts.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
@@ -332,7 +332,7 @@ class Node:
         node_view.note_raft(self.metrics, raw.status())
 
     def on_members(self, raw: RawNode) -> None:
-        """Other members are in force."""
+        """The members in force changed."""
         self.membership.on_members()
 
     def _on_persisted(self, persisted: Persisted) -> None:
@@ -354,7 +354,7 @@ class Node:
         handler.on_frame(peer, kind, header, payload)
 
     def _build_chores(self) -> Chores:
-        """What is looked after every TIMER_MS, in this order."""
+        """The periodic tasks, every TIMER_MS, in this order."""
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return Chores(
             self._context.loop,
@@ -411,7 +411,7 @@ class Node:
         self.driver.wake()
 
     def reconfigure(self, config: Config) -> None:
-        """This configuration is in force from now on."""
+        """Puts this configuration in force."""
         self.config = config
 
     def reload(self) -> ReloadView:

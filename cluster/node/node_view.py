@@ -1,4 +1,4 @@
-"""What a node shows of itself: `GET /v1/status`, its gauges, the members of consumer groups."""
+"""The node's description of itself: `GET /v1/status`, its gauges, the members of consumer groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 
 def status(node: OwnPort) -> NodeStatus:
-    """The node now; its gauges follow."""
+    """The current status; updates the gauges."""
     raft, load, state = node.raw.status(), _load(node), node.state
     note_raft(node.metrics, raft)
     node.metrics.writes_open(node.services.writes_open())
@@ -69,7 +69,7 @@ def status(node: OwnPort) -> NodeStatus:
 
 
 def quorum(node: OwnPort) -> QuorumView:
-    """The voters in force; who has a connection to this node, and this node, take part."""
+    """The voters in force; this node and those with a connection to it count as present."""
     return quorum_of(
         node.membership.in_force.voter_ids, lambda voter: voter == node.node_id or node.connected(NodeId(voter))
     )
@@ -114,7 +114,7 @@ def _numbers(section: object) -> dict[str, int]:
 
 
 def _load(node: OwnPort) -> LoadStatus:
-    """What the node is busy with."""
+    """The load of clients."""
     return LoadStatus(
         connections=len(node.router.connections),
         long_polls=node.pulls.long_polls.count,

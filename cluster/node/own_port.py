@@ -1,4 +1,4 @@
-"""A node as the modules that belong to it see it: what it shows of itself, reloads, and does when it stops."""
+"""A node as its own modules see it: status, reload and stop."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OwnPort(AdminPort, Protocol):
 
     @property
     def metrics(self) -> NodeMetrics:
-        """What the node counts."""
+        """The node's metrics."""
 
     def reconfigure(self, config: Config) -> None:
-        """This configuration is in force from now on."""
+        """Puts this configuration in force."""

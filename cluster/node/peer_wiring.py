@@ -15,7 +15,7 @@ from statemachine.commands import LEVEL
 def transport_of(
     context: NodeContext, members: MembersService, secret: SecretKeeper, driver: RaftDriver
 ) -> PeerTransport:
-    """Not started; `members` and `secret` are attached to it, and what the core refuses ends connections."""
+    """Not started. Attaches `members` and `secret`; messages that the core refuses close their connections."""
     config, environment = context.config, context.environment
     transport = PeerTransport(
         members.handshake(),

@@ -1,4 +1,4 @@
-"""Has a running node take over what may change of its configuration (SIGHUP, `POST /v1/config/reload`)."""
+"""Applies configuration changes that need no restart to a running node (SIGHUP, `POST /v1/config/reload`)."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""An orderly stop: leadership goes to another node first, then every client is answered and sent away.
+"""An orderly stop: leadership is transferred first, then every client is answered and redirected.
 
 In this order, because each step needs the next one's state untouched:
 
-1. A leader hands over to the follower that is furthest. What it had proposed is decided by then or goes on under the
-   new leader; what only waited here is passed on to it.
-2. New connections are refused; clients find another node.
-3. Once the new leader takes writes, each client's further requests are answered "not here, try again" (code 14), those
-   under way get their answers, long polls are answered empty, and the connection is closed from this side.
+1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then or continue
+   under the new leader; requests that only waited here are forwarded to it.
+2. New connections are refused; clients connect to another node.
+3. Once the new leader accepts writes, further requests are answered "not here, try again" (code 14), requests in
+   progress get their answers, long polls are answered empty, and this side closes the connection.
 
-Nothing of this is a promise: every wait ends, and what comes after is what a crash leaves to the peers and clients. A
-node that nobody can follow, or that is told twice to stop, skips what cannot be had.
+None of this is guaranteed: every wait is bounded, and after that the peers and clients recover as from a crash. A
+leader without a possible successor, or a node that is told twice to stop, skips the steps that are impossible.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ logger = logging.getLogger(__name__)
 
 HAND_OVER_S = 2.0
 SETTLE_S = 0.5
-"""How long the new leader is waited for until it takes writes."""
+"""How long to wait for the new leader to accept writes."""
 DRAIN_S = 3.0
-"""How long requests under way may take to be answered."""
+"""How long to wait for the answers to requests in progress."""
 FAREWELL_S = 0.5
-"""How long clients have to close their side; what they say meanwhile is answered with code 14."""
+"""How long clients have to close their side; their requests meanwhile are answered with code 14."""
 POLL_S = 0.002
 HOLD = "stop"
-"""Why it does not campaign: a node that stops would be no leader for long."""
+"""The hold on campaigns: a stopping node would not lead for long."""
 REMARK = "this node is stopping; nothing was done, try again"
 
 
 def _waits(connection: RemotingConnection) -> bool:
-    """A client that left has sent what was unanswered to somebody else."""
+    """A client that left has sent its unanswered requests to another node."""
     return connection.inflight_bytes > 0 and not connection.closed
 
 
 async def retire(node: OwnPort) -> None:
-    """The first part of `Node.close`. Ends in bounded time whatever happens; does nothing for a node that failed."""
+    """The first part of `Node.close`. Always ends in bounded time; does nothing for a failed node."""
     try:
         if node.failure is None:
             await Retirement(node).run()
     except Exception:
-        logger.exception("not everything could be handed over before the stop")
+        logger.exception("not everything could be transferred before the stop")
 
 
 class Retirement:
@@ -106,7 +106,7 @@ class Retirement:
             except NotLeaderError:
                 return
             except ValueError:
-                continue  # not fit, as it said meanwhile
+                continue  # it reported meanwhile that it is not fit
             await self._until(self._passed(to), patience_s)
 
     def _successor(self, passed_over: Collection[NodeId]) -> NodeId:
@@ -120,10 +120,10 @@ class Retirement:
         return lambda: node.raw.role is not Role.LEADER or not node.transport.connected(to)
 
     def _is_led(self) -> bool:
-        """Somebody else leads, and takes writes: an entry of its own term is applied here."""
+        """Another node leads and accepts writes: an entry of its own term is applied here."""
         node, raw = self._node, self._node.raw
         if raw.role is Role.LEADER:
-            return True  # nobody took over: there is nothing to wait for
+            return True  # no node took over: nothing to wait for
         return node.transport.connected(raw.leader_id) and node.state.applied.term == raw.term
 
     # --- 3: clients --------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Retirement:
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
 
     async def _until(self, reached: Callable[[], bool], limit_s: float) -> None:
-        """Returns early when the node has failed, or was told again to stop."""
+        """Returns early if the node has failed or was told to stop again."""
         node, end = self._node, self._loop.time() + limit_s
         while not (  # noqa: ASYNC110 - once in the life of a node, over conditions of many owners
             reached() or node.failure is not None or node.hurried or self._loop.time() >= end

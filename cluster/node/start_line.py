@@ -1,4 +1,4 @@
-"""The line that a node begins with in its log: what runs, where, and how far it had come when it stopped."""
+"""The first line of a node's log: versions, addresses, and the position of its log and state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def tell(node: Node) -> None:
-    """Logs it once the node serves."""
+    """Logs it once the node serves clients."""
     config, raft, identity = node.config, node.raw, node.parts.directory.identity
     used = versions()
     ports = ", ".join(

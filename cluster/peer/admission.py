@@ -1,8 +1,8 @@
-"""How many connections a peer port holds, and what is logged of those that are refused.
+"""Limits the connections of a peer port, and logs those that are refused.
 
-Whoever reaches the port may connect; only a few hundred bytes are kept of a connection that has not said who it is, so
-their number bounds what strangers cost. When there are too many, the address with the most of them loses its oldest:
-one that floods the port does not keep out the others.
+Any process that reaches the port can connect. A connection without a finished handshake holds only a few hundred bytes,
+so limiting their number bounds the cost of strangers. When there are too many, the address with the most connections
+loses its oldest: an address that floods the port does not keep others out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STRANGERS_MAX = 64
-"""Connections whose handshake is not over."""
+"""Connections whose handshake is not finished."""
 CHANNEL_INLETS_MAX = 4
-"""Connections of one peer on one channel. An honest one has one, and perhaps some that were lost unnoticed."""
+"""Connections of one peer on one channel. An honest peer has one, and perhaps some that broke unnoticed."""
 TELL_EVERY_S = 60.0
 TOLD_MAX = 256
 """Different refusals that are remembered for the log."""
@@ -31,12 +31,12 @@ class Admission:
 
     def __init__(self) -> None:
         self.refused = 0
-        """Connections that were refused or cut for what they said."""
+        """Connections that were refused or closed because of their messages."""
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
-        """(who, why) -> when the log said so, and how often it happened since."""
+        """(peer, reason) -> when it was last logged, and how often it has happened since."""
 
     def surplus_stranger(self, inlets: Iterable[Inlet]) -> Inlet | None:
-        """Which connection without a finished handshake has to go; None while there is room."""
+        """The connection without a finished handshake to close; None while there is room."""
         strangers = [inlet for inlet in inlets if inlet.peer is None]
         if len(strangers) <= STRANGERS_MAX:
             return None
@@ -58,7 +58,7 @@ class Admission:
         self._tell(f"node {peer} refuses this node", why or "no reason", now_s)
 
     def _tell(self, what: str, why: str, now_s: float) -> None:
-        """Once a minute for each: who repeats itself does not fill the log."""
+        """Logs at most once a minute for each (peer, reason), so that repetitions do not fill the log."""
         told_s, times = self._told.get((what, why), (-TELL_EVERY_S, 0))
         if now_s - told_s < TELL_EVERY_S:
             self._told[what, why] = told_s, times + 1

@@ -1,6 +1,6 @@
-"""What those have in common who take bandwidth beside a node's clients: peers that catch up, and peers that fetch.
+"""The common part of limits for peers that use bandwidth beside clients: peers that catch up, and peers that fetch.
 
-Whoever writes is not to wait for them; while nobody does, nobody is in the way, and they get more.
+Clients that write must not wait for these peers. While no client writes, the peers get more.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable
 
 IDLE_MS = 1000
-"""Nobody writes once the log has not grown for so long."""
+"""Without growth of the log for this long, there are no writing clients."""
 BURST_S = 0.25
-"""What may be saved up, in seconds of the rate: a bucket that was left alone is no licence to flood."""
+"""Capacity of the bucket, in seconds of the rate: an idle bucket must not allow a flood."""
 
 
 class Lull:
-    """How long a log has not grown, as far as anybody looked."""
+    """How long a log has not grown, as far as it was checked."""
 
     def __init__(self, last_index: Callable[[], int], known_index: int = -1) -> None:
         """`known_index`: where it ended before the first look; another end counts as growth."""

@@ -1,7 +1,7 @@
-"""What peers that catch up may take from this node: a token bucket over all of them, [ha] catch_up_bytes_per_second.
+"""Limits the bytes for peers that catch up: one token bucket for all of them, [ha] catch_up_bytes_per_second.
 
-Only entries that come back from the disk count (raftlog/core/replication.py): what was proposed lately is in memory and
-goes to everybody at once. While nothing is proposed, nobody is in the way of whoever catches up, and it gets more.
+Only entries that are read from disk count (raftlog/core/replication.py): recent entries are in memory and are sent to
+all peers at once. While nothing is proposed, catching up delays no client, and the limit is higher.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cluster.peer.bandwidth import BURST_S, IDLE_MS, Lull
 from raftlog.core.raw_node import RawNode
 
 IDLE_FACTOR = 4
-"""So much more may be taken when nothing has been proposed for IDLE_MS."""
+"""Factor of the limit when nothing has been proposed for IDLE_MS."""
 
 
 class CatchUp:
@@ -27,11 +27,11 @@ class CatchUp:
         self._lull = Lull(lambda: raw.last_index)
 
     def reload(self, bytes_per_second: int) -> None:
-        """Another limit from now on."""
+        """Changes the limit."""
         self._bytes_per_second = bytes_per_second
 
     def tick(self, now_ms: int) -> None:
-        """Grants what has come together since the last time."""
+        """Grants the bytes that have accumulated since the last call."""
         raw, rate = self._raw, self._rate(now_ms)
         waits = raw.catch_up_waits
         if not rate:

@@ -1,7 +1,7 @@
 """One TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives.
 
-First comes the handshake (`handshake`), short and within HANDSHAKE_S; until it is over nothing that a stranger says is
-looked at, kept or answered. A node without a secret introduces itself and goes on at once.
+First comes the handshake (`handshake`), short and within HANDSHAKE_S. Until it is finished, no other data of the peer
+is processed, kept or answered. A node without a secret introduces itself and continues at once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 CONTROL, BULK = "control", "bulk"
 HANDSHAKE_S = 5.0
 UNANSWERED_S = 0.5
-"""A peer that takes so long to ask for a proof has no secret yet, or is of a release that knows none."""
+"""A peer that does not ask for a proof within this time has no secret yet, or runs a release without secrets."""
 UNACKNOWLEDGED_MS = 5000
-"""A connection whose bytes nobody acknowledges for so long is closed: the system's own patience outlives partitions."""
+"""A connection whose bytes stay unacknowledged this long is closed: the system's own timeout outlives partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
@@ -34,7 +34,7 @@ _WRONG_PROOF = "the proof is wrong: this node has another secret, or something b
 
 
 class Owner(Protocol):
-    """Whose connections these are (`cluster.peer.transport`)."""
+    """The owner of these connections (`cluster.peer.transport`)."""
 
     roster: Roster
     keyring: Keyring
@@ -48,47 +48,47 @@ class Owner(Protocol):
         """How this node introduces itself (wire.Kind.HELLO)."""
 
     def challenge(self, key: bytes) -> list[Any]:
-        """What a peer that has this key is asked (wire.Kind.CHALLENGE)."""
+        """The challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
 
     def who(self) -> list[Any]:
-        """Who this node is, for those that have proven who they are."""
+        """This node's identity, for peers that have proven theirs."""
 
     def demands_proof_of(self, peer: NodeId) -> bool:
-        """Whether nothing is said to the peer before it has proven that it has the secret."""
+        """Whether this node sends nothing before the peer has proven that it has the secret."""
 
     def note_refused(self, remote: str, reason: str) -> None:
-        """A connection from there is refused."""
+        """A connection from that address is refused."""
 
     def on_link_open(self, link: Link) -> None:
-        """A handshake that this node began is over."""
+        """A handshake that this node began is finished."""
 
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
-        """A peer does not let this node in."""
+        """A peer refuses this node."""
 
     def on_closed(self, peer: NodeId) -> None:
-        """A control connection to the peer is gone."""
+        """A control connection to the peer closed."""
 
     def on_inlet(self, inlet: Inlet) -> None:
-        """Somebody connected."""
+        """A new connection was accepted."""
 
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
-        """A peer has introduced itself, and is let in."""
+        """A peer has introduced itself and is accepted."""
 
     def on_inlet_open(self, inlet: Inlet) -> None:
-        """A peer was let in."""
+        """A peer was accepted."""
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """A frame of a peer that was let in."""
+        """A frame of an accepted peer."""
 
     def on_inlet_closed(self, inlet: Inlet) -> None:
-        """A peer's connection is gone."""
+        """A peer's connection closed."""
 
 
 class Link(asyncio.Protocol):
-    """One dialled connection: sends only; hears of the handshake and, at most, a refusal."""
+    """One dialled connection: sends only; receives only the handshake and perhaps a refusal."""
 
     def __init__(self, owner: Owner, peer: NodeId, channel: str, *, renews: bool = False) -> None:
-        """`renews`: it is to take the place of one that stands, and only if the peer proves who it is."""
+        """`renews`: it replaces an open connection, but only if the peer proves its identity."""
         self.peer = peer
         self.channel = channel
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class Link(asyncio.Protocol):
         self._owner.on_link_open(self)
 
     def data_received(self, data: bytes) -> None:
-        """What a peer says here belongs to the handshake, or is why it refuses this node."""
+        """A peer's frames here belong to the handshake or are a refusal."""
         try:
             buffer, frames = self._buffer.feed(data)
             for start, stop in frames:
@@ -191,7 +191,7 @@ class Link(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The dialler tries again; the driver hears of it, unless another one has taken its place."""
+        """The dialler tries again; the driver is told, unless another connection has replaced this one."""
         if self._timer is not None:
             self._timer.cancel()
         self._owner.dialled.pop(self, None)
@@ -217,7 +217,7 @@ class Inlet(asyncio.Protocol):
         self._key: bytes | None = None
         """Once it has named one: the proof is due."""
         self.peer: NodeId | None = None
-        """Who it is, once its handshake was accepted."""
+        """The peer's identity, once its handshake was accepted."""
         self.key_id = b""
         """Of the key that it has proven; b"" if none."""
         self.incarnation: object = 0
@@ -226,18 +226,18 @@ class Inlet(asyncio.Protocol):
         self.reads = 0
         """How often something came."""
         self.ping_interval_ms = 0
-        """How often the peer says that it sends a PING; 0 while it has sent none."""
+        """The interval at which the peer reports to send a PING; 0 before the first."""
         self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Waits for the handshake, not for ever, and not with any number of others."""
+        """Waits for the handshake, for a limited time and among a limited number of others."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
         self._owner.on_inlet(self)
 
     def expect_pings(self, interval_ms: int) -> None:
-        """The peer says that it sends a PING so often."""
+        """The peer reports the interval of its PINGs."""
         self.ping_interval_ms = interval_ms
 
     @property
@@ -329,7 +329,7 @@ class Inlet(asyncio.Protocol):
         self.transport.write(frame)
 
     def _admit(self, header: list[Any]) -> None:
-        """Lets the node in, if it is one that is let in."""
+        """Accepts the node, if it may connect."""
         refusal = self._owner.roster.judge(header, (CONTROL, BULK))
         if refusal is not None:
             self._owner.note_refused(self.remote, refusal.reason)
@@ -344,7 +344,7 @@ class Inlet(asyncio.Protocol):
         self._owner.on_inlet_open(self)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tells the peer why, and hears no more of it."""
+        """Sends the reason to the peer and reads no more from it."""
         self._refused = True
         if self.transport is not None:
             self.transport.write(pack(Kind.REFUSED, [refusal.reason[:500], refusal.kind, refusal.since]))

@@ -1,14 +1,14 @@
-"""What two nodes say before anything else, as bytes and proofs; the connections are in `connections`.
+"""The first messages of two nodes, as bytes and proofs; the connections are in `connections`.
 
-    dialler   HELLO      who it is, whom it looks for, a nonce, the ids of its keys
+    dialler   HELLO      its identity, the node it looks for, a nonce, the ids of its keys
     acceptor  CHALLENGE  a nonce, the id of the key that both have
     dialler   PROOF      HMAC-SHA256(key, dialler, HELLO, CHALLENGE)
-    acceptor  WELCOME    who it is, HMAC-SHA256(key, acceptor, HELLO, CHALLENGE, who it is)
+    acceptor  WELCOME    its identity, HMAC-SHA256(key, acceptor, HELLO, CHALLENGE, identity)
 
-The proofs are over the bytes of the frames as they travelled, each with its length in front, so nothing in them can be
-another's or of another connection: both nonces, both nodes' ids and uuids, the cluster's, the channel and the address
-named in HELLO are in each. The word for the side keeps a proof from being sent back to whoever made it. Before PROOF
-the acceptor tells nothing but its nonce.
+The proofs cover the bytes of the frames as they were sent, each preceded by its length. They contain both nonces, both
+nodes' ids and uuids, the cluster's uuid, the channel and the address in HELLO, so they cannot be reused for another
+node or connection. The name of the side prevents a proof from being reflected to its sender. Before PROOF the acceptor
+reveals only its nonce.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NONCE, KEYS, LEVEL = 9, 10, 11
 
 
 def with_keys(hello: Sequence[Any], nonce: bytes, ids: list[bytes]) -> list[Any]:
-    """HELLO of a node that has keys. Its address is empty if it told none: the places behind it are fixed."""
+    """HELLO of a node that has keys. Its address is empty if it gave none: the fields behind it have fixed places."""
     address = [] if len(hello) == NONCE else ["", 0]
     return [*hello, *address, nonce, ids]
 
@@ -61,7 +61,7 @@ def acceptor_proof(key: bytes, hello: bytes, challenge: bytes, who: Sequence[Any
 
 
 def fits(proof: object, expected: bytes) -> bool:
-    """Compares in constant time what came with what should have."""
+    """Compares the received proof with the expected one, in constant time."""
     return isinstance(proof, bytes) and hmac.compare_digest(proof, expected)
 
 

@@ -1,7 +1,7 @@
-"""Peers that say what cannot be true (`raftlog.core.plausible`): their connections end, and the operator is told.
+"""Peers that send implausible messages (`raftlog.core.plausible`): closes their connections and raises an alarm.
 
-Either the peer breaks the rules, or this node has lost what it once acknowledged: both need a person, neither needs the
-node to stop.
+Either the peer violates the protocol, or this node has lost entries that it acknowledged. Both need an operator;
+neither requires the node to stop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 ALARM = "implausible_peer"
 QUIET_S = 600.0
-"""The alarm ends when nothing of the kind was heard for so long."""
+"""The alarm ends after this long without an implausible message."""
 
 
 class Transport(Protocol):

@@ -1,8 +1,8 @@
-"""The keys by which nodes prove to each other that they are of one cluster, and the file that holds them.
+"""The keys with which nodes prove to each other that they belong to one cluster, and the file that holds them.
 
 The file is text: one key per line, base64 of 32 bytes or more, newest first; lines with # are comments. Several keys
-are there only while they are changed. A key never leaves the node: HELLO names keys by their ids, which are hashes,
-and what travels besides is an HMAC (`handshake`). Nothing here prints a key, and `repr` shows ids.
+exist only during a rotation. A key never leaves the node: HELLO names keys by their ids, which are hashes, and the only
+other data sent is an HMAC (`handshake`). Nothing here prints a key, and `repr` shows ids.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ HEAD = """\
 
 
 class KeyFileError(ValueError):
-    """Not a secret file; the text says why and shows nothing of it."""
+    """Not a secret file; the text says why and contains no part of it."""
 
 
 class Keyring:
-    """Keys that are accepted, newest first, and whether peers that prove none are let in. A value."""
+    """The accepted keys, newest first, and whether peers without one are accepted. A value."""
 
     __slots__ = ("demanded", "keys")
 
     def __init__(self, keys: Sequence[bytes] = (), *, demanded: bool = False) -> None:
-        """`demanded`: who proves none of `keys` is refused."""
+        """`demanded`: a peer that proves none of `keys` is refused."""
         self.keys = tuple(keys)
         self.demanded = demanded and bool(keys)
 
@@ -68,11 +68,11 @@ class Keyring:
 
 
 OPEN = Keyring()
-"""No secret: whoever knows the cluster's uuid is let in."""
+"""No secret: any peer that knows the cluster's uuid is accepted."""
 
 
 def key_id(key: bytes) -> bytes:
-    """A name for a key from which it cannot be found."""
+    """An id of a key, from which the key cannot be derived."""
     return hashlib.sha256(b"raftmq key id\0" + key).digest()[:KEY_ID_BYTES]
 
 

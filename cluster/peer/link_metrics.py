@@ -1,4 +1,4 @@
-"""Figures of the links to peers, in the node's registry (docs/metrics.md)."""
+"""Metrics of the links to peers, in the node's registry (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LinkMetrics:
         self._changes.labels(str(peer), state.value).inc()
 
     def expired(self, peer: NodeId, side: str) -> None:
-        """A connection was given up; `side`: "dialled" or "accepted"."""
+        """A silent connection was closed; `side`: "dialled" or "accepted"."""
         self._expired.labels(str(peer), side).inc()
 
     def show(self, links: Iterable[LinkFigures]) -> None:

@@ -1,11 +1,11 @@
-"""What a link to a peer is doing, in RocketMQ's five words (HAConnectionState), judged from what can be observed.
+"""The state of a link to a peer, one of RocketMQ's five (HAConnectionState), derived from what can be observed.
 
 | State | Here |
 |---|---|
-| READY | connected, and nothing has been heard of the peer since |
-| HANDSHAKE | heard; the leader is finding out where the peer's log goes on |
+| READY | connected, but not heard from the peer since |
+| HANDSHAKE | heard; the leader is probing where the logs match |
 | TRANSFER | entries and acknowledgements flow, or would if there were any |
-| SUSPEND | connected and heard, and nothing is to flow now: the reason says why |
+| SUSPEND | connected and heard, but replication is paused: `reason` says why |
 | SHUTDOWN | not connected |
 """
 
@@ -28,7 +28,7 @@ class LinkState(StrEnum):
 
 
 class Evidence(NamedTuple):
-    """What is known of a link at one moment. Times are milliseconds."""
+    """The observations of a link at one moment. Times are in milliseconds."""
 
     missing: tuple[str, ...]
     """Channels without a connection."""
@@ -47,11 +47,11 @@ class Evidence(NamedTuple):
     stalled_ms: int
     """Since an acknowledgement of the peer last moved, or there was nothing to acknowledge."""
     held: bool
-    """What it needs waits for the catch-up quota."""
+    """Its entries wait for the catch-up quota."""
 
 
 def judge(seen: Evidence) -> tuple[LinkState, str]:
-    """The state, and a reason for people ("" where the state says it all)."""
+    """The state, and a reason for people ("" if the state needs none)."""
     if seen.missing:
         why = f"no connection for {' and '.join(seen.missing)}"
         return LinkState.SHUTDOWN, f"{why}: {seen.error}" if seen.error else why
@@ -72,7 +72,7 @@ def _judge_follower(seen: Evidence, progress: PeerStatus) -> tuple[LinkState, st
     if seen.held:
         return LinkState.SUSPEND, "it catches up, and waits for ha.catch_up_bytes_per_second"
     if progress.state == "PROBE":
-        return LinkState.HANDSHAKE, "finding out where its log goes on"
+        return LinkState.HANDSHAKE, "probing where the logs match"
     if progress.lag and seen.stalled_ms >= seen.patience_ms:
         return LinkState.SUSPEND, f"no acknowledgement for {seen.stalled_ms} ms, {progress.lag} entries are behind"
     return LinkState.TRANSFER, ""

@@ -1,9 +1,10 @@
-"""Looks after the links to peers: says what each is doing and since when, and ends connections that carry nothing.
+"""Monitors the links to peers: reports the state of each and its age, and closes connections that carry no data.
 
 Raft's heartbeats show that a leader and its followers hear each other, on one of the two connections in each direction.
-Here every connection is tried: each node sends a PING on both connections that it dialled, and the peer answers each
-with a PONG on its own. What was cut without a FIN (a half-open connection) shows within [ha] housekeeping_interval_ms
-on the side that dialled and client_heartbeat_timeout_ms on the side that accepted; it is closed, and dialled again.
+This module tests every connection: each node sends a PING on both connections that it dialled, and the peer answers
+each with a PONG on its own. A half-open connection (closed without a FIN) is detected within [ha]
+housekeeping_interval_ms by the dialling side and within client_heartbeat_timeout_ms by the accepting side. It is closed
+and dialled again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ logger = logging.getLogger(__name__)
 KINDS = frozenset({Kind.PING, Kind.PONG})
 LOOK_EVERY_MS = 200
 INTERVAL_MAX_MS = 86_400_000
-"""What [ha] send_heartbeat_interval_ms may be at most: more is not believed of a peer."""
+"""Maximum of [ha] send_heartbeat_interval_ms; a peer's higher value is ignored."""
 AWAKE_MS = 1000
 """Of a longer time without a look, this much counts: the node stood still, and what it was sent waits to be read."""
 READY_FINDING_MS = 10_000
-"""A link that is READY for so long is worth a word: nothing comes back."""
+"""A link that is READY for this long is logged: the peer does not answer."""
 _PATIENCE = 3
 """Heartbeats that may be missing before a link counts as paused."""
 
@@ -56,9 +57,9 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Why it is not TRANSFER; "" if it is."""
     control: bool
-    """The connection for heartbeats, votes and acknowledgements stands."""
+    """The connection for heartbeats, votes and acknowledgements is open."""
     bulk: bool
-    """The connection for entries and forwarded requests stands."""
+    """The connection for entries and forwarded requests is open."""
     silent_ms: int | None
     """Since something was heard of the peer; None: never."""
     round_trip_ms: float | None
@@ -67,7 +68,7 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
     """Highest index known to be on its disk; None unless this node leads."""
     lag_entries: int | None
     finding: str = ""
-    """What an operator should look at."""
+    """Whether an operator should look at it."""
 
 
 def heartbeat_net(config: Config) -> HeartbeatNet:
@@ -87,7 +88,7 @@ def links_of(context: NodeContext, transport: PeerTransport, metrics: LinkMetric
 
 
 class _Record:
-    """What is remembered of one peer."""
+    """The record of one peer."""
 
     def __init__(self, now_ms: int) -> None:
         self.state = LinkState.SHUTDOWN
@@ -113,7 +114,7 @@ class _Record:
 
 
 class Links:
-    """See the module. Event loop only."""
+    """The links of one node; see the module. Event loop only."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class Links:
         self._ha = ha
 
     def reload(self, ha: HaSection) -> None:
-        """Other settings from now on."""
+        """Changes the settings."""
         self._ha = ha
         self._catch_up.reload(ha.catch_up_bytes_per_second)
         self._ping_due_ms = 0
@@ -155,7 +156,7 @@ class Links:
     # --- by the clock ------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Looks, asks, judges and grants, as each is due."""
+        """Does each periodic task that is due."""
         self._catch_up.tick(now_ms)
         if now_ms < self._look_due_ms:
             return
@@ -173,7 +174,7 @@ class Links:
             self._ask_all(awake_ms)
 
     def unreached(self) -> Unreached:
-        """Nodes that the leader does not reach, by its own word; without a leader by that of the last one."""
+        """Nodes that the leader reported as unreachable; without a leader, the last leader's report."""
         return self._reach.settle(self._transport.roster.membership.node_id, self._raw.leader_id)
 
     def _look_at_connections(self, now_ms: int) -> None:
@@ -208,7 +209,7 @@ class Links:
         record.made = made
 
     def _expire(self, now_ms: int) -> None:
-        """Ends what was connected and through which nothing has come for too long."""
+        """Closes connections on which no data has arrived for too long."""
         for peer, record in self._records.items():
             for channel, (link, made_ms) in record.made.items():
                 unanswered_ms = now_ms - max(made_ms, record.pongs.get(channel, 0))
@@ -266,7 +267,7 @@ class Links:
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _judge_all(self, now_ms: int) -> bool:
-        """True if this node's word about whom it reaches is another than before."""
+        """True if this node's report of reachable peers has changed."""
         leads = self._raw.role is Role.LEADER
         out_ms: dict[NodeId, int] = {}
         progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
@@ -281,7 +282,7 @@ class Links:
             record.reason = reason
         changed = self._reach.judge(out_ms, now_ms)
         led, self._led = self._led, leads
-        self.unreached()  # what the leader says now is what stays when there is none
+        self.unreached()  # the last leader's report stays valid while there is no leader
         return led != leads or (leads and changed)
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""Which nodes the leader reaches: in routes the names of the others lead elsewhere (docs/adr/0010-broker-names.md).
+"""Which nodes the leader reaches: routes point the names of the others elsewhere (docs/adr/0010-broker-names.md).
 
-Every node judges its own links, and only the leader's judgement counts: two nodes that see different halves of a
-partition must not give clients different routes. It travels in PING (docs/wire-protocol.md), at once when it changes.
-A link that flaps moves a name once: away when the peer was out of reach for a while, back only after a calm time.
+Every node judges its own links, but only the leader's judgement counts: two nodes on different sides of a partition
+must not give clients different routes. The leader sends it in PING (docs/wire-protocol.md), at once when it changes. A
+link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a calm period.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AWAY_MS = 1000
-"""Out of reach for so long: its name moves."""
+"""After this long out of reach, the node's name moves."""
 BACK_MS = 3000
-"""Reached again for so long, without half of the time that counts as away: its name comes back."""
+"""After this long in reach, without a silence of half of AWAY_MS, its name moves back."""
 _HEARTBEATS = 3
 """Heartbeats that may be missing; more than AWAY_MS only where [raft] makes them slow."""
 _NODES_MAX = 1024
-"""Longest list that a peer may say."""
+"""Longest list that a peer may send."""
 
 Unreached = frozenset[NodeId]
 
@@ -73,11 +73,11 @@ class Reach:
     # --- the leader's word ---------------------------------------------------------------------------------------
 
     def word(self, leads: bool) -> list[int] | None:
-        """What this node says: the ids, in order, of the peers that it does not reach; None if it does not lead."""
+        """This node's report: the ids, in order, of the peers that it does not reach; None if it does not lead."""
         return sorted(self.away) if leads else None
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """What a peer said. Raises WireError."""
+        """Takes a peer's report. Raises WireError."""
         if word is None:
             self._said[peer] = None
             return

@@ -1,9 +1,9 @@
-"""Who may talk to this node over the peer port, and where each is found: members, those that left, and guests.
+"""The nodes that may use the peer port, and their addresses: members, former members, and guests.
 
-A node that was away does not know who joined meanwhile, and Raft needs it to listen all the same: it takes entries of a
-leader that is not in its configuration, and answers (thesis 4.1). So a node of the same cluster whose id is new here is
-let in as a **guest**, and found again at the address that its handshake names. An id is bound to one uuid for ever: who
-comes under a known id with another uuid is refused, and so is who left.
+A node that was away does not know which members joined meanwhile, but Raft requires it to accept entries of a leader
+that is not in its configuration, and to answer (thesis 4.1). A node of the same cluster with an unknown id is therefore
+accepted as a **guest**, and dialled at the address in its handshake. An id is bound to one uuid for ever: a node with a
+known id and another uuid is refused, and so is a former member.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Addresses = Mapping[NodeId, tuple[Address, ...]]
 """Where each node may listen, best first: each is tried in turn."""
 NODE_ID_MAX = 65535
 GUESTS_MAX = 16
-"""More unknown nodes at once are no change of members but a mistake."""
+"""More unknown nodes at once are a mistake, not a membership change."""
 REMOVED = "removed"
 SECRET = "secret"
 
@@ -68,7 +68,7 @@ class Roster:
         self.update(membership, addresses)
 
     def update(self, membership: Membership, addresses: Addresses) -> None:
-        """Other members, or other addresses. A guest that is a member now, or has left, is no guest any more."""
+        """Changes members or addresses. A guest that is now a member, or has left, is no longer a guest."""
         self.membership = membership
         own = membership.node_id
         self._addresses = {p: a for p, a in addresses.items() if p in membership.members and p != own and a}
@@ -76,7 +76,7 @@ class Roster:
         self._guests = {peer: guest for peer, guest in self._guests.items() if peer not in known}
 
     def peers(self) -> list[NodeId]:
-        """Everybody to dial, ascending."""
+        """All nodes to dial, ascending."""
         return sorted(self._addresses.keys() | self._guests.keys())
 
     def addresses_of(self, peer: NodeId) -> tuple[Address, ...]:
@@ -90,7 +90,7 @@ class Roster:
         return peer in self._guests
 
     def leave(self, peer: NodeId) -> None:
-        """A guest went away; nothing for a member."""
+        """A guest disconnected; does nothing for a member."""
         self._guests.pop(peer, None)
 
     def is_not(self, peer: NodeId, who: list[Any]) -> str:

@@ -1,13 +1,13 @@
-"""This node's secret: where it lies, when it is demanded of others, and what the operator is told meanwhile.
+"""This node's secret: its file, when peers must prove it, and the alarm until then.
 
-    no file             whoever knows the cluster's uuid is let in; an alarm says so
-    a file, no mark     nodes prove it to each other; those that cannot are let in too, since they may not have it yet
-    a mark              every member has proven the key that it names: from then on nobody is let in without one
+    no file             any peer that knows the cluster's uuid is accepted; there is an alarm
+    a file, no mark     nodes prove it to each other; those that cannot are accepted, since they may not have it yet
+    a mark              every member has proven the key that it names: from then on every peer must prove one
 
-Each node goes on by itself, by what it has seen: that all members have proven the newest key, on every connection.
-Nobody is shut out by that who has the file. With a mark, keys older than the one it names are not accepted any more; so
-a key is changed by the same steps, from "old" to "old and new" to "new". A node whose mark is there and whose file is
-gone does not start: it would ask for nothing again.
+Each node advances on its own, once all members have proven the newest key to it on every connection. This excludes no
+node that has the file. With a mark, keys older than the one it names are no longer accepted, so a rotation uses the
+same steps, from "old" to "old and new" to "new". A node that has the mark but not the file does not start, because it
+would no longer require a secret.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def mark_of(key: bytes) -> bytes:
 
 
 def load(fs: FileSystem, config: Config) -> Keyring:
-    """What this node proves, and asks for. Raises ConfigError."""
+    """The keys that this node proves and requires. Raises ConfigError."""
     keys, mark = _keys(fs, config), _mark(fs, config)
     if mark is None:
         return Keyring(keys)

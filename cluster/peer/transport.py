@@ -2,11 +2,12 @@
 
 A node dials every peer and sends only on connections that it dialled; it receives on those it accepted. Heartbeats,
 votes and acks travel on `control`, appends and forwarded requests on `bulk`, so bulk data cannot starve a heartbeat.
-Raft tolerates loss: what cannot be sent now is dropped, never queued without bound. A closed connection is news: the
-driver hears of it at once and need not wait for a timeout.
+Raft tolerates loss: a message that cannot be sent now is dropped, never queued without bound. The driver is told of a
+closed connection at once and need not wait for a timeout.
 
-Both sides prove that they have the cluster's secret before anything else is said (`handshake`, `connections`). Keys
-change while the node runs: connections are then made anew one by one, each old one ends when the new one stands.
+Both sides prove that they have the cluster's secret before they send anything else (`handshake`, `connections`). Keys
+can change while the node runs: connections are then replaced one by one, and each old one closes when the new one is
+open.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 REDIAL_REMOVED_S = 5.0
-"""A node that was told that it left asks no more often."""
+"""How often a node that was told of its removal dials again."""
 DIAL_S = 2.0
-"""A dial into a partition is given up and repeated: the system's own timeout would outlive the partition by minutes."""
+"""A dial into a partition times out and is repeated: the system's own timeout would outlive it by minutes."""
 
 
 class Handlers(NamedTuple):
-    """Where what arrives goes; all called on the loop."""
+    """Callbacks for received frames; all called on the loop."""
 
     message: Callable[[Message], None]
     closed: Callable[[NodeId], None]
     frame: Callable[[NodeId, int, list[Any], bytes], None]
     """Forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise WireError."""
     refused: Callable[[NodeId, Refusal], None] = lambda peer, refusal: None
-    """A peer does not let this node in."""
+    """A peer refuses this node."""
 
 
 class HeartbeatNet(NamedTuple):
@@ -138,7 +139,7 @@ class PeerTransport:
                 transport.abort()
 
     def set_members(self, membership: Membership, addresses: Addresses) -> None:
-        """The members have changed: new ones are dialled, those that left are told so, links to old addresses end."""
+        """The members have changed: dials new ones, informs those that left, closes links to old addresses."""
         before = {peer: self.roster.addresses_of(peer) for peer in self.roster.peers()}
         self.roster.update(membership, addresses)
         for peer, known in before.items():
@@ -185,7 +186,7 @@ class PeerTransport:
         return self._write(peer, BULK, [pack(kind, header, len(payload)), payload])
 
     def known_incarnation(self, peer: NodeId) -> object:
-        """What `peer` said last; None if it has said nothing yet."""
+        """The last message of `peer`; None if there was none yet."""
         return self._incarnations.get(peer)
 
     def level_of(self, peer: NodeId) -> int:
@@ -230,7 +231,7 @@ class PeerTransport:
             delay = min(REDIAL_MAX_S, delay * 2)
 
     async def _last_of(self, link: Link | None) -> None:
-        """Until a link, and those that took its place one after the other, are lost."""
+        """Returns when a link, and all that replaced it in turn, are lost."""
         while link is not None:
             await link.lost
             link = self.links.get((link.peer, link.channel))
@@ -306,16 +307,16 @@ class PeerTransport:
         return [*handshake.with_keys(hello, nonce, keyring.ids), self._level]
 
     def challenge(self, key: bytes) -> list[Any]:
-        """What a peer that has this key is asked (wire.Kind.CHALLENGE)."""
+        """The challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
         return [self._entropy(handshake.NONCE_BYTES), key_id(key)]
 
     def who(self) -> list[Any]:
-        """Who this node is, for those that have proven who they are."""
+        """This node's identity, for peers that have proven theirs."""
         me = self.roster.membership
         return [me.cluster_uuid, me.node_id, me.node_uuid]
 
     def demands_proof_of(self, peer: NodeId) -> bool:
-        """Whether nothing is said to the peer before it has proven that it has the secret."""
+        """Whether this node sends nothing before the peer has proven that it has the secret."""
         return self.keyring.demanded or peer in self.challengers
 
     def note_refused(self, remote: str, reason: str) -> None:
@@ -331,14 +332,14 @@ class PeerTransport:
             before.transport.close()
 
     def on_inlet(self, inlet: Inlet) -> None:
-        """Somebody connected."""
+        """A connection was accepted."""
         self.inlets[inlet] = None
         if self._closing:  # accepted before the port was closed, and heard of only now
             inlet.abort()
             return
         surplus = self.admission.surplus_stranger(self.inlets)
         if surplus is not None:
-            self.note_refused(surplus.remote, "too many connections have not said who they are")
+            self.note_refused(surplus.remote, "too many connections have not identified themselves")
             surplus.abort()
 
     def on_inlet_open(self, inlet: Inlet) -> None:
@@ -376,7 +377,7 @@ class PeerTransport:
             self._renew_links(peer, (BULK,))
 
     def cut_off(self, peer: NodeId, why: str) -> None:
-        """The peer said what cannot be true: its connections end, and it may come again."""
+        """The peer sent an implausible message: closes its connections; it may connect again."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer]:
             self.note_refused(f"{inlet.remote} (node {peer})", why)
             inlet.abort()
@@ -400,7 +401,7 @@ class PeerTransport:
         before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
             if before != self.roster.addresses_of(peer):
-                logger.info("node %d says hello and is no member as far as this node knows", peer)
+                logger.info("node %d connected and is not a member as far as this node knows", peer)
                 self._stop_dialling(peer)
             self._dial_all()
         incarnation = header[6] if len(header) > 6 else 0

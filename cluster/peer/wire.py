@@ -58,7 +58,7 @@ _packer = msgpack.Packer(use_bin_type=True)
 
 
 class Kind(IntEnum):
-    """What a frame carries. Values are on the wire: never renumber."""
+    """The kind of a frame. Values are on the wire: never renumber."""
 
     HELLO = 0
     """[cluster uuid, group, node id, node uuid, id of the node addressed, channel, incarnation, own host, own port],
@@ -71,7 +71,7 @@ class Kind(IntEnum):
     FETCH = 4
     FETCHED = 5
     WANT_WRITTEN = 6
-    """[]: tell me for a while what you write (`cluster.replication.written`)"""
+    """[]: asks for reports of writes for a while (`cluster.replication.written`)"""
     WRITTEN = 7
     """[term, index]: handed to the operating system up to here"""
     PING = 8
@@ -96,7 +96,7 @@ class Kind(IntEnum):
 
 
 NODE_KINDS = frozenset(range(Kind.FORWARD, Kind.PONG + 1))
-"""What the node handles itself; every other kind is a Raft message."""
+"""Kinds that the node handles itself; every other kind is a Raft message."""
 
 
 class WireError(ValueError):

@@ -1,4 +1,4 @@
-"""Takes connections from a listening socket, never one more than there may be.
+"""Accepts connections from a listening socket, never more than the limit.
 
 An event loop's own server takes all that wait before anybody is asked: a burst of clients has the descriptors that the
 next segment file needs. Here each is asked for first, and closed at once if it is one too many.

@@ -62,7 +62,7 @@ def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] |
     elif result.unacceptable:
         refuse(request, Refused(Reason.INVALID, result.remark))
     elif result.outcome is Outcome.FAIL:
-        refuse(request, Refused(Reason.UNAVAILABLE, result.remark or "not written: no leader took it"))
+        refuse(request, Refused(Reason.UNAVAILABLE, result.remark or "not written: no leader accepted it"))
     else:
         refuse(request, Refused(Reason.UNKNOWN, result.remark or "proposed and undecided"))
 

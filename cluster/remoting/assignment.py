@@ -1,4 +1,4 @@
-"""What a client asks before it consumes: which queues are its own (400), and whether its filter is known (46).
+"""Requests before consuming: the queues assigned to a client (400), and whether its filter is supported (46).
 
 400 is sent by consumers that leave the choice of queues to the broker, POP consumers above all. There is no POP here:
 the answer is mode PULL, RocketMQ's default, and the queues that the client would have chosen for itself by the same

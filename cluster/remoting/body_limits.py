@@ -1,4 +1,4 @@
-"""How long a request's body may be, by its code: known when its header is here, long before a large body has come."""
+"""Longest body of a request, by its code: known from the header, long before a large body has arrived."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
     try:
         number = int(value or "") if len(value or "") <= NUMBER_DIGITS_MAX else None
     except ValueError:
-        remark = f"request {code_name(request.code)} needs field {name} as a whole number, not {value!r}"
+        remark = f"request {code_name(request.code)} needs field {name} as an integer, not {value!r}"
         raise Refused(Reason.INVALID, remark) from None
     if number is None or not -INT64_MAX - 1 <= number <= INT64_MAX:
         raise Refused(Reason.INVALID, f"field {name} does not fit 64 bits")

@@ -328,7 +328,7 @@ class Forwarder:
         """The leader has done nothing with it."""
         if held.line is not None and held.line.overtaken(forward_id, held.header.code):
             self._drop(forward_id)
-            remark = "nothing was done: the leader changed, and a later request of this connection went on; try again"
+            remark = "nothing was done: the leader changed, and a later request overtook it; try again"
             self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             return
         held.tries -= 1

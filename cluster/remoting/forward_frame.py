@@ -1,4 +1,4 @@
-"""The header of a forwarded request, looked at before anything is done with it (kinds: `cluster.peer.wire`)."""
+"""The header of a forwarded request, checked before it is used (kinds: `cluster.peer.wire`)."""
 
 from __future__ import annotations
 

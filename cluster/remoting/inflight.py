@@ -1,4 +1,4 @@
-"""How many bytes of requests that are not answered yet a connection, and a node, may hold."""
+"""Limits the bytes of unanswered requests of a connection and of the node."""
 
 from __future__ import annotations
 

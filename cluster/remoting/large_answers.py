@@ -1,4 +1,4 @@
-"""Requests whose answer may be much larger than their question: they wait for room before anything is looked up.
+"""Requests whose answer may be much larger than the request: they wait for memory before anything is read.
 
 What an answer may come to is estimated, and held until it is given. Pulls know it better, and ask for room themselves
 (`cluster.broker.pulls`).

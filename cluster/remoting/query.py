@@ -77,7 +77,7 @@ class Queries:
             if found.unreadable is not None:
                 none = self._unreadable(found.unreadable)
             elif found.stopped:
-                remark = f"the search for {key} was ended: too many other keys have its hash"
+                remark = f"the search for {key} was stopped: too many other keys have its hash"
                 none = Refused(Reason.ERROR, remark)
             self._answer_none(request, "key", confirmed, none)
             return
@@ -120,7 +120,7 @@ class Queries:
     def _answer_none(self, request: Request, kind: str, confirmed: bool, refusal: Refused) -> None:
         """Says that there is none, unless this node may just not know it."""
         if not confirmed:
-            refusal = Refused(Reason.UNAVAILABLE, f"no leader confirms it now: {refusal.remark}")
+            refusal = Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")
         self._note(kind, "none" if confirmed else "refused")
         refuse(request, refusal)
 

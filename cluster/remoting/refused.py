@@ -1,4 +1,4 @@
-"""Requests of a code that no handler takes: refused in words, counted, logged once, and slowed down when repeated.
+"""Requests with an unsupported code: refused with a remark, counted, logged once, and slowed down when repeated.
 
 A client that takes a refusal for "not now" asks again at once: an orderly C++ consumer asks for its queue locks several
 thousand times a second. So the answer to a code that one connection repeats waits, longer each time and never longer

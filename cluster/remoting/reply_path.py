@@ -1,4 +1,4 @@
-"""What a request's answer goes through, whoever holds the client's connection: this node or one that forwards."""
+"""The path of an answer to the client, whose connection is on this node or on one that forwards."""
 
 from __future__ import annotations
 

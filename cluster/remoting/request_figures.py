@@ -1,4 +1,4 @@
-"""What the handlers of requests tell the metrics; `cluster.node.metrics` keeps it."""
+"""The metrics of request handlers; `cluster.node.metrics` keeps them."""
 
 from __future__ import annotations
 

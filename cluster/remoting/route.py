@@ -159,7 +159,7 @@ class Routes:
             elif ok:
                 request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(topic).remark)
             else:  # 17 would make a producer create a topic that may well exist
-                remark = f"no leader can say now whether topic {topic} exists; try again"
+                remark = f"no leader can confirm now whether topic {topic} exists; try again"
                 request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
         self._services.read_index(confirmed)

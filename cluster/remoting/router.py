@@ -1,4 +1,4 @@
-"""Every request of every connection enters here: answered by this node, or passed on to the leader."""
+"""The entry point of every request: answered by this node, or forwarded to the leader."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ LEADER_ONLY = WRITES | {
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }
-"""Answered by the leader alone: writes, and reads that must be linearizable."""
+"""Answered only by the leader: writes, and reads that must be linearizable."""
 
 ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
-"""Answered anywhere, but "no such topic" only by the leader."""
+"""Answered by any node, but "no such topic" only by the leader."""
 
 
 REMARK_MAX = 1000
@@ -56,7 +56,7 @@ PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """Answered by any node that has the messages."""
 
 FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
-"""Answered from this node's own rows, besides pulls, which look for themselves whenever they are woken."""
+"""Answered from this node's own rows, besides pulls, which read them whenever they are woken."""
 
 
 class Router(Dispatch):
@@ -116,12 +116,12 @@ class Router(Dispatch):
         return True
 
     def drop_clients(self) -> None:
-        """Whoever is connected finds another node, and sends there again what is unanswered here."""
+        """Closes all connections: clients connect to another node and send unanswered requests again."""
         for connection in list(self.connections):
             connection.abort()
 
     def on_close(self, connection: RemotingConnection) -> None:
-        """Forgets the connection, and lets the log forget its session unless a send of it is unanswered."""
+        """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
         self.connections.pop(connection, None)
         self.patience.forget(connection)
         self._replies.connection_closed(self._proposals.unanswered_of(connection))
@@ -139,9 +139,9 @@ class Router(Dispatch):
         body: bytes,
         identity: Identity | None = None,
     ) -> None:
-        """Handles one request from its first byte on. Whatever is wrong with it is answered to it alone."""
+        """Handles one request. Any failure becomes the answer to this request and affects no other."""
         if path.line is not None and path.line.waits and header.code in IN_LINE and self._proposals.open:
-            self._forwarder.pump()  # this node leads since a moment ago: what was held until then goes first
+            self._forwarder.pump()  # this node has just become the leader: requests held until then go first
         self._enter(path, serialize_type, header, header_bytes, body, identity)
 
     def on_too_long(self, path: ReplyPath, serialize_type: int, header: Header, remark: str) -> None:
@@ -200,7 +200,7 @@ class Router(Dispatch):
         self._handle(request)
 
     def _forward(self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes) -> None:
-        """Passes a request on, with room for its answer if that may be a large one."""
+        """Forwards a request, with memory reserved for its answer if that may be large."""
         size = self._large_answers.get(header.code)
         if size is None:
             self._forwarder.forward(path, serialize_type, header, header_bytes, body)
@@ -209,7 +209,7 @@ class Router(Dispatch):
             self._forwarder.forward(path, serialize_type, header, header_bytes, body, promised=promised)
 
     def elsewhere(self, request: Request, position: int) -> bool:
-        """Passes a pull on to the leader, which has all of the log, if this node lacks it at `position`."""
+        """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
         if not isinstance(request, RemotingRequest) or request.received is None or self._proposals.open:
             return False
         if position >= self._log_begins():
@@ -231,7 +231,7 @@ class Router(Dispatch):
         self._enter(path, serialize_type, header, header_bytes, body, identity)
 
     def reroute(self, sends: list[Send]) -> None:
-        """Sends that were queued when leadership was lost: nothing of them was proposed, they go to the new leader."""
+        """Takes sends that were queued when leadership was lost: none was proposed, so they go to the new leader."""
         for send in sends:
             send.connection.inflight_bytes -= send.size
             try:
@@ -247,14 +247,14 @@ class Router(Dispatch):
             return
         header = decode_header(send.serialize_type, send.header)
         identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
-        # A copy of what was sent back (36) is made anew there; the request itself has no body.
+        # A message sent back (36) is copied again there; the request itself has no body.
         body = b"" if send.code == RequestCode.CONSUMER_SEND_MSG_BACK else send.body
         self._forwarder.forward(path, send.serialize_type, header, send.header, body, identity)
 
     def _handle(self, request: RemotingRequest) -> None:
         handler = self._handlers.get(request.code)
         if handler is None:
-            # A stand-in's end is never told: only what clients themselves hold open is remembered.
+            # A stand-in's end is never reported: only connections of clients themselves are remembered.
             (unsupported if isinstance(request.connection, ForwardedPath) else self._refuse)(request)
         else:
             handler(request)

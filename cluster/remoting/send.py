@@ -156,7 +156,7 @@ class SendHandler:
             self._wait_for_topic(path, serialize_type, header, header_bytes, fields, body, identity)
             return
         if not slot.perm & PERM_WRITE:
-            raise Refused(Reason.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm  {slot.perm})")
         if topic in FORBIDDEN_TOPICS:
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         queue_id = fields.queue_id
@@ -298,7 +298,7 @@ class SendHandler:
                 (props_len,) = _U16.unpack_from(body, props_at)
                 stop = props_at + 2 + props_len
                 if body_len < 0 or stop > end or size != stop - at:
-                    remark = f"message {len(messages)} of the batch is cut or longer than it says"
+                    remark = f"message {len(messages)} of the batch is truncated or longer than its length field"
                     raise Refused(Reason.MESSAGE_ILLEGAL, remark)
                 properties, key, tag = self._check_message(body_len, body[props_at + 2 : stop])
                 key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK (code 36): what a consumer could not handle comes again, or goes to the dead letters.
+"""CONSUMER_SEND_MSG_BACK (code 36): redelivers a message that a consumer could not handle, or makes it a dead letter.
 
 The leader reads the message at the position that the consumer names, and proposes a copy of it: to `%RETRY%group` with
 `reconsumeTimes` raised by one, to `%DLQ%group` once that has reached the maximum. The copy is a row of its own kind,
@@ -93,7 +93,7 @@ class SendBack:
             self._make_topic(request, wanted, topic, tries)
             return
         if not slot.perm & PERM_WRITE:
-            raise Refused(Reason.NO_PERMISSION, f"topic {topic} takes no writes (perm {slot.perm})")
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm  {slot.perm})")
         self._propose(request, slot, stored)
 
     # --- the message -------------------------------------------------------------------------------------------------
@@ -224,5 +224,5 @@ def copied_properties(message: Message) -> bytes:
 def _within(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
     number = integer(request, name, default)
     if not low <= number <= high:
-        raise Refused(Reason.INVALID, f"field {name} is {number}; it may be {low} to {high}")
+        raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
     return number

@@ -1,11 +1,11 @@
-"""The socket side of the remoting protocol: one asyncio.Protocol per connection, no task or future per request.
+"""The connections of the remoting protocol: one asyncio.Protocol per connection, no task or future per request.
 
-All frames of one read are parsed in one loop; replies gather per connection and leave in one write per loop iteration.
-A malformed or oversized frame closes its connection, is logged once, and harms nobody else.
+All frames of one read are parsed in one loop; replies are collected per connection and sent in one write per loop
+iteration. A malformed or oversized frame closes its connection, is logged once, and affects no other connection.
 
-What a connection may hold is bounded before the work (`cluster.remoting.rooms`). While its client takes no answers,
-while an answer waits for room, or while there is none for the frame that is coming, nothing more is read from it: what
-has come waits in order. Who stays so for long without moving is closed (`cluster.remoting.patience`).
+The memory of a connection is reserved before the work (`cluster.remoting.rooms`). Reading is paused while its client
+reads no answers, while an answer waits for memory, or while there is none for the arriving frame; received frames wait
+in order. A connection without progress for long is closed (`cluster.remoting.patience`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from cluster.wire.codes import ResponseCode
 logger = logging.getLogger(__name__)
 
 WRITE_BUFFER_MAX = 64 << 20
-"""A client for which so many bytes wait although nothing more is read from it is cut off: what it asked for before, and
-what it is told unasked."""
+"""A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
+notifications."""
 LANGUAGE_MAX = 16
-"""Characters kept of the language that a client says it is written in."""
+"""Characters kept of the language that a client reports."""
 
 
 class RemotingRequest:
@@ -79,7 +79,7 @@ class RemotingRequest:
         self.ext = ext_of(header)
         self.body = body
         self.received: tuple[int, Header, bytes] | None = None
-        """(serialize type, header, header as it came), where another node may have to answer."""
+        """(serialize type, header, header as received), where another node may have to answer."""
         self._serialize_type = serialize_type
         self._answered = False
         self._promised: Share | None = None
@@ -95,7 +95,7 @@ class RemotingRequest:
         self._promised.hold(size)
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers once; a oneway request is never answered. What cannot be encoded is answered as an error."""
+        """Answers once; a oneway request is never answered. An answer that cannot be encoded becomes an error."""
         if self._promised is not None:
             self._promised.hold(0)
             self.connection.room_given_back()
@@ -128,10 +128,10 @@ def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
 
 
 class Dispatch:
-    """Where the requests of all connections go. Subclassed by the node's router."""
+    """Receives the requests of all connections. Subclassed by the node's router."""
 
     rooms: Rooms
-    """What all of them may hold."""
+    """The memory accounts of all connections."""
 
     def on_request(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
@@ -140,7 +140,7 @@ class Dispatch:
         raise NotImplementedError
 
     def on_too_long(self, path: ReplyPath, serialize_type: int, header: Header, remark: str) -> None:
-        """Called for a request whose body is longer than its code allows, before that body has come."""
+        """Called for a request whose body is longer than its code allows, before the body has arrived."""
         raise NotImplementedError
 
     def on_open(self, connection: RemotingConnection) -> bool:
@@ -148,16 +148,16 @@ class Dispatch:
         raise NotImplementedError
 
     def on_close(self, connection: RemotingConnection) -> None:
-        """The connection is gone."""
+        """The connection closed."""
         raise NotImplementedError
 
     def watch(self, connection: RemotingConnection) -> None:
-        """Something of this connection is unfinished: see to it that it goes on (`cluster.remoting.patience`)."""
+        """The connection has unfinished work: watch its progress (`cluster.remoting.patience`)."""
         raise NotImplementedError
 
 
 class Leaving(Dispatch):
-    """Takes the place of a connection's dispatch when the node is about to close it."""
+    """Replaces a connection's dispatch when the node is about to close it."""
 
     def __init__(self, before: Dispatch, remark: str) -> None:
         self._before = before
@@ -171,7 +171,7 @@ class Leaving(Dispatch):
     def on_request(
         self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
     ) -> None:
-        """Refuses it: it was not looked at, so it may be sent again anywhere."""
+        """Refuses it: it was not processed, so it may be sent again to any node."""
         if not header.flag & FLAG_ONEWAY:
             path.write(
                 encode_frame(
@@ -219,26 +219,26 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._said_goodbye = False
         self._transport: asyncio.Transport | None = None
         self._unsent = self.room.share()
-        """What waits for the client; what one turn of the loop may leave is not counted."""
+        """Unsent bytes for the client, without those of the current loop iteration."""
         self._unfinished: Share | None = None
-        """The room of the frame that is coming, if it is a large one."""
+        """The memory reserved for the arriving frame, if it is a large one."""
         self._wanted: Waiter | None = None
-        """It waits for that room."""
+        """It waits for that memory."""
         self._waits = 0
-        """Answers that wait for room."""
+        """Answers that wait for memory."""
         self._clogged = False
-        """The transport says that the client is slow."""
+        """The transport reports that the client is slow."""
         self._halted = False
-        """No frame is taken; those that have come are in the backlog."""
+        """No frame is dispatched; received ones are in the backlog."""
         self._pauses = False
         """The transport reads nothing."""
         self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
         self.received = 0
-        """Bytes that have come, for `patience`."""
+        """Bytes received, for `patience`."""
         self.handed = 0
-        """Bytes that the transport was given."""
+        """Bytes given to the transport."""
         self.finished = False
-        """A frame was finished since `patience` last looked."""
+        """A frame was completed since the last check of `patience`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -277,7 +277,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.abort()
 
     def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
-        """Dispatches frames until one has to wait; those behind it are kept."""
+        """Dispatches frames until one has to wait; keeps those behind it."""
         for at, (start, stop) in enumerate(frames, 1):
             if stop - start < 4:
                 raise CodecError(f"a frame of {stop - start} bytes has no header word")
@@ -298,8 +298,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 return
 
     def _begin_large_frame(self) -> None:
-        """Refuses what is coming by its header, or takes room for it. What is refused is neither kept nor waited for:
-        the first touch of so much memory alone would stop this node for longer than an honest request takes."""
+        """Refuses the arriving frame by its header, or reserves memory for it. A refused frame is neither kept nor
+        awaited: touching that much memory for the first time would block this node longer than an honest request."""
         buffer = self._buffer
         begun = buffer.head(HEADER_AT)
         check_header_size(begun)
@@ -316,7 +316,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._claim_frame()
 
     def _claim_frame(self) -> None:
-        """Takes room for all of the frame that is coming, or reads no more of it until there is some."""
+        """Reserves memory for the whole arriving frame, or pauses reading until there is some."""
         needed = self._buffer.needed
         if self.closed or self._buffer.buffered < EARLY_BYTES:
             return
@@ -328,7 +328,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._set_reading()
 
     def _free_frame(self) -> None:
-        """The large frame is complete, or nobody waits for it any more."""
+        """The large frame is complete or abandoned: releases its memory."""
         if self._unfinished is not None:
             self._unfinished.hold(0)
             self._unfinished = None
@@ -340,7 +340,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """See `ReplyPath`. While anything waits, no more frames are taken."""
+        """See `ReplyPath`. While an answer waits, no more frames are dispatched."""
         room = self.room
         if room.fits(size) or (size <= FIRST_ANSWER_BYTES and not room.taken and not self._waits):
             return True
@@ -358,7 +358,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         return False
 
     def room_given_back(self) -> None:
-        """Perhaps the answer was small, or there was none: nothing else would tell."""
+        """Checks whether reading can continue: a small answer, or none, causes no other event."""
         if self._halted and not self._waits:
             self._loop.call_soon(self.go_on)
 
@@ -368,7 +368,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._set_reading()
 
     def go_on(self) -> None:
-        """Takes up what waits, if nothing stands in its way any more. Called whenever that may be so."""
+        """Continues with waiting frames and reads if nothing blocks them. Called whenever that may have changed."""
         if self.closed or not self._halted or self._waits or self._is_over():
             return
         self._halted = False
@@ -380,7 +380,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._set_reading()
 
     def _is_over(self) -> bool:
-        """Whether more waits for this client than may, here or, if anything does, on the node."""
+        """Whether more bytes wait for this client than allowed, or any while the node is above its limit."""
         node = self._rooms.unsent
         return self.room.taken >= self.room.size or (self._unsent.held > 0 and node.taken >= node.size)
 
@@ -398,7 +398,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     # --- what goes ---------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Queues bytes; all that gather in this loop iteration leave in one write."""
+        """Queues bytes; all of this loop iteration are sent in one write."""
         if self.closed:
             return
         if not self._out:
@@ -420,7 +420,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self.count_unsent()
 
     def count_unsent(self) -> None:
-        """Looks how much waits for the client by now."""
+        """Updates the count of unsent bytes for the client."""
         size = self.unsent_bytes
         if size > WRITE_BUFFER_MAX:
             logger.warning("%s:%d does not read its replies, connection closed", *self.peer_address)
@@ -435,11 +435,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._loop.call_soon(self.go_on)
 
     def pause_writing(self) -> None:
-        """The client does not take what it is sent as fast as it comes."""
+        """The client reads more slowly than data is sent."""
         self._clogged = True
 
     def resume_writing(self) -> None:
-        """It has taken it."""
+        """The client has caught up."""
         self._clogged = False
         if self._unsent.held:
             self.count_unsent()
@@ -463,17 +463,17 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     @property
     def holds_room(self) -> bool:
-        """Whether its frame takes room that others may want, and it is not this node that keeps it waiting."""
+        """Whether its frame holds memory that others may need, and the client, not this node, delays it."""
         return self._unfinished is not None and not self._waits
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def leave(self, remark: str) -> None:
-        """From now on every request is answered at once with code 14 and `remark`; those under way go on."""
+        """From now on every request is answered at once with code 14 and `remark`; requests in progress continue."""
         self._dispatch = Leaving(self._dispatch, remark)
 
     def say_goodbye(self) -> None:
-        """Sends what is queued and closes this side: the client closes its own when it has read everything."""
+        """Sends the queued bytes and closes this side: the client closes its own when it has read everything."""
         self._flush()
         self._said_goodbye = True
         if self._transport is not None and not self._transport.is_closing():
@@ -489,7 +489,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone; who registered hears of it."""
+        """The client disconnected; notifies the registered callbacks."""
         if self.closed:
             return
         self.closed = self._halted = True
@@ -503,5 +503,5 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
 
 def unsupported(request: Request) -> None:
-    """The answer to a code nobody handles."""
+    """The answer to an unsupported code."""
     request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")

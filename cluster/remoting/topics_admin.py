@@ -235,5 +235,5 @@ def _queues(request: Request, name: str) -> int:
 def _in_range(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
     number = integer(request, name, default)
     if not low <= number <= high:
-        raise Refused(Reason.INVALID, f"field {name} is {number}; it may be {low} to {high}")
+        raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
     return number

@@ -1,4 +1,4 @@
-"""Asking a peer that may be busy, and doing what blocks elsewhere: what every copy here is made of."""
+"""Requests to a peer that may be busy, and blocking calls off the loop: the common part of all copies."""
 
 from __future__ import annotations
 

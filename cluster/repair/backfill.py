@@ -1,9 +1,9 @@
-"""The segments that a snapshot left out: fetched from the newest to the oldest, down to where every node's log begins.
+"""Fetches the segments that a snapshot left out, from the newest to the oldest, down to the trim position.
 
-A node that lacks them would answer wrongly if it led: a consumer may ask for any message above the group's trim
-position (docs/adr/0032). So it does not campaign before it has them; it follows, votes and acknowledges
-like any other. A segment is taken only if its frames are chained from the tail that its header names to the first frame
-that is here.
+A leader without them would give wrong answers: a consumer may ask for any message above the group's trim position
+(docs/adr/0032). The node therefore does not campaign before it has them; it follows, votes and acknowledges like any
+other. A segment is accepted only if its frames are chained from the tail that its header names to the first frame of
+the local log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A checkpoint of a peer, file by file, into a directory here; goes on with what an earlier attempt left there.
+"""Copies a peer's checkpoint, file by file, into a local directory; continues an earlier attempt.
 
-The manifest is kept beside the files while they come (`manifest.part`), so that after a crash a file of the same
-checkpoint is continued where it ends. Nothing that lies there is believed: a file counts when all of it has the CRC of
-the manifest, and the whole when its rows add up to the manifest's sums.
+The manifest is kept beside the files during the copy (`manifest.part`), so that after a crash a file of the same
+checkpoint is continued where it ends. Existing files are not trusted: a file counts once all of it has the CRC in the
+manifest, and the checkpoint once its rows add up to the manifest's sums.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CheckpointCopy:
                 at, crc = await self._receive(peer, name, file, target, 0, 0)
             if (at, crc) != (file.size, file.crc32c):
                 await self._blocking(target.truncate, 0)
-                raise ValueError(f"{name}/{file.name} does not have the size and CRC that the manifest tells")
+                raise ValueError(f"{name}/{file.name} does not have the size and CRC in the manifest")
             await self._blocking(target.fdatasync)
         finally:
             target.close()

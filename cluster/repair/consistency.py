@@ -1,15 +1,15 @@
-"""Compares this node's rows with those of the others, all the time, and fences it off if they outvote it.
+"""Compares this node's rows with those of the others, continuously, and fences the node if a majority contradicts it.
 
-- A new leader proposes a DIGEST of the moment of its no-op and asks the others for theirs; its writes open when a
-  majority agrees, and after 200 ms at the latest.
+- A new leader proposes a DIGEST as of its no-op and asks the others for theirs. It accepts writes once a majority
+  agrees, and after 200 ms at the latest.
 - While entries flow the leader proposes a DIGEST every `[consistency] digest_every_ms`: a marker, and then, when it is
   applied, a second one with the sums at the marker.
-- Each node that applies a DIGEST compares it with what it remembers of that index. If they differ it asks everybody.
-- A node that a majority contradicts, all of them with the same sums, **fences** itself: it serves no messages and does
-  not lead, its next start replaces its state. As long as it cannot be told who is wrong, nobody is fenced, and the
-  alarm stays.
+- Each node that applies a DIGEST compares it with its own sums at that index. If they differ, it asks all nodes.
+- A node that a majority contradicts, with equal sums, **fences** itself: it serves no messages and does not lead, and
+  its next start replaces its state. As long as it is unknown which node is wrong, no node is fenced, and the alarm
+  stays.
 
-Sums prove that the replicas applied alike; rows that a store lost afterwards are found by scrub (scrub.py).
+Sums prove that the replicas applied the same rows; scrub (scrub.py) finds rows that a store lost afterwards.
 """
 
 from __future__ import annotations

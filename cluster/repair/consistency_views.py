@@ -1,4 +1,4 @@
-"""What a node tells whoever compares it with others: structs of the HTTP API under /v1/consistency and /v1/repair."""
+"""The data with which nodes are compared: structs of the HTTP API under /v1/consistency and /v1/repair."""
 
 from __future__ import annotations
 

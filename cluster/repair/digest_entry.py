@@ -1,4 +1,4 @@
-"""The payload of a DIGEST entry: what the leader's rows summed up to at an earlier marker entry.
+"""The payload of a DIGEST entry: the sums of the leader's rows at an earlier marker entry.
 
 msgpack array [version, index, {family: sum}]; the map is empty if the leader does not remember that marker. The entry
 itself is the next marker (statemachine/sums.py).

@@ -3,12 +3,12 @@
     FETCH   [request id, what, [arguments]]
     FETCHED [request id, status, [fields], remark]   and a payload of at most PAYLOAD_MAX bytes
 
-Both travel on the bulk channel. Nothing here depends on consensus: it works before a node's RawNode runs, so that a
-node can restore its state before it joins. What comes is proved by whoever asked (CRCs, the chain of the log, a
-manifest), never trusted because of who sent it.
+Both use the bulk channel. Nothing here depends on consensus: it works before a node's RawNode runs, so that a node can
+restore its state before it joins. The requester verifies the data (CRCs, the chain of the log, a manifest) and never
+trusts it because of its sender.
 
-The serving side reads in a lane of its own and sends no faster than `[repair] bytes_per_second`, all peers together:
-whoever is repaired must not slow the healthy ones down.
+The serving side reads in a lane of its own and sends no faster than `[repair] bytes_per_second`, all peers together: a
+repair must not slow down healthy nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw frames of a peer's log, on their way into a file that is built here."""
+"""Raw frames of a peer's log, for a file that is built here."""
 
 from __future__ import annotations
 

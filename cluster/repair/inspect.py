@@ -1,7 +1,7 @@
-"""Compares running nodes with each other: logs by the chain of headers and by CRCs of what is on disk, rows by digest.
+"""Compares running nodes: logs by the chain of headers and by CRCs of the bytes on disk, rows by digest.
 
-RocketMQ's field report 004 asks for `inspectConsistency`; this is it. Nothing is stopped: what is compared is the log
-up to the lowest commit index, and the sums that every node remembers of one marker entry.
+It is the `inspectConsistency` that RocketMQ's field report 004 asks for. No node is stopped: the log is compared up to
+the lowest commit index, and the rows by the sums that every node remembers of one marker entry.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A node that needs entries which its leader has trimmed takes a snapshot while it goes on voting, then starts again.
+"""A node that needs trimmed entries fetches a snapshot while it keeps voting, and then starts again.
 
-The leader offers (`raftlog.messages.InstallSnapshot`, repeated while it lasts); this node fetches from it or from any
-other (snapshot.py). When all of it is here and proved, that is put on record, the node ends, and its process opens it
-again (`cluster.node.life`): the opening puts the snapshot in place of log and state (`raftlog.storage.install`), unless
-a leader has brought the log forward to the same entry meanwhile, which it may have done up to the last moment.
+The leader sends offers (`raftlog.messages.InstallSnapshot`, repeated as needed); this node fetches from it or from any
+other node (snapshot.py). Once the snapshot is complete and verified, this is recorded, the node ends, and its process
+opens it again (`cluster.node.life`). The opening replaces log and state with the snapshot (`raftlog.storage.install`),
+unless a leader has brought the log forward to the same entry meanwhile, which is possible up to the last moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of installs and backfills, in the node's registry (docs/metrics.md)."""
+"""Metrics of installs and backfills, in the node's registry (docs/metrics.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has for installs: it serves what others need for theirs, takes its own, and fetches older segments."""
+"""A node's part in installs: serves those of other nodes, performs its own, and fetches older segments."""
 
 from __future__ import annotations
 

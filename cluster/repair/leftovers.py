@@ -1,7 +1,7 @@
-"""Log and state that a snapshot has replaced: they lie in trash/, and nobody will ever want them back.
+"""Removes log and state that a snapshot has replaced: they are in trash/ and are never needed again.
 
-Everything below the snapshot is committed and held by the nodes that gave it, everything else was never committed; and
-a disk that holds the log of days twice is full. The reports beside them stay and tell what was there.
+Everything below the snapshot is committed and on the nodes that supplied it; everything else was never committed. A
+disk that holds the log of days twice would be full. The reports beside them stay.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Bringing the log of a node that does not run up to an entry that a peer has applied, so that the peer's checkpoint of
-that entry fits it.
+"""Extends the log of a stopped node to an entry that a peer has applied, so that the peer's checkpoint of that entry
+fits it.
 
-What is written are committed entries and nothing else: the peer has applied entry M, its log holds those below, and of
-committed entries there is one history. Writing them here is what an append of a leader would do later. So:
+It writes only committed entries: the peer has applied entry M, its log holds all earlier ones, and committed entries
+have one history. A leader's append would write the same later. Therefore:
 
 - Frames are taken whole, both CRCs checked, each chained to the one before, from the newest entry that both logs have
   up to M, whose header the checkpoint's manifest names.
-- What this log has in their place was never committed and is cut, as in any append (Raft paper, 5.3). An entry that
-  this node knows to be committed is never cut: then the two are of different histories, and a person must look.
+- Other entries at their indexes were never committed and are truncated, as in any append (Raft paper, 5.3). An entry
+  that this node knows as committed is never truncated: the two histories then differ, and an operator must intervene.
 - A term is on disk before its entries. A term above the saved one is saved with no vote: none was cast in it. The vote
-  of the saved term stays; so does VOTE_WITHHELD, until a leader says how far the log must reach.
+  of the saved term stays; so does VOTE_WITHHELD, until a leader's commit index shows how far the log must reach.
 """
 
 from __future__ import annotations

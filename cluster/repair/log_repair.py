@@ -1,8 +1,8 @@
-"""Damaged ranges of the log, fetched from peers one after another until there are none.
+"""Repairs damaged ranges of the log from peers, one after another until there are none.
 
-Which peer gives the bytes does not matter: the log takes them only if every CRC fits and the chain leads from the frame
-before the range to the frame after it. A range after which no frame is known is taken only from a peer that knows it to
-be committed: of committed entries there is one history.
+Any peer may supply the bytes: the log accepts them only if every CRC fits and the chain leads from the frame before the
+range to the frame after it. If no frame after the range is known, only a peer that knows the range as committed may
+supply it, because committed entries have one history.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this node gives to a peer that repairs itself (cluster/repair/fetch.py has the frames)."""
+"""Serves the log to peers that repair theirs (cluster/repair/fetch.py has the frames)."""
 
 from __future__ import annotations
 

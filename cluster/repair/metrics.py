@@ -1,4 +1,4 @@
-"""Figures of damage and repair, in the node's registry (docs/metrics.md)."""
+"""Metrics of damage and repair, in the node's registry (docs/metrics.md)."""
 
 from __future__ import annotations
 

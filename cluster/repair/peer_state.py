@@ -1,9 +1,9 @@
-"""A checkpoint from a peer, for a node that has none of its own to go on from: the fetch before it joins.
+"""Fetches a checkpoint from a peer before the node joins, if the node has no usable one of its own.
 
-What comes is believed only after the manifest's CRCs fit every file, the rows add up to the manifest's sums, and the
-last applied entry is one of this node's own log. If that log ends before, or parts from the peer's, it is first brought
-forward (log_forward.py). If no peer has what lies between any more, a snapshot takes the place of the log as well
-(cluster/repair). state_source.py serves.
+The checkpoint is trusted only after every file has its CRC in the manifest, the rows add up to the manifest's sums, and
+its last applied entry is in this node's own log. If that log ends earlier, or diverges from the peer's, it is extended
+first (log_forward.py). If no peer has the entries in between any more, a snapshot replaces the log as well
+(cluster/repair). state_source.py serves the requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far an install or a backfill has come: for the status, the metrics and a log line now and then."""
+"""The progress of an install or a backfill: for the status, the metrics and an occasional log line."""
 
 from __future__ import annotations
 

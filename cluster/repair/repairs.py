@@ -1,9 +1,9 @@
-"""What a node does about its own damage, and for the damage of others: the one object the node holds of all that.
+"""A node's handling of its own damage and that of others: the one object through which the node uses this folder.
 
 - serves and makes fetches;
-- has damaged ranges of the log repaired, and does not campaign while there are any;
-- withholds its vote after a loss, and gives it back;
-- hands leadership over if it cannot read what it should replicate.
+- repairs damaged ranges of the log, and does not campaign while there are any;
+- withholds the vote after a loss, and allows it again;
+- transfers leadership if the node cannot read entries that it has to replicate.
 """
 
 from __future__ import annotations
@@ -182,4 +182,4 @@ class Repairs:
         try:
             self._transfer(to)
         except RaftLogError as error:
-            logger.warning("leadership cannot be handed over: %s", error)
+            logger.warning("leadership cannot be transferred: %s", error)

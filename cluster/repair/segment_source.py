@@ -1,10 +1,10 @@
-"""Where the segment files of a node's log begin and end, for a peer that builds a log of its own.
+"""Serves the bounds of the segment files of this node's log, for a peer that builds a log.
 
     `segment` [position]   fields: [previous term, index, end position, header CRC, segment base, timestamp ms,
                                     position where the file's last frame ends, 1 if the file is complete]
 
-`previous` is the tail of the log before the file's first frame. What comes is no proof of anything: the frames that are
-fetched afterwards (`log`, cluster/repair/log_source.py) are, each naming the one before.
+`previous` is the tail of the log before the file's first frame. The answer itself proves nothing; the frames that are
+fetched afterwards (`log`, cluster/repair/log_source.py) do, because each names the one before.
 """
 
 from __future__ import annotations

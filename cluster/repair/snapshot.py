@@ -1,10 +1,10 @@
-"""One snapshot from whichever peer gives one: its newest checkpoint, and the log from the beginning of the segment file
-that holds the checkpoint's last entry up to that entry.
+"""Fetches one snapshot from any peer: its newest checkpoint, and the log from the beginning of the segment file that
+holds the checkpoint's last entry up to that entry.
 
-Nothing of it touches what the node runs on. What is copied lies in `checkpoints/install.tmp` and `install/log`, and
-survives a crash: the next attempt goes on with the files that are of the same checkpoint, and with the frames that are
-of the same log. The proof of the log is its chain: every frame names the one before, and the last one is the entry that
-the checkpoint names. Nothing above that entry is taken: only up to there all is known to be committed.
+It does not touch the node's current log and state. The copy is in `checkpoints/install.tmp` and `install/log` and
+survives a crash: the next attempt continues with the files of the same checkpoint and the frames of the same log. The
+chain proves the log: every frame names the one before, and the last one is the entry that the checkpoint names. No
+later entry is fetched, because only entries up to that one are known as committed.
 """
 
 from __future__ import annotations

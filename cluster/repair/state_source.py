@@ -1,16 +1,16 @@
-"""This node's checkpoints, given to a peer whose state is lost (peer_state.py asks).
+"""Serves this node's checkpoints to a peer that lost its state (peer_state.py sends the requests).
 
     ["list"]                               fields: [[name, index, term, header_crc], ...], newest first
     ["list", least]                        the same; if none is of that index or above, another one is made first
     ["manifest", name]                     payload: the manifest file
     ["file", name, file, offset, size]     payload: bytes of one of its files
 
-A manifest is given only after every file of the checkpoint was compared with its CRC: tables are shared with the state,
-and a rotten block is rotten in both. One that proves damaged is not offered again; where none is left, the keeper makes
-another, and the peer is told to ask again. A node that knows its rows to be wrong gives none at all.
+A manifest is sent only after every file of the checkpoint was compared with its CRC: tables are shared with the state,
+so a corrupt block is corrupt in both. A damaged checkpoint is not offered again; if none is left, the keeper makes
+another, and the peer is told to ask again. A node that knows that its rows are wrong serves none at all.
 
-A checkpoint that is being given, and the log from its last entry on, are kept for a minute after each request
-(`Keeper.hold`, `hold_log`): what the peer fetches next is there when it asks.
+A checkpoint that is being copied, and the log from its last entry on, are kept for a minute after each request
+(`Keeper.hold`, `hold_log`), so that the peer's next request can be served.
 """
 
 from __future__ import annotations

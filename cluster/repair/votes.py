@@ -1,4 +1,4 @@
-"""The vote that a node withholds after it lost durable entries (raftlog/core/fit.py says when it is given again)."""
+"""The vote that a node withholds after it lost durable entries (raftlog/core/fit.py has the rule for its end)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumer groups have not consumed yet, and what of it retention is about to take or takes."""
+"""Messages that consumer groups have not consumed, and those of them that retention removes or is about to remove."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _first_at(state: BrokerState, row: Behind, position: int) -> int:
 
 
 def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: int) -> str:
-    """The text of the alarm before messages go that were not consumed; "" if there is no cause for it."""
+    """The text of the alarm before unconsumed messages are removed; "" if there is no reason for one."""
     soon = [row for row in rows if _goes_soon(row, rules, now_ms, log_end)]
     if not soon:
         return ""

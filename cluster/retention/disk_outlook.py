@@ -1,14 +1,14 @@
-"""What a disk announces before it refuses: that it fills up, and that it is slow.
+"""Early warnings of a disk: that it fills up, and that it is slow.
 
 `disk_filling` is raised above `retention.disk_max_used_percent`, or when the disk would reach
-`retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour. It says so while there is still
-time; `disk_full` takes its place when sends are refused.
+`retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour. It is raised while there is still
+time; `disk_full` replaces it when sends are refused.
 
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
 than `log.slow_append_ms` over the last minute: the 99th percentile is above it. Every node measures itself, so disks
 that are slow everywhere show everywhere.
 
-Both have hysteresis: a disk that hovers at a line does not flap.
+Both have hysteresis: a disk that stays close to a limit does not make them flap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLE_EVERY_MS = 60_000
 SAMPLES = 61
 """An hour of them."""
 RATE_OVER_MS = 10 * 60_000
-"""A rate needs to be watched for so long: what is written in a burst says nothing about tomorrow."""
+"""Shortest observation of a rate: a burst does not predict the next hours."""
 HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
 """Percentage points below the line at which a disk no longer counts as filling."""
@@ -38,7 +38,7 @@ SLICE_MS = 10_000
 SLICES = 6
 """A minute, which moves on by slices."""
 SLOW_MIN = 3
-"""So many slow appends at least: a single hiccup is no slow disk."""
+"""Minimum of slow appends: a single slow one does not make a slow disk."""
 
 
 class Filling:

@@ -1,14 +1,14 @@
-"""Room on the disk: when the leader refuses sends, when a log waits for space, and when both go on by themselves.
+"""Disk space: when the leader refuses sends, when a log waits for space, and when both resume.
 
-Three lines, from the top of the file system downwards:
+Three stages, as space runs out:
 
-* above `retention.disk_refuse_writes_percent` this node, while it leads, refuses sends (code 14) and says why; it takes
-  them again RESUME_POINTS below that, so that a disk that hovers at the line does not flap;
+* above `retention.disk_refuse_writes_percent` this node, while it leads, refuses sends (code 14) with the reason. It
+  accepts them again RESUME_POINTS below that, so that a disk close to the limit does not flap;
 * when less than the reserve is left, the append lane puts messages aside, unwritten and unacknowledged. The reserve is
-  for what must go on: term and vote, RocksDB, checkpoints, TRIM;
-* when a write finds no space all the same, what it was to write is put aside too, and tried again every RETRY_MS.
+  for writes that must continue: term and vote, RocksDB, checkpoints, TRIM;
+* when a write finds no space nevertheless, it is put aside too, and tried again every RETRY_MS.
 
-Nothing is lost on the way: what is put aside was never acknowledged, and everything after it waits behind it.
+Nothing is lost: entries put aside were never acknowledged, and later ones wait behind them.
 """
 
 from __future__ import annotations

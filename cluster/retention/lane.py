@@ -1,4 +1,4 @@
-"""What retention does beside the event loop: it looks at disk, checkpoints and rows, and it removes files."""
+"""Retention's work off the event loop: reads disk usage, checkpoints and rows, and removes files."""
 
 from __future__ import annotations
 

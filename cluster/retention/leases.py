@@ -1,4 +1,4 @@
-"""Leases: who reads which part of the log and would be left without if its files went."""
+"""Leases: which peers are reading which part of the log, whose files must therefore stay."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Lease(NamedTuple):
 
 
 class Leases:
-    """The leases of one node, in memory: whoever lost its node asks again. Any thread.
+    """The leases of one node, in memory: after a restart, peers ask again. Any thread.
 
-    They hold files, not messages: a TRIM hides what is below it at once, its files go when no lease needs them.
+    They hold files, not messages: a TRIM hides messages below it at once, and its files are removed when no lease
+    needs them.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
@@ -38,7 +39,7 @@ class Leases:
             self._leases.pop(holder, None)
 
     def lowest(self) -> int | None:
-        """The lowest position that somebody needs; None if nobody needs any."""
+        """The lowest position that a lease needs; None if there is none."""
         return min((lease.position for lease in self.all()), default=None)
 
     def all(self) -> list[Lease]:

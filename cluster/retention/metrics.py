@@ -1,4 +1,4 @@
-"""Figures of retention, in the node's registry (docs/metrics.md)."""
+"""Metrics of retention, in the node's registry (docs/metrics.md)."""
 
 from __future__ import annotations
 

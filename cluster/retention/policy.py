@@ -1,11 +1,11 @@
-"""What retention gives up: a pure function of what is there and what the configuration says.
+"""The segments that retention removes: a pure function of the log, the disk and the configuration.
 
-Segments go from the old end on, whole, as long as there is a reason for the next one:
+Whole segments are removed, oldest first, as long as there is a reason for the next one:
 
-- **age**: everything in it is older than its time; only at the hours of `delete_when`, unless the disk is fuller than
-  `disk_max_used_percent` or a person asks. A topic that keeps its messages longer holds the log back.
+- **age**: all its messages have expired; only at the hours of `delete_when`, unless the disk is fuller than
+  `disk_max_used_percent` or an operator asks. A topic that keeps its messages longer keeps the log longer.
 - **size**: there is more log than `bytes_max`.
-- **disk**: the disk is fuller than `disk_force_clean_percent`; then age does not count, nor what topics say.
+- **disk**: the disk is fuller than `disk_force_clean_percent`; then neither age nor the settings of topics count.
 
 Never above a `Floor`, whatever the reason.
 """
@@ -30,7 +30,7 @@ class SegmentFact(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """Nothing at or above `position` may go; `why` says who needs it."""
+    """Nothing at or above `position` may be removed; `why` says what needs it."""
 
     position: int
     why: str

@@ -1,9 +1,9 @@
 """Retention of one node.
 
-Every `every_ms` a lane looks at disk, checkpoints and rows (lane.py). If the node leads it proposes a TRIM, which every
-node applies at the same entry: from then on nobody sees what is below. Then each node lets the files go for itself, one
-every `delete_gap_ms`: those below the TRIM that its own older checkpoint knows and below every lease, never the newest.
-So whichever state the node is opened with next, it needs no file that is gone.
+Every `every_ms` a lane reads disk usage, checkpoints and rows (lane.py). If the node leads, it proposes a TRIM, which
+every node applies at the same entry: from then on messages below it are invisible. Each node then removes the files on
+its own, one every `delete_gap_ms`: those below the TRIM that its own older checkpoint includes and below every lease,
+never the newest. Whichever state the node is opened with next, it needs no removed file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 AGAIN_MS = 120_000
 """A file that could not be removed is tried again after this long (RocketMQ: destroyMapedFileIntervalForcibly)."""
 CONSUMERS_EVERY_MS = 60_000
-"""So often groups are looked for that are about to lose messages."""
+"""How often to search for groups that are about to lose messages."""
 OLDER = "the older checkpoint"
 UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
 
@@ -238,7 +238,7 @@ class Retention:
                 self._due_ms = self._clock.monotonic_ms()
 
     def _let_go(self, found: Survey) -> None:
-        """Has the log forget the files that nobody needs."""
+        """Makes the log forget the files that are no longer needed."""
         limits = [(self._state.trim_position, ""), (self._known_to(found.checkpoint_index), OLDER)]
         limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]
         position, self._blocked = min(limits)

@@ -1,4 +1,4 @@
-"""[retention] as each node has it: whether the nodes agree, and whose word counts where they do not."""
+"""[retention] of each node: whether the nodes agree, and which node's setting applies where they do not."""
 
 from __future__ import annotations
 

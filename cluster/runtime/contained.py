@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def report_contained(what: str, error: Exception) -> None:
     """`what` was attempted for one request or one client."""
-    message = f"{what} failed; the node goes on"
+    message = f"{what} failed; the node continues"
     try:
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
     except RuntimeError:  # no loop runs: a test steps this by hand

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 POINTS: Final[Mapping[str, str]] = {
     "append.fdatasync": "log frames reach the disk",
-    "append.write": "log frames are handed to the operating system",
+    "append.write": "log frames are written to the operating system",
     "hardstate.fdatasync": "term and vote reach the disk",
     "apply.batch": "a run of committed entries is applied",
     "peer.send": "Raft messages leave for the peers",
@@ -137,7 +137,7 @@ class FailpointSet:
             raise FailpointError(f"unknown failpoint {name}", did_you_mean(name, POINTS))
         parsed = parse_action(action)
         if parsed.kind == "slow" and name in LOOP_POINTS:
-            raise FailpointError(f"{name} cannot be slowed: it takes no time of its own", "use delay:20ms")
+            raise FailpointError(f"{name} cannot be slowed down", "use delay:20ms")
         self._change(self._points[name], parsed)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""DATA/checkpoints: the newest two copies of the state, what a state that cannot be used is replaced by.
+"""DATA/checkpoints: the newest two copies of the state, which replace an unusable state.
 
 A copy is made under `next.tmp`, its manifest is written last, and then it gets its name: a directory with a name is
 whole. Its tables are hard links to those of the state, so a rotten block is rotten in both, and a checkpoint counts
@@ -90,7 +90,7 @@ class Checkpoints:
             yield checkpoint.path / name, "is not in the manifest"
         for file in checkpoint.manifest.files:
             if file.name in names and file_crc(self._fs, checkpoint.path / file.name) != (file.size, file.crc32c):
-                yield checkpoint.path / file.name, "does not have the size and CRC that the manifest tells"
+                yield checkpoint.path / file.name, "does not have the size and CRC in the manifest"
 
     # --- making ------------------------------------------------------------------------------------------------------
 

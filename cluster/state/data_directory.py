@@ -1,4 +1,4 @@
-"""Opening what a node stands on: directory, log, RocksDB, core; each stage timed, each refusal with what to type."""
+"""Opens directory, log, RocksDB and core; times each stage; each refusal names the command that helps."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class Parts:
         raft, hard_state = config.raft, self.directory.hard_state_store.load()
         if hard_state.term > TERM_MAX:
             raise StorageError(
-                f"the terms of this cluster ran away: node {config.node_id} has saved term {hard_state.term}.\n"
-                "Terms end at 2^62, and nobody could be elected: a peer that breaks the rules must have used them up.\n"
+                f"the terms of this cluster are exhausted: node {config.node_id} has saved term {hard_state.term}.\n"
+                "Terms end at 2^62: a peer that violates the protocol must have used them up.\n"
                 f"With all nodes stopped: raftmq unsafe-recover {self.directory.path} --plan    (docs/operations.md, "
                 '"When the terms ran away")'
             )

@@ -1,7 +1,7 @@
-"""Everything a stopped node's directory says, checked against itself: offline, read-only, by the code that starts it.
+"""Checks a stopped node's directory for consistency: offline, read-only, with the code that starts a node.
 
-Three parts: what each file says (raftlog.storage.verify, state_check), the checkpoints, and the start itself, rehearsed
-over a file system that keeps what it would write in memory (overlay_fs).
+Three parts: each file (raftlog.storage.verify, state_check), the checkpoints, and the start itself, rehearsed on a file
+system that keeps writes in memory (overlay_fs).
 """
 
 from __future__ import annotations

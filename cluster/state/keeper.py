@@ -1,7 +1,7 @@
-"""Beside apply, in no batch's way: syncs the state, tells RUN how far, and makes checkpoints.
+"""Syncs the state, records the synced index in RUN, and makes checkpoints, without delaying apply.
 
-All of it only shortens the next start. The order matters: rows are on disk before RUN names their index, a checkpoint
-is whole before RUN names it.
+All of it only shortens the next start. The order matters: rows are on disk before RUN names their index, and a
+checkpoint is complete before RUN names it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Opening the state beside its log: what found.py's table says is done, and the account of it.
+"""Opens the state beside its log: carries out the table in found.py and records what was done.
 
-Nothing is deleted and nothing is moved before what shall replace it was read and found sound.
+Nothing is deleted or moved before its replacement was read and found intact.
 """
 
 from __future__ import annotations

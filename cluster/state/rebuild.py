@@ -1,7 +1,7 @@
-"""Replacing the state of a stopped node because a person says so: from where, how much is replayed, what goes to trash.
+"""Replaces the state of a stopped node at an operator's request: the source, the replay, and the files moved to trash.
 
-A start never does this by itself where it would have to read more of the log than lies above a sound checkpoint, or
-where log and state contradict each other.
+A start never does this on its own if it would have to read more of the log than the part above an intact checkpoint, or
+if log and state contradict each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the last start found and did, as gauges: they stand still once replay is over."""
+"""The findings and actions of the last start, as gauges; they do not change after replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of a start, for `GET /v1/recovery`, `raftmq recovery` and the metrics."""
+"""The record of a start, for `GET /v1/recovery`, `raftmq recovery` and the metrics."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
     """What is wrong with the log's files."""
     group = group_of(fs, directory)
     if group is None:
-        yield {"kind": "other", "text": f"{directory}: nothing tells which group's log this is"}
+        yield {"kind": "other", "text": f"{directory}: the group of this log is unknown"}
         return
     for finding in check_log(fs, directory, group):
         name = finding.path.name

@@ -1,4 +1,4 @@
-"""Giving up a state whose rows are wrong: the next start must not take a checkpoint of the same rows as sound."""
+"""Discards a state whose rows are wrong: the next start must not trust a checkpoint of the same rows."""
 
 from __future__ import annotations
 

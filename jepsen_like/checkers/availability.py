@@ -204,7 +204,7 @@ def _recovered(attempts: Attempts, faults: list[Fault], findings: Findings) -> N
     lifted_ns = last.end_ns or 0
     first = bisect_left(attempts.invoked_ns, lifted_ns)
     if first == len(attempts.invoked_ns):
-        findings.doubt("nobody tried anything after the last fault was lifted")
+        findings.doubt("no operation was tried after the last fault was lifted")
     elif not attempts.any_success_since(first):
         count = len(attempts.invoked_ns) - first
         what = f"after the last fault, {last.kind!r}, was lifted, none of {count:,} operations succeeded"

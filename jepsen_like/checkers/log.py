@@ -32,7 +32,7 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
     if messages.nodes and len(messages.nodes) < workload.replicas:
         findings.doubt(f"only nodes {messages.nodes} were read; the workload has {workload.replicas} replicas")
     if messages.acknowledged and not messages.nodes and not operations.of("poll"):
-        findings.doubt("messages were acknowledged, and nobody read them back")
+        findings.doubt("messages were acknowledged, but none was read back")
     return findings.result(NAME, statistics(messages), workload.allowed)
 
 
@@ -207,7 +207,7 @@ def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
         if top >= 0 and _offset(send) < top and highest is not None:
             what = (
                 f"{highest.message_id!r} was acknowledged at {place(queue, top)} before {send.message_id!r} was sent, "
-                f"which yet stands at offset {_offset(send)}"
+                f"which is nevertheless at offset {_offset(send)}"
             )
             findings.add("realtime-order", what, (highest.completed, send.invoked), subject=send.message_id)
 
@@ -221,7 +221,7 @@ def _producer_order(queue: Queue, placed: list[Send], findings: Findings) -> Non
         before = last.get(send.producer)
         if before is not None and _offset(before) > _offset(send):
             what = (
-                f"producer {send.producer!r} sent {before.message_id!r} before {send.message_id!r}, and they stand at "
+                f"producer {send.producer!r} sent {before.message_id!r} before {send.message_id!r}, but they are at "
                 f"{place(queue, _offset(before))} and {_offset(send)}"
             )
             findings.add("producer-order", what, (before.invoked, send.invoked), subject=send.message_id)
@@ -256,8 +256,8 @@ def _stale_reads(operations: Operations, messages: Messages, findings: Findings)
             if before and highest[before - 1].offset >= answered:
                 send = highest[before - 1]
                 what = (
-                    f"{send.message_id!r} was acknowledged at {place(queue, send.offset)}, and afterwards the end of "
-                    f"the queue was said to be {answered}"
+                    f"{send.message_id!r} was acknowledged at {place(queue, send.offset)}, but later the end of "
+                    f"the queue was reported as {answered}"
                 )
                 steps = (send.completed, operation.invoked.index, operation.completed.index)
                 findings.add("stale-read", what, steps, subject=send.message_id)

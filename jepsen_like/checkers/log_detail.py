@@ -46,9 +46,9 @@ def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findi
     node: int | None = None if copy.node < 0 else copy.node
     where = place(copy.queue, copy.offset)
     if send is None:
-        findings.add("phantom", f"{message_id!r} at {where}: nobody sent it", (copy.op,), node=node, subject=message_id)
+        findings.add("phantom", f"{message_id!r} at {where}: never sent", (copy.op,), node=node, subject=message_id)
     elif send.outcome == "fail":
-        what = f"{message_id!r} at {where}: its send was answered with a failure that promises it was not stored"
+        what = f"{message_id!r} at {where}: its send was answered with a failure that guarantees that it was not stored"
         findings.add("aborted-read", what, (send.completed, copy.op), node=node, subject=message_id)
     elif copy.op < send.invoked:
         what = f"{message_id!r} at {where}: it was read before it was sent"

@@ -88,7 +88,7 @@ def _fetched(register: Register, writes: list[_Write], fetches: list[_Fetch], fi
         same = () if fetch.offset is None else by_offset.get(fetch.offset, ())
         candidates = [write for write in same if write.invoked < fetch.completed]
         if fetch.offset is not None and not candidates:
-            what = f"{_name(register)} was answered as {fetch.offset}, which nobody had committed"
+            what = f"{_name(register)} was answered as {fetch.offset}, which was never committed"
             findings.add("offset-phantom", what, (fetch.completed,), subject=_name(register))
             continue
         best = max((write.completed for write in candidates), default=-1)

@@ -231,7 +231,7 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
     findings = Findings()
     if not operations.of("poll"):
         if workload.must_drain:
-            findings.doubt("the workload must drain its queues, and nobody polled")
+            findings.doubt("the workload must drain its queues, but there was no poll")
         return findings.result(NAME, {"polls": 0, "polled": 0}, workload.allowed)
     polls = _Polls(messages, findings)
     wanted = operations.of("poll", "rebalance", "commit_offset", "reset_offset")

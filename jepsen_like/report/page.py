@@ -20,9 +20,9 @@ SHOWN_PER_KIND = 3
 DOUBTS_SHOWN = 20
 
 _SAYS = {
-    "valid": "Every promise that was checked held.",
-    "invalid": "At least one promise was broken.",
-    "unknown": "Nothing is proved: something could not be decided.",
+    "valid": "Every checked guarantee held.",
+    "invalid": "At least one guarantee was broken.",
+    "unknown": "Nothing is proven: something could not be decided.",
 }
 
 

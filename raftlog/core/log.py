@@ -306,7 +306,5 @@ class RaftLog:
     def applied(self, index: int) -> None:
         """The state machine holds everything up to `index`; repeats are harmless."""
         if index > self.applying_index:
-            raise InvariantViolationError(
-                f"applied index {index} was never handed out (applying {self.applying_index})"
-            )
+            raise InvariantViolationError(f"applied index {index} was never given out (applying {self.applying_index})")
         self.applied_index = max(self.applied_index, index)

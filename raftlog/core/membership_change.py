@@ -71,7 +71,7 @@ def check(raft: Raft, new: Membership) -> None:
     current = members.current
     if current.index > log.commit_index:
         raise MembershipError(
-            f"a change is under way: {current.detail or current.reason!r} at index {current.index} is not committed "
+            f"a change is in progress: {current.detail or current.reason!r} at index {current.index} is not committed "
             "yet; wait until it is"
         )
     if log.commit_index < raft.term_start_index:

@@ -44,7 +44,7 @@ def _append(raft: Raft, message: AppendEntries) -> str:
     if entries:
         first, last = entries[0], entries[-1]
         if first.index != prev.index + 1 or last.index != prev.index + len(entries):
-            return f"entries {first.index} to {last.index} are said to follow {prev}, and are {len(entries)}"
+            return f"entries {first.index} to {last.index} are sent as following {prev}, and are {len(entries)}"
         if first.term < prev.term or last.term > message.term:
             return f"entries of terms {first.term} to {last.term} in term {message.term}, after {prev}"
     elif prev.term > message.term:

@@ -1,9 +1,9 @@
 """log/active.idx: the active segment's index up to some entry, so that a start scans only what came after.
 
 The same bytes as a sidecar (segment_index.py). Written in the background every so many bytes of log, never by the
-append lane. It counts as far as the newest sync mark reaches, if the last frame of that is there with the header_crc
-that it or the mark names: headers are chained, so then all frames below are those it lists. Whether their bytes are
-still intact is asked when they are read, and by a scrub.
+append lane. It is valid up to the newest sync mark if the last frame there has the header_crc that the file or the mark
+names: headers are chained, so all frames below are then the listed ones. Whether their bytes are still intact is
+checked when they are read, and by a scrub.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from raftlog.storage.segment_index import SegmentIndex, decode_index, encode_ind
 from raftlog.types import LogTail
 
 DISTANCE = 16 * 1024 * 1024
-"""Bytes of log between two writes of the file: what an unclean start scans, give or take what grew meanwhile."""
+"""Bytes of log between two writes of the file: about as much as an unclean start scans."""
 _INDEX_SHARE = 8
-"""At least so many times the file's own bytes of log lie between two writes: small frames must not double the load."""
+"""Log between two writes, as a multiple of the file's own size: small frames must not double the write load."""
 
 
 class Point(NamedTuple):
@@ -63,7 +63,7 @@ def load(fs: FileSystem, log: Path, active: Segment, mark: SyncMark, group_id: i
         end = (head.tail.end_position, head.tail.index, head.tail.header_crc)
         if head.base != active.base or end[1] - head.base_index + 1 != len(index.offsets):
             return None
-        if end[0] > mark.end_position:  # written for frames that the mark did not reach any more
+        if end[0] > mark.end_position:  # written for frames above the mark
             index.cut(mark.next_index)
             end = (mark.end_position, mark.next_index - 1, mark.header_crc)
         raw = file.pread(HEADER_SIZE, active.file_offset(index.position(end[1])))

@@ -1,7 +1,7 @@
-"""Where the log is damaged below its durable point: ranges of whole frames, each with the chain around it.
+"""Damage of the log below its durable point: ranges of whole frames, each with the chain around it.
 
-A damaged range is never served, never cut and never skipped: it waits for a peer's copy (`SegmentedLog.repair`). The
-chain makes a copy provable: its first frame must name `before` as its parent, its last must be what `after` names.
+A damaged range is never served, truncated or skipped: it waits for a peer's copy (`SegmentedLog.repair`). The chain
+proves a copy: its first frame must name `before` as its parent, and its last must be the one that `after` names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DamagedRange(NamedTuple):
         return self.end_position - self.first_position
 
     def error(self, position: int | None = None) -> DamagedLogError:
-        """What a read at `position` (default: the start of the range) raises."""
+        """The error of a read at `position` (default: the start of the range)."""
         return DamagedLogError(
             f"log damaged at positions {self.first_position}..{self.end_position}, entries {self.first_index}.."
             f"{self.last_index}: {self.why}. They are fetched from a peer; nothing was cut.",
@@ -83,7 +83,7 @@ class DamageMap:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._floor = EMPTY_TAIL
-        """The tail before the log's first entry: damage below it is nobody's."""
+        """The tail before the log's first entry: damage below it does not count."""
         self.ranges: tuple[DamagedRange, ...] = ()
         """All of them, ascending. Replaced as a whole, so that readers need no lock."""
         self._changed: list[Callable[[], None]] = []
@@ -107,7 +107,7 @@ class DamageMap:
     def add(self, damaged: DamagedRange) -> DamagedRange:
         """Records it, joined with those it overlaps or touches; returns the range that now covers it.
 
-        What lies below the log's first entry, because that was trimmed meanwhile, is not recorded.
+        Damage below the log's first entry, because of a trim meanwhile, is not recorded.
         """
         with self._lock:
             kept = []
@@ -134,7 +134,7 @@ class DamageMap:
             self._tell()
 
     def cut(self, position: int, last_index: int, header_crc: int) -> None:
-        """A conflict cut the log at `position`: it ends with entry `last_index`, whose frame has `header_crc`."""
+        """A conflict truncated the log at `position`: it ends with entry `last_index`, whose frame has `header_crc`."""
         with self._lock:
             before = self.ranges
             self.ranges = tuple(
@@ -148,7 +148,7 @@ class DamageMap:
             self._tell()
 
     def begin_at(self, previous: LogTail) -> None:
-        """The log begins after `previous` from now on: what is damaged below is forgotten."""
+        """The log now begins after `previous`: forgets damage below."""
         with self._lock:
             before, self._floor = self.ranges, previous
             clipped = (above(known, previous) for known in before)

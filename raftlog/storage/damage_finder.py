@@ -1,4 +1,4 @@
-"""Which frames of a segment cannot be read intact: looked for once a read, a peer or a scrub met bad bytes."""
+"""Finds the frames of a segment that cannot be read intact, after a read, a peer or a scrub met bad bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.types import LogTail
 
 
 class Extent(NamedTuple):
-    """One segment's entries with all that their frames are judged by. `end`: the last entry of it that counts."""
+    """One segment's entries with everything needed to check their frames. `end`: the last entry that counts."""
 
     segment: Segment
     places: SegmentIndex
@@ -75,7 +75,7 @@ def _before(extent: Extent, file: File, first: int) -> int:
 
 
 def _after(extent: Extent, file: File, last: int) -> int:
-    """What the frame after entry `last` names as its parent."""
+    """The parent that the frame after entry `last` names."""
     if last == extent.end.index:
         return extent.end.header_crc
     parent: int = _header(extent, file, last + 1).parent
@@ -88,7 +88,7 @@ def _header(extent: Extent, file: File, number: int) -> FrameHeader:
 
 
 def _fault(extent: Extent, file: File, number: int) -> str | None:
-    """Why entry `number` cannot be read, None if it can. Its term tells a frame that a lost write left from before."""
+    """Why entry `number` cannot be read, None if it can. A different term reveals a frame left by a lost write."""
     begin, end = extent.begin(number), extent.begin(number + 1)
     try:
         data = file.pread(end - begin, extent.segment.file_offset(begin))

@@ -1,4 +1,4 @@
-"""What an offline check of the log says."""
+"""The findings of an offline check of the log."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ class Severity(StrEnum):
     """How bad a finding is."""
 
     NOTE = "note"
-    """Nothing is lost and nothing is to be done: a torn tail that the next start cuts, a cache that is made again."""
+    """Nothing is lost and nothing has to be done: a torn tail that the next start cuts, a cache that is rebuilt."""
     REPAIRABLE = "repairable"
-    """A copy is missing here: the node starts, and fetches it from its peers."""
+    """Data is missing on this node: it starts, and fetches the data from its peers."""
     FATAL = "fatal"
     """The node refuses to start."""
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong. `offset` and `size` in bytes of the file; size 0: the file as a whole."""
+    """One problem. `offset` and `size` in bytes of the file; size 0: the file as a whole."""
 
     path: Path
     offset: int
     size: int
     kind: str
-    """What is damaged: directory, identity, genesis copy, hard state, run, vote withheld, clean marker, segment file,
+    """The damaged part: directory, identity, genesis copy, hard state, run, vote withheld, clean marker, segment file,
     local header, sync mark, frame, tail, sidecar, kept index, first, install."""
     severity: Severity
     text: str

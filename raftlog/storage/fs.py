@@ -1,4 +1,4 @@
-"""The only door to the disk: `FileSystem` and `File`, and the real ones over POSIX calls.
+"""The only access to the disk: `FileSystem` and `File`, and their implementation over POSIX calls.
 
 Everything in `raftlog.storage` reaches files through these two protocols, so that the simulators can put a disk in
 memory (`jepsen_like.fakes.memory_fs`: lost and torn writes, failing calls) underneath unchanged code. Contract, checked
@@ -7,7 +7,7 @@ for both by tests/raftlog/storage/test_fs_contract.py:
 * a call succeeds completely or raises OSError; writes are never short;
 * bytes are durable once `File.fdatasync` returned, names once `FileSystem.fsync_dir` of their directory returned;
 * a read past the end of the file is short, never an error;
-* a `File` nobody refers to is closed: a cache may drop one that another thread is still reading from.
+* a `File` is closed when its last reference is gone: a cache may drop one that another thread is still reading from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError, out_of_
 IOV_MAX = 1024
 """Buffers per pwritev (Linux UIO_MAXIOV)."""
 ZERO_CHUNK = bytes(1024 * 1024)
-"""What zero-filling writes at a time: short enough not to hold up an append on the same disk."""
+"""Bytes per write of zero-filling: short enough not to delay an append on the same disk."""
 
 Buffers = Sequence[bytes]
 
@@ -42,7 +42,7 @@ class File(Protocol):
         """Writes all buffers back to back at `offset`, extending the file if need be."""
 
     def fdatasync(self) -> None:
-        """Returns when all that was written is on disk. A failure is final: never call again and believe it."""
+        """Returns when all writes are on disk. A failure is final: the result of another call must not be trusted."""
 
     def truncate(self, size: int) -> None:
         """Sets the length; new bytes are zero."""
@@ -239,12 +239,12 @@ def read_file(fs: FileSystem, path: Path) -> bytes:
 
 
 def unreadable(error: OSError) -> bool:
-    """Whether the call failed because bytes are lost (a bad sector, a file that is gone), not for a lack of means."""
+    """Whether the call failed because bytes are lost (a bad sector, a missing file), not for lack of resources."""
     return error.errno in (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
 def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, again: bool = False) -> StorageError:
-    """The StorageError (DiskFullError for ENOSPC and EDQUOT) that tells what failed where.
+    """The StorageError (DiskFullError for ENOSPC and EDQUOT) with the failed call and its path.
 
     `again`: the call may be made again once there is space (OutOfSpaceError).
     """
@@ -257,5 +257,5 @@ def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, aga
         free = "free space unknown"
     failed = f"{doing} {path} failed: no space left ({free}). Everything acknowledged is intact"
     if again:
-        return OutOfSpaceError(f"{failed}; free space, and the node goes on by itself.")
+        return OutOfSpaceError(f"{failed}; free space, and the node continues by itself.")
     return DiskFullError(f"{failed}; free space and start again.")

@@ -1,4 +1,4 @@
-"""GENESIS: the entry at index 0, written identically by every initial voter; what the cluster is for ever.
+"""GENESIS: the entry at index 0, written identically by every initial voter, with the constants of the cluster.
 
 Payload: a msgpack map, docs/disk-format.md "GENESIS".
 """
@@ -36,7 +36,7 @@ class Genesis(NamedTuple):
 
 
 def encode(genesis: Genesis) -> bytes:
-    """The payload. Raises ValueError on values that no cluster can be made of."""
+    """The payload. Raises ValueError for invalid values."""
     if not SEGMENT_SIZE_MIN <= genesis.segment_size <= SEGMENT_SIZE_MAX:
         raise ValueError(
             f"segment_size {genesis.segment_size} is not between {SEGMENT_SIZE_MIN} and {SEGMENT_SIZE_MAX} bytes"

@@ -1,4 +1,4 @@
-"""DATA/GENESIS: the frame at index 0 once more, so that a node whose first entry is damaged still knows its cluster.
+"""DATA/GENESIS: a copy of the frame at index 0, so that a node whose first entry is damaged still knows its cluster.
 
 The frame proves itself (both CRCs); it is written when the directory is made, or at the next opening of an older one.
 """
@@ -29,7 +29,7 @@ def read_copy(fs: FileSystem, directory: Path, group_id: int | None = None) -> E
 
 
 def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
-    """Makes sure of the copy before the segment file that begins with GENESIS is given up.
+    """Ensures that the copy exists before the segment file that begins with GENESIS is removed.
 
     Raises CorruptLogError if neither is good, OSError (a full disk, when the copy was due earlier and is written now).
     """
@@ -52,7 +52,7 @@ def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
 
 
 def load_genesis(fs: FileSystem, directory: Path, log: LogReader, group_id: int) -> Genesis:
-    """GENESIS from the log, else from its copy; makes or heals the copy. Raises CorruptLogError if both are lost."""
+    """GENESIS from the log, else from its copy; writes or repairs the copy. Raises CorruptLogError if both are lost."""
     try:
         copy: Entry | None = read_copy(fs, directory, group_id)
     except FrameError:

@@ -5,8 +5,9 @@ Slot (64 bytes, big-endian, at offsets 0 and 4096)::
      0 magic u32 "RMQH" | 4 crc u32 of bytes 8..63 | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 version u64 | 24 term u64 | 32 vote u64 | 40 commit_index u64 | 48 reserved 16
 
-Why both: with slots used by turns, rot in the newest falls back to an *older vote*, and the node may vote twice in a
-term. With both equal, one rotten slot loses nothing. The slot written first is never the only good one.
+Why both: if the slots were used in turn, corruption of the newest would fall back to an *older vote*, and the node
+could vote twice in a term. With both equal, one corrupt slot loses nothing. The slot written first is never the only
+good one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def decode_slot(data: bytes, group_id: int) -> _Slot | None:
 
 
 class HardStateStore:
-    """Owns DATA/hard_state. Used by one thread. After a StorageError it refuses everything, but for OutOfSpaceError."""
+    """Owns DATA/hard_state. One thread. After a StorageError other than OutOfSpaceError it refuses every call."""
 
     __slots__ = ("_failed", "_file", "_fs", "_group_id", "_newest", "_state", "_version", "healed")
 
@@ -87,7 +88,7 @@ class HardStateStore:
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, group_id: int) -> HardStateStore:
-        """Loads the newest good slot and heals the other. Raises CorruptLogError if neither is good."""
+        """Loads the newest good slot and repairs the other. Raises CorruptLogError if neither is good."""
         if not fs.exists(path):
             raise CorruptLogError(
                 f"{path} is missing: this node no longer knows its term and vote, so it must not vote again under its "
@@ -99,7 +100,7 @@ class HardStateStore:
             raise storage_error(fs, "opening", path, error) from error
 
     def load(self) -> HardState:
-        """What was saved last."""
+        """The last saved state."""
         return self._state
 
     def save(self, hard_state: HardState) -> None:
@@ -118,7 +119,7 @@ class HardStateStore:
         try:
             self._write()
         except OutOfSpaceError:
-            self._state = old  # else the same save, made again, would find nothing to write
+            self._state = old  # else a retry of the same save would find nothing to write
             raise
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Whose data directory this is. DATA/IDENTITY, big-endian, written last when a directory is made::
+"""The owner of a data directory. DATA/IDENTITY, big-endian, written last when a directory is made::
 
      0 magic u32 "RMQI" | 4 crc u32 of bytes 8..end of file | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 node_id u64 | 24 created_ms u64 | 32 cluster_uuid 16 | 48 node_uuid 16
@@ -30,7 +30,7 @@ _SIZE = HEAD_SIZE + _REST.size
 
 
 class Ancestor(NamedTuple):
-    """A cluster that this one goes on from, with its log up to `last_index`."""
+    """A cluster that this one continues, with its log up to `last_index`."""
 
     cluster_uuid: UUID
     last_index: int
@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the configuration says the directory should be; None is "whatever it is"."""
+    """The identity that the configuration expects; None accepts any."""
 
     cluster_uuid: UUID | None = None
     group_id: int | None = None
@@ -100,7 +100,7 @@ def _decode_origin(data: bytes, path: Path) -> tuple[Ancestor, ...]:
 def _damaged(path: Path) -> IdentityError:
     return IdentityError(
         f"{path} is damaged.\n"
-        "Without it nobody can tell whose votes and log these are.\n"
+        "Without it the owner of these votes and this log is unknown.\n"
         f"Restore the file from a backup, or move {path.parent} away and start the node empty with a new uuid."
     )
 

@@ -1,17 +1,17 @@
-"""Putting a log that was built aside (log_build.py) in the place of the one that nobody can continue any more.
+"""Replaces a log that no leader can continue any more by one that was built beside it (log_build.py).
 
-DATA/INSTALL is the decision; what follows is done by the next opening, before anything is read, and again by the one
-after a crash: the old log goes to trash/, install/log becomes log/, INSTALL is removed last. Which of these steps were
-done is told by what is there::
+DATA/INSTALL is the decision. The next opening carries it out before it reads anything, and repeats it after a crash:
+the old log goes to trash/, install/log becomes log/, INSTALL is removed last. The existing directories show which steps
+were done::
 
-    log/    install/log   what is done
-    there   there         the old log is looked at: may it still be given up?
+    log/    install/log   next step
+    there   there         check whether the old log may still be replaced
     gone    there         it was set aside already: install/log becomes log/
-    there   gone          all is in place: INSTALL is removed
+    there   gone          all is in place: remove INSTALL
 
-The old log may be given up if it does not hold the last entry of the new one, which is committed: then nothing in it
-above that entry can ever be, and nothing below is missed. If a leader brought it forward after the decision, it holds
-that entry, perhaps with more that was acknowledged, and stays: the build is removed instead.
+The old log may be replaced if it does not hold the last entry of the new one, which is committed: then no later entry
+in it can ever be committed, and the new log covers the earlier ones. If a leader brought the old log forward after the
+decision, it holds that entry, perhaps with later acknowledged ones, and stays: the build is removed instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raftlog.types import NOBODY, HardState
 
 
 class Installed(NamedTuple):
-    """What an opening did about DATA/INSTALL."""
+    """The result of an opening with DATA/INSTALL."""
 
     done: bool
     """The log is the new one; else the old one stayed."""
@@ -47,7 +47,7 @@ class Installed(NamedTuple):
 def finish_install(
     fs: FileSystem, directory: Path, group_id: int, hard_state: HardStateStore, now_ms: int = 0
 ) -> Installed | None:
-    """Finishes or gives up what INSTALL decided; None if there is none. The directory is locked.
+    """Completes or abandons the decision in INSTALL; None if there is none. The directory is locked.
 
     `hard_state` is raised to the term of the new log. Raises CorruptLogError on a newer format, StorageError, OSError.
     """
@@ -136,7 +136,7 @@ def _give_up(fs: FileSystem, directory: Path, why: str) -> Installed:
 
 
 def _raise_term(hard_state: HardStateStore, term: int) -> None:
-    """A term is on disk before its entries."""
+    """Raises the saved term: a term is on disk before its entries."""
     saved = hard_state.load()
     if term > saved.term:
         hard_state.save(HardState(term, NOBODY, saved.commit_index))

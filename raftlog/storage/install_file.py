@@ -1,4 +1,4 @@
-"""DATA/INSTALL: the decision that the log in DATA/install takes the place of the one in DATA/log. Big-endian::
+"""DATA/INSTALL: the decision that the log in DATA/install replaces the one in DATA/log. Big-endian::
 
  0 magic u32 "RMQN" | 4 crc u32 of bytes 8..end of file | 8 format u16 | 10 reserved u16 | 12 group_id u32
 16 msgpack map: checkpoint, first_index, first_position, term, index, end_position, header_crc, decided_ms
@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 class Install(NamedTuple):
-    """What is to be installed: a log up to and with the last entry of a checkpoint."""
+    """The log to install: up to and including the last entry of a checkpoint."""
 
     checkpoint: str
     first_index: int

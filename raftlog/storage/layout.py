@@ -1,17 +1,17 @@
 """Names in a data directory, and the lock on it (docs/disk-format.md, "Files")::
 
     DATA/LOCK           flock held for the life of the process; holds its pid
-    DATA/IDENTITY       whose directory this is
+    DATA/IDENTITY       the owner of the directory
     DATA/GENESIS        a copy of the frame at index 0
     DATA/hard_state     term and vote, two slots
-    DATA/RUN            how the last run ended, how far it had synced what it derived (run_file.py)
-    DATA/VOTE_WITHHELD  while there, the node neither votes nor campaigns (vote_withheld.py)
+    DATA/RUN            how the last run ended, up to which entry its rows are synced (run_file.py)
+    DATA/VOTE_WITHHELD  while it exists, the node neither votes nor campaigns (vote_withheld.py)
     DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
     DATA/state/         RocksDB, owned by the state machine
     DATA/checkpoints/   hard-linked RocksDB checkpoints
-    DATA/trash/         what was set aside; nothing is deleted on the way up
-    DATA/install/       a log under construction that shall replace log/ (log_build.py), and an older segment file
-    DATA/INSTALL        while there, the next opening puts install/log in the place of log/ (install.py)
+    DATA/trash/         files that were set aside; a start deletes nothing
+    DATA/install/       a log under construction that is to replace log/ (log_build.py), and an older segment file
+    DATA/INSTALL        while it exists, the next opening replaces log/ by install/log (install.py)
 
 Temporary files end in .tmp and never hold frames.
 """

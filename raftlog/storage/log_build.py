@@ -1,8 +1,8 @@
-"""Building log files beside the log, from the frames of a peer: a whole log in DATA/install, or one older segment file.
+"""Builds log files beside the log from a peer's frames: a whole log in DATA/install, or one older segment file.
 
-A log under construction *is* a log (segmented_log.py over DATA/install, with FIRST and a copy of GENESIS): every crash
-is recovered as there, and what `append_raw` took is durable when it returns. It counts for nothing before `commit`
-(install.py).
+A log under construction *is* a log (segmented_log.py over DATA/install, with FIRST and a copy of GENESIS): it recovers
+from crashes in the same way, and bytes given to `append_raw` are durable when it returns. It is not used before
+`commit` (install.py).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class FrameStream:
         return self.tail.end_position + len(self._rest)
 
     def restart(self, tail: LogTail) -> None:
-        """What came after `tail` is wanted again."""
+        """Starts again after `tail`."""
         self.tail, self._rest = tail, b""
 
     def feed(self, data: bytes) -> list[Entry]:
-        """The entries that are whole now. Raises FrameError at the first that is damaged or does not follow; what came
-        with it is dropped, and the stream goes on from `next_position`."""
+        """The entries that are complete now. Raises FrameError at the first that is damaged or does not follow; bytes
+        from there on are dropped, and the stream continues at `next_position`."""
         data, self._rest = self._rest + data, b""
         entries: list[Entry] = []
         tail, at = self.tail, 0
@@ -80,7 +80,7 @@ class LogBuild:
 
     @classmethod
     def begin(cls, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail) -> LogBuild:
-        """Begins anew, with the segment file whose first frame follows `previous`; removes what another one left.
+        """Starts a new build, with the segment file whose first frame follows `previous`; removes an earlier build.
 
         Raises StorageError, FrameError if GENESIS cannot be read.
         """
@@ -102,7 +102,7 @@ class LogBuild:
 
     @classmethod
     def resume(cls, fs: FileSystem, data_dir: Path, group_id: int) -> LogBuild | None:
-        """Goes on with what a stop or a crash left; None if there is nothing, or nothing that can be built upon.
+        """Continues a build after a stop or a crash; None if there is none that can be continued.
 
         Raises StorageError.
         """
@@ -173,7 +173,7 @@ class LogBuild:
         return SegmentedLog.open(self._fs, self._directory, group_id=self._group_id)
 
     def commit(self, checkpoint: str, index: int, header_crc: int, now_ms: int = 0) -> None:
-        """Closes the build and decides: the next opening of the directory puts it in the place of the log.
+        """Closes the build and writes the decision: the next opening of the directory replaces the log by it.
 
         `checkpoint`: name of the checkpoint whose last applied entry is `index` with `header_crc`; the build must hold
         exactly that entry, and none above it, because only up to there all of it is known to be committed.
@@ -196,7 +196,7 @@ class LogBuild:
             raise storage_error(self._fs, "deciding to install", self._directory, error) from error
 
     def close(self) -> None:
-        """Lets go of the files; `resume` goes on. Raises StorageError."""
+        """Closes the files; `resume` continues. Raises StorageError."""
         if self._log is not None:
             self._log.close(clean=True)
 
@@ -254,7 +254,7 @@ class SegmentBuild:
             scan, _ = scan_segment(file, Segment(path, header), check_payloads=True)
             end = LOCAL_HEADER_SIZE + scan.tail.end_position - header.base_position
             file.truncate(end)
-            for at in range(0, end, len(ZERO_CHUNK)):  # what was read may be in memory only, and never get to the disk
+            for at in range(0, end, len(ZERO_CHUNK)):  # the bytes read may be in memory only, and never reach the disk
                 file.pwritev([file.pread(min(len(ZERO_CHUNK), end - at), at)], at)
         except CorruptLogError:
             return None

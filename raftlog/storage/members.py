@@ -1,6 +1,6 @@
-"""Who the members are when a directory is opened: what the state has applied, else GENESIS, and every MEMBERSHIP entry
-of the log above that. The newest one is in force, committed or not (Ongaro's thesis, 4.1); the one before it is again
-if the newest is truncated."""
+"""The members when a directory is opened: the applied ones, else GENESIS, and every later MEMBERSHIP entry of the log.
+The newest is in force, committed or not (Ongaro's thesis, 4.1); the one before it is in force again if the newest is
+truncated."""
 
 from __future__ import annotations
 

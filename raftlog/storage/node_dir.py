@@ -1,4 +1,4 @@
-"""A node's data directory as one thing: lock, identity, hard state, log; made once, opened at every start."""
+"""A node's data directory: lock, identity, hard state, log; created once, opened at every start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raftlog.storage.segmented_log import SegmentedLog
 
 
 class NodeDir(NamedTuple):
-    """An open data directory; ours until `close`."""
+    """An open data directory, locked until `close`."""
 
     path: Path
     lock: File
@@ -26,7 +26,7 @@ class NodeDir(NamedTuple):
     hard_state_store: HardStateStore
     log: SegmentedLog
     installed: Installed | None = None
-    """What this opening did about a log that was fetched to replace the one here (install.py)."""
+    """The result of replacing the log by a fetched one (install.py)."""
 
     def close(self, clean: bool) -> None:
         """Closes the log, then the hard state, then lets the lock go. `clean` after an orderly stop only."""
@@ -38,7 +38,7 @@ class NodeDir(NamedTuple):
 
 
 def create_node_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) -> None:
-    """Makes the directory of a new node. IDENTITY comes last: without it the directory counts as never made.
+    """Creates the directory of a new node. IDENTITY is written last: without it the directory counts as never created.
 
     Raises IdentityError if there is something already, or if `identity` is not a voter of `genesis`.
     """
@@ -124,7 +124,7 @@ def open_node_dir(
     Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
     """
     if not fs.exists(path):
-        identities.load(fs, path)  # raises with the words for an empty directory
+        identities.load(fs, path)  # raises the error for an empty directory
     lock: File | None = None
     try:
         lock = layout.lock_directory(fs, path)

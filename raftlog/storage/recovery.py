@@ -1,8 +1,8 @@
-"""What the log does on the way up, in three steps: the files (recovery_files.py), the end of the log
-(recovery_active.py), and a last file that holds no frame yet. recovery_table.py lists every state and what is done.
+"""Recovery of the log at a start, in three steps: the files (recovery_files.py), the end of the log
+(recovery_active.py), and a last file without frames. recovery_table.py lists every state and its handling.
 
-The work is what lies above the newest kept index (active_index.py), whatever the size of log and segments. Nothing is
-deleted: what is cut, or in the way, goes to trash/ with a report.
+The work is bounded by the part above the newest kept index (active_index.py), whatever the size of log and segments.
+Nothing is deleted: bytes that are cut, and files in the way, go to trash/ with a report.
 """
 
 from __future__ import annotations

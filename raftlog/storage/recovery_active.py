@@ -1,8 +1,8 @@
-"""Second step of recovery: where the log ends. Reads the active segment from the newest point known durable.
+"""Second step of recovery: finds the end of the log. Reads the active segment from the newest point known as durable.
 
-A frame below the sync mark was durable and may be acknowledged; what lies above it is nobody's until it is whole. So
-damage above the mark is cut, damage below it is kept and fetched; only where the mark itself, or every frame up to it,
-cannot be read does this node no longer know what it acknowledged, and then its vote is withheld before a byte is cut.
+A frame below the sync mark was durable and may be acknowledged; an incomplete frame above it cannot be. Damage above
+the mark is therefore cut, and damage below it is kept and repaired from peers. If the mark itself, or every frame up to
+it, cannot be read, the node no longer knows what it acknowledged, and its vote is withheld before any byte is cut.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from raftlog.storage.trash import TrashReport
 from raftlog.types import LogTail
 
 ZEROES_ENOUGH = 16 * 1024 * 1024
-"""Bytes of zeroes after which nothing is looked for behind the last frame. What might lie there was never acknowledged,
-and cannot become part of the log: a frame's parent names the one before it."""
+"""Bytes of zeroes behind the last frame after which the search ends. Later bytes were never acknowledged and cannot
+become part of the log: a frame's parent names the one before it."""
 
 
 def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogTail, bool]:
@@ -145,7 +145,7 @@ def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
 
 
 def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) -> None:
-    """Zeroes what lies above the last good frame, so that it can never be taken for a frame later."""
+    """Zeroes the bytes above the last good frame, so that they can never be mistaken for a frame later."""
     start = active.file_offset(scan.tail.end_position)
     stop = _last_byte(run, file, start)
     if stop == start:

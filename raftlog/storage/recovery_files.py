@@ -1,4 +1,4 @@
-"""First step of recovery: which segment files there are, and the local headers and files that are not."""
+"""First step of recovery: the existing segment files, and missing files and damaged local headers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _read(run: RecoveryRun, base: int) -> SegmentFile:
     return SegmentFile(path, base, file, page, header)
 
 
-# A damaged local header: it says nothing that its neighbours do not say.
+# A damaged local header: its neighbours have the same information.
 
 
 def _heal_header(
@@ -102,7 +102,7 @@ def _heal_header(
     header = encode_header(previous, run.group_id)
     row = "local header of the active segment" if active else "local header of a sealed segment"
     if not exact:  # term and time of the frame before it are lost with that frame: known again once it is repaired
-        run.note(row, f"the local header of {found.path.name} is damaged: its first frame tells what is needed of it")
+        run.note(row, f"the local header of {found.path.name} is damaged: its first frame has the needed contents")
         return decode_header(header, found.path, run.group_id)
     if found.page:
         report = TrashReport("damaged local header, written again from its neighbours", position=found.base)

@@ -1,4 +1,4 @@
-"""What the steps of one recovery share: the disk, what they found, and the only ways to change anything."""
+"""The shared part of the steps of one recovery: the disk, the report, and the only methods that change anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.storage.vote_withheld import VoteWithheld
 
 
 class RecoveryReport(NamedTuple):
-    """What opening did, for people and for metrics. Durations are the caller's to measure."""
+    """The report of an opening, for people and for metrics. The caller measures durations."""
 
     clean: bool
     """The last stop was orderly: nothing was scanned."""
@@ -25,15 +25,15 @@ class RecoveryReport(NamedTuple):
     torn_bytes_cut: int
     """Bytes of unacknowledged frames that a crash left incomplete."""
     reasons: list[str]
-    """One sentence per thing found or done, and why it is safe."""
+    """One sentence per finding or action, and why it is safe."""
     rows: tuple[str, ...] = ()
     """Names of the rows of recovery_table.py that applied, in order."""
     scanned_from: int = 0
-    """Position from which frames were read: what lies below was known durable, and where each entry begins."""
+    """Position from which frames were read: below it, the log and its index were known as durable."""
     set_aside: tuple[str, ...] = ()
-    """Names in trash/ of what was set aside."""
+    """Names in trash/ of the files set aside."""
     damaged: tuple[DamagedRange, ...] = ()
-    """Damage found on the way up; more may be found by reads."""
+    """Damage found at the start; reads may find more."""
     vote_withheld: VoteWithheld | None = None
     """Set if this start, or an earlier one, withheld the vote."""
     bytes_zeroed: int = 0

@@ -1,6 +1,6 @@
-"""Every state in which a start may find the disk, and what is done about it: docs/disk-format.md shows this table.
+"""Every state in which a start may find the disk, and its handling: docs/disk-format.md shows this table.
 
-`RecoveryReport.rows` names the rows that applied. Rows that refuse raise an error that says what to type.
+`RecoveryReport.rows` names the rows that applied. Rows that refuse raise an error with the command that helps.
 """
 
 from __future__ import annotations

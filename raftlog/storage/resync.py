@@ -1,8 +1,8 @@
-"""Finding the frames again behind damaged headers: a chain that leads to a frame known to be true.
+"""Finds the frames behind damaged headers: a chain that leads to a known frame.
 
-A header says where it lies and what came before it, so a walk can begin anywhere. What it finds counts only if the
-chain of parents leads to a *goal* known from elsewhere: what the sync mark, or the next segment file, names. Frames in
-between that lead nowhere (a stale copy, bytes that a client made look like a frame) stay part of the damage.
+A header contains its position and the frame before it, so a walk can begin anywhere. Its frames count only if the chain
+of parents leads to a *goal* known from elsewhere: the frame that the sync mark or the next segment file names. Frames
+that do not lead there (a stale copy, bytes of a client that look like a frame) stay part of the damage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DATA/RUN: who runs on this directory, how the last run ended, and how far it had synced what it derived.
+"""DATA/RUN: the process that uses this directory, how the last run ended, and up to which entry its rows are synced.
 
 RocketMQ keeps the same in two files: `abort` (there while running, gone after an orderly stop) and `checkpoint` (times
 of the last flush of log, queues and index). Two slots of 512 bytes at offsets 0 and 4096, written by turns, each
@@ -9,7 +9,7 @@ followed by an fdatasync; big-endian (docs/disk-format.md)::
     56 synced_index i64 | 64 synced_term u64 | 72 log_flushed_ms u64 | 80 queues_flushed_ms u64
     88 index_flushed_ms u64 | 96 checkpoint_index i64 | 104 reserved, zero
 
-Nothing in it is needed to be safe: a lost or torn RUN reads as an unclean stop of which nothing else is known.
+Safety does not depend on it: a lost or torn RUN reads as an unclean stop without further information.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _REST = struct.Struct(">HBxIQII16sQqQQQQq")
 
 
 class RunState(IntEnum):
-    """How a run stands, or ended. On disk: never renumber."""
+    """The state of a run. On disk: never renumber."""
 
     RUNNING = 1
     STOPPED = 2
-    """In order: everything was synced and closed."""
+    """An orderly stop: everything was synced and closed."""
 
 
 class Run(NamedTuple):
-    """One run of a node as RUN tells it. Times in ms since the Unix epoch, 0 for never; indexes -1 for none."""
+    """One run of a node, as recorded in RUN. Times in ms since the Unix epoch, 0 for never; indexes -1 for none."""
 
     state: RunState
     pid: int
     boot_id: bytes
-    """16 bytes; another one means that the machine was restarted since."""
+    """16 bytes; a different one means that the machine was restarted since."""
     started_ms: int
     synced_index: int = -1
     """Last entry whose rows RocksDB is known to have on disk; likewise the next two."""
@@ -113,7 +113,7 @@ def _newest(file: File, group_id: int) -> tuple[int, Run] | None:
 
 
 def load_run(fs: FileSystem, directory: Path, group_id: int) -> Run | None:
-    """What RUN says, without opening it for writing; None if it is missing or both slots are damaged."""
+    """The content of RUN, without opening it for writing; None if it is missing or both slots are damaged."""
     path = directory / layout.RUN
     if not fs.exists(path):
         return None
@@ -143,10 +143,10 @@ class RunFile:
             raise storage_error(fs, "opening", path, error) from error
         self._seq = newest[0] if newest else 0
         self.previous: Run | None = newest[1] if newest else None
-        """What the run before left; None if unknown, which counts as an unclean stop."""
+        """The previous run; None if unknown, which counts as an unclean stop."""
 
     def write(self, run: Run) -> None:
-        """Returns when `run` is on disk; a crash meanwhile leaves what was there before.
+        """Returns when `run` is on disk; a crash meanwhile leaves the previous content.
 
         Raises StorageError, OutOfSpaceError if there is no room for it now.
         """

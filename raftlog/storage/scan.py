@@ -26,14 +26,14 @@ class Scan(NamedTuple):
     tail: LogTail
     damage: str | None
     at_mark: LogTail | None
-    """What the tail was where the sync mark ends; None if no frame ends there."""
+    """The tail at the end of the sync mark; None if no frame ends there."""
     bytes_read: int
     rotten: list[DamagedRange]
     """Frames below the mark whose header is intact and whose payload is not."""
 
 
 class Window:
-    """Sequential reads of a file in large pieces. A sector that cannot be read reads as nothing."""
+    """Sequential reads of a file in large pieces. An unreadable sector reads as missing."""
 
     __slots__ = ("_at", "_data", "_file", "bytes_read")
 

@@ -1,7 +1,7 @@
-"""Where the entries of a sealed segment begin: from its sidecar, else from its frames, else not known.
+"""The positions of the entries of a sealed segment: from its sidecar, else from its frames, else unknown.
 
-What counts is `end`, the log's tail after the segment as the next file's local header tells it: an index that leads
-elsewhere is not of this segment.
+They must lead to `end`, the log's tail after the segment according to the next file's local header: an index that leads
+elsewhere does not belong to this segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def same_end(first: LogTail, second: LogTail) -> bool:
 
 
 class Loaded(NamedTuple):
-    """The entries' places; `damaged` are those found lost on the way, `bytes_read` what was scanned for it."""
+    """The entries' positions; `damaged`: ranges found lost; `bytes_read`: bytes scanned."""
 
     places: SegmentIndex
     damaged: list[DamagedRange]

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole and prove that they are: a head with a CRC, then one msgpack map.
+"""Small files that are replaced as a whole and can be verified: a head with a CRC, then one msgpack map.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What every small file and slot on disk begins with: whose it is, and a CRC of all that follows.
+"""The common head of every small file and slot on disk: its kind, and a CRC of all that follows.
 
 ::
 

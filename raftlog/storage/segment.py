@@ -11,7 +11,7 @@ Local header (big-endian; docs/disk-format.md draws it). It is local: never ship
          0 magic u32 "RMQM" | 4 crc u32 of bytes 8..47 | 8 seq u64 | 16 end_position u64 | 24 next_index u64
         32 term u64 | 40 header_crc u32 | 44 reserved u32
 
-A sync mark says: every frame below `end_position` was on disk before this mark was written. It is written with the
+A sync mark means that every frame below `end_position` was on disk before this mark was written. It is written with the
 *next* batch, under the same fdatasync, so it costs no sync; a torn mark leaves the other, older one.
 """
 
@@ -39,7 +39,7 @@ HEADER_BYTES = HEAD_SIZE + _HEADER_REST.size
 
 
 class SyncMark(NamedTuple):
-    """What this replica knows to be on its own disk: all frames below `end_position`, the last of them named."""
+    """The part known to be on this replica's disk: all frames below `end_position`, with the id of the last."""
 
     seq: int
     end_position: int
@@ -59,7 +59,7 @@ class SegmentHeader(NamedTuple):
 
 
 def mark_of(tail: LogTail, seq: int) -> SyncMark:
-    """The mark that vouches for everything up to `tail`."""
+    """The mark for everything up to `tail`."""
     return SyncMark(seq, tail.end_position, tail.index + 1, tail.term, tail.header_crc)
 
 

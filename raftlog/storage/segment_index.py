@@ -1,4 +1,4 @@
-"""Where each entry of one segment begins, and which terms it holds; its file form is the sidecar `<base>.idx`.
+"""The position of each entry of one segment, and its terms; its file form is the sidecar `<base>.idx`.
 
 In memory: four bytes per entry. Sidecar (big-endian, docs/disk-format.md)::
 
@@ -11,8 +11,8 @@ In memory: four bytes per entry. Sidecar (big-endian, docs/disk-format.md)::
        member_count times: index u64 of a MEMBERSHIP entry
        entry_count times: offset u32 of the entry's frame from base_position
 
-A sidecar is a cache: it counts only if its end equals what the next segment (or CLEAN) says about it, else the one
-segment is scanned again.
+A sidecar is a cache: it counts only if its end equals that in the next segment (or CLEAN), else this one segment is
+scanned again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Setting things aside: nothing is deleted on the way up, it moves to DATA/trash with a report beside it.
+"""Sets files aside: a start deletes nothing, but moves it to DATA/trash with a report beside it.
 
 `trash/NNNNNN-name` is the file, the directory, or the bytes that were cut; `trash/NNNNNN-name.json` says why. The
-report is on disk first, so that nothing lies there unexplained; a report without its thing is a move a crash stopped.
+report is written first, so that every item has one; a report without its item is a move that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TrashReport(NamedTuple):
 
     why: str
     now_ms: int = 0
-    """Wall clock as told by the caller; 0 if not told."""
+    """Wall clock given by the caller; 0 if unknown."""
     position: int | None = None
     index: int | None = None  # type: ignore[assignment]
     length: int | None = None

@@ -1,8 +1,8 @@
-"""Everything the files of a stopped node's log say, checked against itself: read-only, offline, every byte.
+"""Checks the files of a stopped node's log for consistency: read-only, offline, every byte.
 
-`verify_log` yields what is wrong; `irrelevant_ranges` lists the bytes whose change it cannot see, because nothing reads
-them: together they account for every byte of every file. The verdicts are those of a start (recovery_table.py), but
-for payloads below the active segment, which a start leaves to whoever reads them.
+`verify_log` yields the problems. `irrelevant_ranges` lists the bytes whose change it cannot detect, because nothing
+reads them: together they account for every byte of every file. The verdicts are those of a start (recovery_table.py),
+except for payloads below the active segment, which a start leaves to later reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def verify_log(fs: FileSystem, directory: Path, *, group_id: int | None = None) 
     """
     group = group_id if group_id is not None else group_of(fs, directory)
     if group is None:
-        text = "neither IDENTITY nor any local header tells whose log this is"
+        text = "neither IDENTITY nor any local header names the group of this log"
         yield Finding(directory, 0, 0, "directory", Severity.FATAL, text)
         return
     yield from verify_files.check_identity(fs, directory)

@@ -19,7 +19,7 @@ def check_identity(fs: FileSystem, directory: Path) -> Iterator[Finding]:
         if fs.exists(path):
             identities.decode(read_file(fs, path), path)
             return
-        text = f"{path} is missing: nobody can tell whose votes and log these are"
+        text = f"{path} is missing: the owner of these votes and this log is unknown"
     except IdentityError as error:
         text = str(error)
     yield Finding(path, 0, 0, "identity", Severity.FATAL, text)

@@ -144,7 +144,7 @@ class _SegmentCheck:
         for offset, mark in zip(MARK_OFFSETS, marks, strict=True):
             if mark is None:
                 needed = active and not any(marks) and _mark_in(self._fs, self._log / layout.CLEAN) is None
-                text = "a sync mark is damaged" + (", and nothing tells what it was: the vote is withheld" * needed)
+                text = "a sync mark is damaged" + (", and its contents are unknown: the vote is withheld" * needed)
                 severity = Severity.REPAIRABLE if needed else Severity.NOTE
                 yield self._finding(offset, MARK_SIZE, "sync mark", severity, text)
 

@@ -1,8 +1,9 @@
-"""DATA/VOTE_WITHHELD: this node has lost durable entries and does not know, or no longer has, the true end of its log.
+"""DATA/VOTE_WITHHELD: this node has lost durable entries and does not know, or no longer has, the real end of its log.
 
-While the file is there the node neither votes nor campaigns, across restarts: its vote might elect a leader that lacks
-an entry it once acknowledged. It is removed when the node holds everything up to a commit index at or above the first
-index of the current leader's term, as told by a leader after this start: then nothing it acknowledged is missing.
+While the file exists, the node neither votes nor campaigns, across restarts: its vote might elect a leader that lacks
+an entry that this node acknowledged. It is removed when the node holds everything up to a commit index at or above the
+first index of the current leader's term, as received from a leader after this start: then no acknowledged entry is
+missing.
 
     0 magic u32 "RMQV" | 4 crc u32 of bytes 8..end | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 msgpack map {reason: text, index: int, term: int, since_ms: int}
@@ -24,13 +25,13 @@ FORMAT = 1
 
 
 class VoteWithheld(NamedTuple):
-    """Why, and up to where the log was durable as far as that is known (index -1: not at all)."""
+    """The reason, and the end of the durable log as far as it is known (index -1: unknown)."""
 
     reason: str
     index: int  # type: ignore[assignment]
     term: int
     since_ms: int = 0
-    """When it was first withheld, as told by the caller; 0 if not told."""
+    """When it was first withheld, given by the caller; 0 if unknown."""
 
 
 def encode(withheld: VoteWithheld, group_id: int) -> bytes:

@@ -63,7 +63,7 @@ def _headline(view: dict[str, Any]) -> str:
     if view["removed_since"] is not None:
         text += f"; node {view['node']}, which gave this answer, was removed at entry {view['removed_since']}"
     if not view["committed"]:
-        text += f"; a change is under way: {view['detail'] or view['reason']} (entry {view['index']})"
+        text += f"; a change is in progress: {view['detail'] or view['reason']} (entry {view['index']})"
     elif view["index"]:
         text += f"; last change: {view['detail'] or view['reason']} (entry {view['index']}, committed)"
     return text

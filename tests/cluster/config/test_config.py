@@ -214,7 +214,7 @@ WRONG_VALUES = [
     ("peers.2.id", 1, "two peers have id 1", "an id names one member of the group",
      "give each [[peers]] its own id"),
     ("peers.2.port", 10912, "two peers have the address 127.0.0.1:10912",
-     "each node needs an address of its own for the other nodes", "give each [[peers]] its own host or port"),
+     "each node needs its own address for the other nodes", "give each [[peers]] its own host or port"),
     ("peers.0.admin", "9644", "peers.0.admin is not an address", '"9644" is not host:port',
      'write it as "127.0.0.1:10911"'),
     ("peers.0.listeners.broker", "h:0", "peers.0.listeners.broker is not an address", '"h:0" is not host:port',

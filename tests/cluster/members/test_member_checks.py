@@ -74,7 +74,7 @@ BAD: dict[str, tuple[Callable[[], object], str, str]] = {
     "an address that another node has": (
         lambda: add(group(), 4, at=place(2)), "node 2 listens at 10.0.0.1:10902 already", "another [peer] port"),
     "add while a change is under way": (
-        lambda: add(group(index=9), 4), "another change of the members is under way: node 4 joins", "raftmq node list"),
+        lambda: add(group(index=9), 4), "another membership change is in progress: node 4 joins", "raftmq node list"),
     "remove while a change is under way": (
         lambda: checks.remove(group(index=9), NodeId(2)), "entry 9 is not committed yet", "repeat the command"),
     "promote while a change is under way": (

@@ -40,7 +40,7 @@ FINE = Evidence((), "", True, 50, 3000, False, progress(), 0, False)
         ),
         (FINE._replace(heard=False), "READY", "connected, and nothing has been heard of it since"),
         (FINE._replace(silent_ms=3000), "SUSPEND", "silent for 3000 ms"),
-        (FINE._replace(progress=progress("PROBE", 9)), "HANDSHAKE", "finding out where its log goes on"),
+        (FINE._replace(progress=progress("PROBE", 9)), "HANDSHAKE", "probing where the logs match"),
         (
             FINE._replace(progress=progress("SNAPSHOT", 9)),
             "SUSPEND",

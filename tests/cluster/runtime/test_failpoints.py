@@ -198,7 +198,7 @@ def test_the_event_loop_never_waits(points: FailpointSet) -> None:
         ("apply.batch", "error:EIIO", "unknown action error:EIIO\ndid you mean error:EIO?"),
         ("apply.batch", "slow:0x", "slow:0x is out of range\nuse a number from 1 up to that of slow:10000x"),
         ("apply.batch", "delay:61s", "delay:61s is out of range\nuse a number from 1 up to that of delay:60000ms"),
-        ("peer.send", "slow:2x", "peer.send cannot be slowed: it takes no time of its own\nuse delay:20ms"),
+        ("peer.send", "slow:2x", "peer.send cannot be slowed down\nuse delay:20ms"),
     ],
 )
 def test_errors_name_the_nearest_right_word(points: FailpointSet, name: str, action: str, text: str) -> None:

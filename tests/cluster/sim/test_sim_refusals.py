@@ -32,7 +32,7 @@ class Case(NamedTuple):
 CASES = [
     Case("half topic", 16, "topic[RMQ_SYS_TRANS_HALF_TOPIC] is conflict with", {"b": "RMQ_SYS_TRANS_HALF_TOPIC"}),
     Case("schedule topic", 16, "is conflict with system topic", {"b": "SCHEDULE_TOPIC_XXXX"}),
-    Case("no write permission", 16, "topic READONLY takes no writes (perm 4)", {"b": "READONLY"}),
+    Case("no write permission", 16, "topic READONLY does not accept writes (perm  4)", {"b": "READONLY"}),
     Case("empty topic", 29, "0 characters, allowed are 1 to 127 (limits.topic_length_max)", {"b": ""}),
     Case("long topic", 29, "128 characters, allowed are 1 to 127", {"b": "t" * 128}),
     Case("long retry topic", 29, "256 characters, allowed are 1 to 255", {"b": "%RETRY%" + "t" * 249}),
@@ -49,7 +49,13 @@ CASES = [
     Case("batch empty", 13, "the batch is empty", {"m": "true"}, b""),
     Case("batch cut", 13, "malformed", {"m": "true"}, BATCH[:7]),
     Case("batch cut in the body", 13, "", {"m": "true"}, BATCH[:-9]),
-    Case("batch sizes lie", 13, "message 1 of the batch is cut or longer than it says", {"m": "true"}, BATCH[:-1]),
+    Case(
+        "batch sizes lie",
+        13,
+        "message 1 of the batch is truncated or longer than its length field",
+        {"m": "true"},
+        BATCH[:-1],
+    ),
     Case("batch negative body", 13, "", {"m": "true"}, BATCH[:16] + b"\xff\xff\xff\xf0" + BATCH[20:]),
     Case("batch, one delayed", 13, "property DELAY=1", {"m": "true"}, DELAYED),
     Case("batch body too large", 13, "has 2070 bytes, limits.message_bytes_max = 2048", {"m": "true"}, bytes(2070)),

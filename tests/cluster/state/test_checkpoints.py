@@ -155,7 +155,7 @@ def test_problems_name_what_is_missing_changed_or_too_much(place: Place) -> None
     assert found == {
         "CURRENT": "is missing",
         "new": "is not in the manifest",
-        "MANIFEST": "does not have the size and CRC that the manifest tells",
+        "MANIFEST": "does not have the size and CRC in the manifest",
     }
 
 

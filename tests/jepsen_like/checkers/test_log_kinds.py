@@ -134,7 +134,7 @@ def test_one_lost_disk_is_counted_in_full_and_shown_in_part() -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (Script().sent("a"), "nobody read them back"),
+        (Script().sent("a"), "none was read back"),
         (Script().read(1), "only 0 operations were acknowledged"),
         (Script().sent("a").read(1, "a"), "only nodes [1] were read"),
     ],

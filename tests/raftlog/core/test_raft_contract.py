@@ -1,4 +1,4 @@
-"""The door's contract: what is refused and how it is said, what is handed out when, what stops the node."""
+"""The contract of RawNode: what it refuses, what it gives out and when, and what stops the node."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_apply_is_bounded_per_ready_and_in_total() -> None:
 
 def test_applied_beyond_what_was_handed_out_stops_the_node() -> None:
     node = led_group().nodes[ONE]
-    with pytest.raises(InvariantViolationError, match="never handed out"):
+    with pytest.raises(InvariantViolationError, match="never given out"):
         node.applied(node.commit_index + 1)
 
 

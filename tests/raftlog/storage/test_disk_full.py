@@ -86,7 +86,7 @@ def test_power_is_lost_while_there_is_no_space(new_log: NewLog, frames: Frames) 
                 log.append([entry])
                 done.append(entry)
 
-        with pytest.raises(OutOfSpaceError, match="goes on by itself"):
+        with pytest.raises(OutOfSpaceError, match="continues by itself"):
             append_all()
         fs.crash(seed)
         fs.space_left = 1 << 40

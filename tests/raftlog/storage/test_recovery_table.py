@@ -354,7 +354,7 @@ def test_disk_full_names_path_and_space_and_keeps_what_was_acknowledged(new_log:
 
     with pytest.raises(DiskFullError, match=r"/data/log/\d+\.seg failed: no space left \(\d+ bytes free\)"):
         append_all()
-    with pytest.raises(DiskFullError, match="the node goes on by itself"):
+    with pytest.raises(DiskFullError, match="the node continues by itself"):
         log.append(batch[len(done) - 1 : len(done)])
     assert log.read_entries(0, len(done), 1 << 30) == done
     fs.restart()

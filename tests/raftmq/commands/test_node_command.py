@@ -111,7 +111,7 @@ def test_the_list_tells_how_each_node_is(api: str, capsys: pytest.CaptureFixture
     assert run(["node", "list", "--admin", api]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "node 1 leads (term 4); 3 voters, 3 are a majority; a change is under way: node 5 joins (entry 31)"
+        "node 1 leads (term 4); 3 voters, 3 are a majority; a change is in progress: node 5 joins (entry 31)"
     )
     rows = {line.split()[0]: " ".join(line.split()) for line in lines[2:8]}
     assert rows["1"] == "1 leader ok - - h:10901 h:9601"
