@@ -59,6 +59,7 @@ from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.chores import Chores, DiskLag, Every
+from cluster.runtime.contained import contain_each
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
@@ -199,7 +200,7 @@ class Node:
             config,
             state,
             proposals,
-            known_topic=self._known_topic,
+            known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
             soon=context.loop.call_soon,
             fenced=services.fenced,
             log_begins=self.installs.log_begins,
@@ -320,8 +321,9 @@ class Node:
         self.retention.on_applied(applied.entries)
         grown = applied.run.grown
         if grown:
-            self.services.grown(grown)
-        self._lanes.prepare_if_due()
+            contain_each("waking those who wait for messages", self.services.watchers, grown)
+        if self.parts.directory.log.needs_next():
+            self._lanes.prepare()
 
     def on_role(self, raw: RawNode) -> None:
         """Role or leader changed."""
@@ -391,9 +393,6 @@ class Node:
             self.environment.fs, parts.directory.path, parts.keeper, why, sound_index, self._clock.wall_ms()
         )
         logger.error("the state is discarded, and so are the checkpoints %s", ", ".join(moved) or "(none)")
-
-    def _known_topic(self, topic: str) -> bool:
-        return topic in self.state.topics or topic in DEFAULT_TOPICS
 
     # --- AdminPort ---------------------------------------------------------------------------------------------------
 

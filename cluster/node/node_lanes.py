@@ -53,7 +53,6 @@ class NodeLanes:
         self._loop = loop
         self._raw = context.raw
         self._keeper = parts.keeper
-        self._log = log
         self._flush_index = parts.state.applied.index
         self.flushes = Every(FLUSH_EVERY_MS, self._flush_state)
         """A chore."""
@@ -65,11 +64,6 @@ class NodeLanes:
     def prepare(self) -> None:
         """Has the next segment made ready."""
         self._prepare.submit(True)
-
-    def prepare_if_due(self) -> None:
-        """The same, if the log wants one."""
-        if self._log.needs_next():
-            self._prepare.submit(True)
 
     def _flush_state(self) -> bool:
         applied = self._raw.applied_index

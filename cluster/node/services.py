@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.node.listening import addresses_behind
-from cluster.runtime.contained import contain_each
 from statemachine.commands import RAISE_LEVEL
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ class NodeServices:
         self._membership = membership
         self._consistency = consistency
         self._repairs = repairs
-        self._on_applied: list[Callable[[Queues], None]] = []
+        self.watchers: list[Callable[[Queues], None]] = []
+        """Called with the queues that grew, once per applied run."""
 
     def writes_open(self) -> bool:
         """See Services."""
@@ -121,8 +121,4 @@ class NodeServices:
 
     def on_applied(self, callback: Callable[[Queues], None]) -> None:
         """See Services."""
-        self._on_applied.append(callback)
-
-    def grown(self, queues: Queues) -> None:
-        """A run was applied that added messages to these queues."""
-        contain_each("waking those who wait for messages", self._on_applied, queues)
+        self.watchers.append(callback)

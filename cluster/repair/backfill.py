@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from cluster.repair.asking import Fetches, in_executor
 from cluster.repair.fetch import FetchError
@@ -20,10 +19,9 @@ from cluster.repair.frames import fill
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.progress import Progress
 from cluster.repair.segment_source import ask_place
-from cluster.runtime.alarms import Alarms
+from cluster.runtime.context import NodeContext
 from raftlog.errors import FrameError, RaftLogError
 from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem
 from raftlog.storage.log_build import SegmentBuild, discard
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import NOBODY, LogTail, NodeId
@@ -41,55 +39,37 @@ RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 """Pause after a round over all peers in vain; doubled each time."""
 
 
-class Core(Protocol):
-    """The part of RawNode that is used."""
-
-    @property
-    def leader_id(self) -> NodeId:
-        """Who leads, NOBODY if unknown."""
-
-    def hold_campaigns(self, reason: str, held: bool) -> None:
-        """No campaign begins while anybody holds."""
-
-    def trimmed(self) -> None:
-        """The log begins elsewhere."""
-
-
 class Backfill:
     """See the module. Event loop only."""
 
     def __init__(
         self,
-        raw: Core,
+        context: NodeContext,
         log: SegmentedLog,
-        fs: FileSystem,
         path: Path,
         client: Fetches,
-        loop: asyncio.AbstractEventLoop,
         *,
         trim_position: Callable[[], int],
         applied: Callable[[], int],
         peers: Callable[[], list[NodeId]],
-        alarms: Alarms,
         metrics: InstallMetrics,
         progress: Progress,
-        wake: Callable[[], None],
     ) -> None:
         """`path`: DATA. `trim_position()`: where the group's log begins, as of the entry `applied()`."""
-        self._raw = raw
-        self._fs = fs
+        self._raw = context.raw
+        self._fs = context.fs
         self._path = path
         self._log = log
         self._client = client
-        self._blocking = in_executor(loop)
-        self._loop = loop
+        self._blocking = in_executor(context.loop)
+        self._loop = context.loop
         self._trim_position = trim_position
         self._applied = applied
         self._peers = peers
-        self._alarms = alarms
+        self._alarms = context.alarms
         self._metrics = metrics
         self._progress = progress
-        self._wake = wake
+        self._wake = context.wake
         self._task: asyncio.Task[None] | None = None
 
     @property

@@ -17,8 +17,7 @@ from cluster.repair.asking import Fetches, in_executor
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.progress import Progress
 from cluster.repair.snapshot import Needless, Snapshot, SnapshotTake, Where
-from cluster.runtime.alarms import Alarms
-from raftlog.core.raw_node import RawNode
+from cluster.runtime.context import NodeContext
 from raftlog.errors import RaftLogError
 from raftlog.messages import InstallSnapshot
 from raftlog.types import LogTail, NodeId
@@ -38,28 +37,25 @@ class InstallService:
 
     def __init__(
         self,
-        raw: RawNode,
+        context: NodeContext,
         where: Where,
         client: Fetches,
-        loop: asyncio.AbstractEventLoop,
         *,
         peers: Callable[[], list[NodeId]],
-        alarms: Alarms,
         metrics: InstallMetrics,
         progress: Progress,
-        wall_ms: Callable[[], int],
         restart: Callable[[str], None],
     ) -> None:
         """`peers()`: whom to ask, best first. `restart(why)`: ends the node so that its process opens it again."""
-        self._raw = raw
+        self._raw = context.raw
         self._where = where
         self._client = client
-        self._blocking = in_executor(loop)
-        self._loop = loop
+        self._blocking = in_executor(context.loop)
+        self._loop = context.loop
         self._peers = peers
-        self._alarms = alarms
+        self._alarms = context.alarms
         self._metrics = metrics
-        self._wall_ms = wall_ms
+        self._wall_ms = context.clock.wall_ms
         self._restart = restart
         self._offer: InstallSnapshot | None = None
         self._task: asyncio.Task[None] | None = None

@@ -42,42 +42,34 @@ class Installs:
         restart: Callable[[str], None],
     ) -> None:
         """`restart(why)`: ends the node so that its process opens it again."""
-        raw, loop, alarms = context.raw, context.loop, context.alarms
-        directory, fs = parts.directory, context.fs
+        raw, directory, fs = context.raw, parts.directory, context.fs
         self._log = log = directory.log
         self._leases = leases
-        self._loop = loop
+        self._loop = context.loop
         self._parts = parts
         self._fs = fs
         self._metrics = metrics
-        self.progress = progress = Progress(metrics, loop.time)
+        self.progress = progress = Progress(metrics, context.loop.time)
         where = Where(fs, directory.path, directory.identity.group_id, context.environment.open_rows)
         self._service = InstallService(
-            raw,
+            context,
             where,
             repairs.client,
-            loop,
             peers=repairs.peers,
-            alarms=alarms,
             metrics=metrics,
             progress=progress,
-            wall_ms=context.clock.wall_ms,
             restart=restart,
         )
         self._backfill = Backfill(
-            raw,
+            context,
             log,
-            fs,
             directory.path,
             repairs.client,
-            loop,
             trim_position=lambda: parts.state.trim_position,
             applied=lambda: parts.state.applied.index,
             peers=repairs.givers,
-            alarms=alarms,
             metrics=metrics,
             progress=progress,
-            wake=context.wake,
         )
         repairs.server.sources.update(
             {

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from cluster.config.config import Config
+from cluster.config.config import Config, NodeSection
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 
+CONFIG = Config(node=NodeSection(id=1, data_dir="/data"))
+
 
 def context_of(
-    config: Config, raw: Any, alarms: Alarms, environment: Environment | None = None, loop: Any = None
+    raw: Any,
+    alarms: Alarms,
+    *,
+    config: Config = CONFIG,
+    environment: Environment | None = None,
+    loop: Any = None,
+    wake: Callable[[], None] = lambda: None,
 ) -> NodeContext:
-    """Nobody is to be woken, and a failure is raised where it happens; without a loop nothing may need one."""
+    """A failure is raised where it happens; without a loop nothing may need one."""
 
     def fail(error: BaseException) -> None:
         raise error
 
-    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake=lambda: None, fail=fail)
+    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake, fail)

@@ -74,7 +74,7 @@ class FakeNode:
         fake = FakeRaw(node_id, lambda: self.leads, lambda: self._tail)
         fake.commits = self._commit_soon
         self.raw: Any = cast("Any", fake)
-        context = context_of(self.config, self.raw, self.alarms)
+        context = context_of(self.raw, self.alarms, config=self.config)
         self.membership = MembersService(context, identity, self.metrics.members)
         self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
 

@@ -68,7 +68,7 @@ class World:
         identity = Identity(GENESIS.cluster_uuid, 1, NodeId(own), UUIDS[NodeId(own)], 0)
         self.registry = CollectorRegistry()
         raw: Any = self.raw
-        context = context_of(config, raw, self.alarms)
+        context = context_of(raw, self.alarms, config=config)
         first_ids = map(NodeId, (1, 2, 3, 5))
         self.service = MembersService(context, identity, MembersMetrics(self.registry), first_ids)
         self.service.attach(self.follows)

@@ -13,8 +13,10 @@ from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill
 from cluster.repair.fetch import LOG, Fetched
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
 from raftlog.storage.node_dir import NodeDir
 from raftlog.types import NOBODY, NodeId
+from tests.support.contexts import context_of
 from tests.support.install_kit import DATA, Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS
 
@@ -69,20 +71,17 @@ class Node:
         self.peers = peers
 
     def make(self, loop: asyncio.AbstractEventLoop) -> Backfill:
+        environment = Environment(fs=self.taker.fs)
         return Backfill(
-            self.core,
+            context_of(self.core, self.alarms, environment=environment, loop=loop, wake=self._wake),
             self.log,
-            self.taker.fs,
             DATA,
             self.peers,
-            loop,
             trim_position=lambda: self.trim_position,
             applied=lambda: self.applied,
             peers=lambda: self.others,
-            alarms=self.alarms,
             metrics=InstallMetrics(CollectorRegistry()),
             progress=progress(),
-            wake=self._wake,
         )
 
     def _wake(self) -> None:

@@ -65,7 +65,7 @@ class Group:
         me: Any = self
         state: Any = mine
         config = Config(node=NodeSection(id=1, data_dir="/data"), consistency=ConsistencySection(digest_every_ms=1000))
-        context = context_of(config, me, self.alarms)
+        context = context_of(me, self.alarms, config=config)
         self.consistency = Consistency(context, state, me, mark_suspect=self.mark_suspect)
 
     def propose(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:

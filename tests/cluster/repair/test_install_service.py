@@ -14,11 +14,13 @@ from cluster.repair.install import ALARM, InstallService
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.snapshot import Snapshot
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
 from raftlog.errors import StorageError
 from raftlog.messages import InstallSnapshot
 from raftlog.types import EntryId, NodeId
+from tests.support.contexts import context_of
 from tests.support.install_kit import Giver, Peers, Taker, progress
-from tests.support.node_kit import START_MS
+from tests.support.node_kit import START_MS, Clock
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +53,14 @@ class Running:
         self.alarms = Alarms(lambda: START_MS)
         self.restarts: list[str] = []
         self.progress = progress()
+        loop, environment = asyncio.get_running_loop(), Environment(clock=Clock())
         self.service = InstallService(
-            self.core,  # type: ignore[arg-type]
+            context_of(self.core, self.alarms, environment=environment, loop=loop),
             self.taker.where,
             self.peers,
-            asyncio.get_running_loop(),
             peers=lambda: [NodeId(2), NodeId(3)],
-            alarms=self.alarms,
             metrics=InstallMetrics(CollectorRegistry()),
             progress=self.progress,
-            wall_ms=lambda: START_MS,
             restart=self.restarts.append,
         )
 

@@ -111,7 +111,7 @@ class Node:
         self.parts = Parts(config, FailpointSet(False), environment, self.alarms)
         self.core: Any = Core(self)
         self.registry = CollectorRegistry()
-        context = context_of(config, self.core, self.alarms, environment)
+        context = context_of(self.core, self.alarms, config=config, environment=environment)
         metrics = RetentionMetrics(self.registry)
         self.retention = Retention(context, self.parts, self.leases, metrics=metrics, writes_open=lambda: True)
         self.retention.start()

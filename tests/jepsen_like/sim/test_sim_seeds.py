@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.node.node import Node
+from cluster.node.services import NodeServices
 from cluster.remoting.send import SendHandler
 from cluster.replication.raft_driver import RaftDriver
 from jepsen_like.fakes.memory_fs import MemoryFile
@@ -89,7 +89,7 @@ def sync_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def read_without_asking(patch: pytest.MonkeyPatch) -> None:
     """A leader answers reads although another may have taken its place."""
-    patch.setattr(Node, "read_index", lambda node, done: done(True))
+    patch.setattr(NodeServices, "read_index", lambda services, done: done(True))
 
 
 @pytest.mark.parametrize(
