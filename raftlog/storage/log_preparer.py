@@ -70,7 +70,7 @@ class LogPreparer:
         try:
             while self.loose_sidecars:
                 path = self.loose_sidecars[0]
-                if state.fs.exists(path):
+                with suppress(FileNotFoundError):  # it went with its segment: cut or trimmed meanwhile
                     file = state.fs.open(path)
                     file.fdatasync()
                     file.close()
