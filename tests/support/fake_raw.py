@@ -48,13 +48,14 @@ class FakeRaw:
         own = self.raft.id
         members = [node for node in self.membership.node_uuids if node != own] if self._leads() else []
         self.raft.members.peers = {node: SimpleNamespace(is_live=node in self.lag) for node in members}
-        peers = tuple(
-            PeerStatus(node, 90, 91, "REPLICATE", True, self.lag.get(node, 0), 0, 0, node not in self.unfit, True)
-            for node in members
-        )
+        peers = tuple(self._peer(node, self.lag.get(node, 0)) for node in members)
         return SimpleNamespace(
             peers=peers, term=self.term, voters=self.membership.voter_ids, last_index=90, transferee=self.transferee
         )
+
+    def _peer(self, node: NodeId, lag: int) -> PeerStatus:
+        match = 90 - lag
+        return PeerStatus(node, match, match + 1, "REPLICATE", True, lag, 0, 0, node not in self.unfit, True)
 
     def hold_campaigns(self, reason: str, held: bool) -> None:
         self.held[reason] = held
