@@ -197,4 +197,4 @@ async def test_a_stop_that_goes_wrong_is_a_stop_all_the_same(
 
     monkeypatch.setattr(node.pulls.long_polls, "release", fail)
     await node.close()
-    assert "not everything could be handed over" in caplog.text
+    assert "not everything could be transferred" in caplog.text

@@ -167,16 +167,16 @@ def refusals(position: int) -> list[tuple[dict[str, Any], int, str]]:
         ({"offset": position - 40}, 1, "no message"),
         ({"offset": 1 << 40}, 1, "not within the log"),
         ({"offset": (1 << 63) - 1}, 1, "not within the log"),
-        ({"offset": -1}, 29, "may be 0 to"),
+        ({"offset": -1}, 29, "allowed are 0 to"),
         ({"offset": 1 << 63}, 29, "64 bits"),
-        ({"offset": "x"}, 29, "whole number"),
-        ({"offset": ""}, 29, "whole number"),
+        ({"offset": "x"}, 29, "as an integer"),
+        ({"offset": ""}, 29, "as an integer"),
         ({"originTopic": "U"}, 1, "of topic T, not U"),
         ({"group": ""}, 29, "needs field group"),
         ({"group": "a b"}, 29, "must have"),
         ({"group": "h"}, 26, "does not exist"),
-        ({"delayLevel": 1 << 40}, 29, "may be"),
-        ({"maxReconsumeTimes": -(1 << 40)}, 29, "may be"),
+        ({"delayLevel": 1 << 40}, 29, "allowed are"),
+        ({"maxReconsumeTimes": -(1 << 40)}, 29, "allowed are"),
     ]
 
 
