@@ -14,6 +14,7 @@ from cluster.admin.port import MemberView, NodeStatus
 from cluster.backup.service import Backups
 from cluster.broker.group_members import Members
 from cluster.broker.pulls import Pulls
+from cluster.broker.sends import DEFAULT_TOPICS, Sends
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
@@ -36,13 +37,14 @@ from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind
 from cluster.remoting.forward import Forwarder
+from cluster.remoting.frame import Frame
 from cluster.remoting.handlers import handlers_of
 from cluster.remoting.listeners import Listeners
 from cluster.remoting.pull import PullRequests
 from cluster.remoting.refused import RefusedCodes
 from cluster.remoting.reply_path import pack_host
 from cluster.remoting.router import Router
-from cluster.remoting.send import DEFAULT_TOPICS, SendHandler
+from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.repair.consistency import Consistency
 from cluster.repair.installs import Installs
@@ -206,7 +208,17 @@ class Node:
             log_begins=self.installs.log_begins,
             refuse=RefusedCodes(services, metrics).refuse,
         )
-        sends = SendHandler(config, state, self._clock, proposals, replies, retries, incarnation, router.on_request)
+        sends = Sends[Frame](
+            config,
+            state,
+            self._clock,
+            proposals,
+            retries,
+            incarnation,
+            route=router.on_request,
+            refuse=replies.refuse,
+        )
+        send_handler = SendHandler(sends, replies)
         self.forwarder = Forwarder(
             config,
             self._clock,
@@ -215,14 +227,14 @@ class Node:
             leads=services.writes_open,
             term=lambda: self.raw.term,
             local=router.as_leader,
-            names=sends,
+            names=send_handler,
             room=router.rooms.unsent,
         )
         self._members = Members(services)
         self.pulls = Pulls(services, self._members, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, metrics)
         handlers = handlers_of(services, self._members, pulls, proposals, self.links.unreached, metrics)
-        router.attach(sends, replies, self.forwarder, handlers)
+        router.attach(send_handler, replies, self.forwarder, handlers)
         self.listeners = Listeners(config, router)
 
     def _build_lanes(self) -> None:

@@ -14,15 +14,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cluster.broker.inflight import over_limit
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.forward_frame import decode_forward
-from cluster.remoting.inflight import over_limit
+from cluster.remoting.frame import Frame
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
 from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.server import raw_frame
 from cluster.replication.identity import Identity
 from cluster.runtime.room import Room, Share
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame
 from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 
@@ -39,16 +40,16 @@ SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
 """How many leaders may have a request in hand, one after the other, and go without a word."""
 
-LocalRoute = Callable[[ReplyPath, int, Header, bytes, bytes, Identity | None], None]
+LocalRoute = Callable[[Frame], None]
 
 
 class NamesSends(Protocol):
     """Who knows the identities of sends (see `remoting.send`)."""
 
-    def name_held(self, path: ReplyPath, header: Header, body: bytes) -> Identity | None:
+    def name_held(self, frame: Frame) -> Identity | None:
         """The identity of a send that this node takes over; None if it needs none. Raises CodecError."""
 
-    def remember_held(self, header: Header, body: bytes, identity: Identity) -> None:
+    def remember_held(self, frame: Frame, identity: Identity) -> None:
         """The send was never answered for good: its retry takes over the identity."""
 
 
@@ -56,39 +57,20 @@ class Held:
     """A client's request that this node keeps until somebody has answered it."""
 
     __slots__ = (
-        "body",
         "deadline_ms",
-        "header",
-        "header_bytes",
-        "identity",
+        "frame",
         "line",
-        "path",
         "promised",
         "sent_to",
-        "serialize_type",
         "size",
         "tries",
         "was_sent",
     )
 
-    def __init__(
-        self,
-        path: ReplyPath,
-        serialize_type: int,
-        header: Header,
-        header_bytes: bytes,
-        body: bytes,
-        identity: Identity | None,
-        deadline_ms: int,
-    ) -> None:
-        self.path = path
-        self.serialize_type = serialize_type
-        self.header = header
-        self.header_bytes = header_bytes
-        self.body = body
-        self.identity = identity
+    def __init__(self, frame: Frame, deadline_ms: int) -> None:
+        self.frame = frame
         self.deadline_ms = deadline_ms
-        self.size = len(header_bytes) + len(body)
+        self.size = frame.size
         self.promised: Share | None = None
         """The room for its answer, if that may be a large one."""
         self.sent_to: NodeId = NOBODY
@@ -101,7 +83,7 @@ class Held:
     @property
     def one_try(self) -> bool:
         """In a leader's hands it stays there: nobody could tell that it came again."""
-        return self.header.code in ONE_TRY
+        return self.frame.header.code in ONE_TRY
 
     @property
     def spent(self) -> bool:
@@ -181,39 +163,27 @@ class Forwarder:
 
     # --- the node that holds the connection --------------------------------------------------------------------------
 
-    def forward(
-        self,
-        path: ReplyPath,
-        serialize_type: int,
-        header: Header,
-        header_bytes: bytes,
-        body: bytes,
-        identity: Identity | None = None,
-        promised: Share | None = None,
-    ) -> None:
+    def forward(self, frame: Frame, promised: Share | None = None) -> None:
         """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed.
 
         `promised`: the room for its answer, given back when it is answered or given up.
         """
-        size = len(header_bytes) + len(body)
+        path, code, size = frame.path, frame.header.code, frame.size
         over = over_limit(self._limits, path, size, self.bytes_held)
         if over:
             if promised is not None:
                 promised.hold(0)
                 path.room_given_back()
-            self._answer(path, serialize_type, header, ResponseCode.SYSTEM_BUSY, over)
+            _answer(frame, ResponseCode.SYSTEM_BUSY, over)
             return
-        if identity is None and header.code in SENDS:
-            identity = self._names.name_held(path, header, body)
-        deadline = self._clock.monotonic_ms() + self._deadline_ms
-        held = Held(path, serialize_type, header, header_bytes, body, identity, deadline)
+        if frame.identity is None and code in SENDS:
+            frame.identity = self._names.name_held(frame)
+        held = Held(frame, self._clock.monotonic_ms() + self._deadline_ms)
         held.promised = promised
         forward_id, self._next_id = self._next_id, self._next_id + 1
         self._held[forward_id] = held
-        if header.code in IN_LINE:
-            if path.line is None:
-                path.line = OrderLine()
-            held.line = path.line
+        if code in IN_LINE:
+            held.line = path.order_line()
             held.line.join(forward_id)
         path.inflight_bytes += size
         self.bytes_held += size
@@ -248,7 +218,7 @@ class Forwarder:
     def client_closed(self, path: ReplyPath) -> None:
         """A client's connection closed: its sends stay in hand, and may come again."""
         for held in self._held.values():
-            if held.path is path:
+            if held.frame.path is path:
                 self._remember(held)
 
     def peer_closed(self, peer: NodeId) -> None:
@@ -264,7 +234,7 @@ class Forwarder:
                 self._wait_again(forward_id, held)
                 continue
             self._drop(forward_id)
-            if held.header.code in WRITES:
+            if held.frame.header.code in WRITES:
                 self._answer_unknown(held, f"the connection to the leader (node {peer}) was lost")
             else:
                 self._answer_expired(held)
@@ -288,34 +258,34 @@ class Forwarder:
             return  # whoever has it answers, or the deadline does
         if self._leads():
             self._drop(forward_id)
-            self._local(held.path, held.serialize_type, held.header, held.header_bytes, held.body, held.identity)
+            self._local(held.frame)
             return
         leader = self._leader()
         if leader == NOBODY or leader == held.sent_to or not self._transport.connected(leader):
             return
-        path = held.path
-        identity = list(held.identity) if held.identity else None
+        frame, path = held.frame, held.frame.path
+        identity = list(frame.identity) if frame.identity else None
         header = [forward_id, path.peer_address[0], path.peer_address[1], path.listener, identity, self._term()]
-        frame = raw_frame(held.serialize_type, held.header_bytes, held.body)
-        if self._transport.send_frame(leader, Kind.FORWARD, header, frame):
+        payload = raw_frame(frame.serialize_type, frame.header_bytes, frame.body)
+        if self._transport.send_frame(leader, Kind.FORWARD, header, payload):
             held.sent_to = leader
             held.was_sent = True
             held.tries += 1
             if held.line is not None:
-                held.line.sent(forward_id, held.header.code)
-            if held.header.flag & FLAG_ONEWAY:
+                held.line.sent(forward_id, held.frame.header.code)
+            if held.frame.header.flag & FLAG_ONEWAY:
                 self._drop(forward_id)
 
     def _drop(self, forward_id: int) -> Held | None:
         held = self._held.pop(forward_id, None)
         if held is not None:
-            held.path.inflight_bytes -= held.size
+            held.frame.path.inflight_bytes -= held.size
             self.bytes_held -= held.size
             if held.line is not None:
                 held.line.leave(forward_id)
             if held.promised is not None:
                 held.promised.hold(0)
-                held.path.room_given_back()
+                held.frame.path.room_given_back()
         return held
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
@@ -326,10 +296,10 @@ class Forwarder:
 
     def _on_handed_back(self, forward_id: int, held: Held) -> None:
         """The leader has done nothing with it."""
-        if held.line is not None and held.line.overtaken(forward_id, held.header.code):
+        if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
             self._drop(forward_id)
             remark = "nothing was done: the leader changed, and a later request overtook it; try again"
-            self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             return
         held.tries -= 1
         if held.one_try:
@@ -337,7 +307,7 @@ class Forwarder:
         self._wait_again(forward_id, held)
 
     def _answer_expired(self, held: Held) -> None:
-        code = held.header.code
+        code = held.frame.header.code
         if code in SILENT:
             return
         if held.tries and code in WRITES:
@@ -345,21 +315,13 @@ class Forwarder:
             return
         self._settle(held, stored=False)
         remark = "there is no leader now; nothing was done, try again"
-        self._answer(held.path, held.serialize_type, held.header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def _answer_unknown(self, held: Held, why: str) -> None:
-        if not held.path.closed:
+        if not held.frame.path.closed:
             self._remember(held)
         remark = f"{UNKNOWN_REMARK} {why}; it may still be stored"
-        self._answer(held.path, held.serialize_type, held.header, ResponseCode.SYSTEM_ERROR, remark)
-
-    def _answer(self, path: ReplyPath, serialize_type: int, header: Header, code: int, remark: str) -> None:
-        if not header.flag & FLAG_ONEWAY:
-            path.write(
-                encode_frame(
-                    code, header.opaque, FLAG_RESPONSE, remark=remark, serialize_type=serialize_type, language="JAVA"
-                )
-            )
+        _answer(held.frame, ResponseCode.SYSTEM_ERROR, remark)
 
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
@@ -392,7 +354,7 @@ class Forwarder:
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
         path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room)
-        self._local(path, frame[0], request, header_bytes, frame[end:], identity)
+        self._local(Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity))
 
     def _opens_soon(self, size: int) -> bool:
         return self._leader() == self._own_id and self._early_fits(size)
@@ -418,32 +380,42 @@ class Forwarder:
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
             return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
         self._drop(forward_id)
-        if held.path.closed:
+        if held.frame.path.closed:
             return
-        if held.identity is not None:
+        if held.frame.identity is not None:
             if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
                 self._remember(held)
             else:
                 self._settle(held, stored=reply.code == ResponseCode.SUCCESS)
-        held.path.write(frame)
+        held.frame.path.write(frame)
 
     # --- identities --------------------------------------------------------------------------------------------------
 
     def _settle(self, held: Held, *, stored: bool) -> None:
         """Answered for good. A refused retry says nothing about the first attempt: its identity stays to be claimed."""
-        session = held.path.session
-        if held.identity is None:
+        session = held.frame.path.session
+        if held.frame.identity is None:
             return
-        if session is not None and session.producer_id == held.identity.producer_id:
-            session.settle(held.identity.sequence)
-        elif not stored and not held.path.closed:
+        if session is not None and session.producer_id == held.frame.identity.producer_id:
+            session.settle(held.frame.identity.sequence)
+        elif not stored and not held.frame.path.closed:
             self._remember(held)
 
     def _remember(self, held: Held) -> None:
         """Its retry is recognised; the connection goes on under a new producer id."""
-        if held.identity is None:
+        if held.frame.identity is None:
             return
-        self._names.remember_held(held.header, held.body, held.identity)
-        session = held.path.session
-        if session is not None and session.producer_id == held.identity.producer_id:
-            held.path.session = None
+        self._names.remember_held(held.frame, held.frame.identity)
+        session = held.frame.path.session
+        if session is not None and session.producer_id == held.frame.identity.producer_id:
+            held.frame.path.session = None
+
+
+def _answer(frame: Frame, code: int, remark: str) -> None:
+    header = frame.header
+    if not header.flag & FLAG_ONEWAY:
+        frame.path.write(
+            encode_frame(
+                code, header.opaque, FLAG_RESPONSE, remark=remark, serialize_type=frame.serialize_type, language="JAVA"
+            )
+        )

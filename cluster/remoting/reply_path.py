@@ -45,6 +45,12 @@ class ReplyPath:
         self.line: OrderLine | None = None
         """What is held here and keeps its order; None while nothing was."""
 
+    def order_line(self) -> OrderLine:
+        """The connection's line, begun when the first request is held."""
+        if self.line is None:
+            self.line = OrderLine()
+        return self.line
+
     def write(self, data: bytes) -> None:
         """Queues bytes for the client."""
         raise NotImplementedError

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
+from cluster.remoting.frame import Frame
 from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.patience import Patience
-from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.request import Handler, Request
 from cluster.remoting.rooms import Rooms
 from cluster.remoting.send import SendHandler
@@ -19,7 +20,7 @@ from cluster.remoting.server import Dispatch, RemotingConnection, RemotingReques
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.room import Soon
-from cluster.wire.codec import CodecError, Header, decode_header
+from cluster.wire.codec import CodecError
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -130,83 +131,60 @@ class Router(Dispatch):
         if session is not None and not session.pending:
             self._proposals.end_session(session.producer_id)
 
-    def on_request(
-        self,
-        path: ReplyPath,
-        serialize_type: int,
-        header: Header,
-        header_bytes: bytes,
-        body: bytes,
-        identity: Identity | None = None,
-    ) -> None:
+    def on_request(self, frame: Frame) -> None:
         """Handles one request. Any failure becomes the answer to this request and affects no other."""
-        if path.line is not None and path.line.waits and header.code in IN_LINE and self._proposals.open:
+        line = frame.path.line
+        if line is not None and line.waits and frame.header.code in IN_LINE and self._proposals.open:
             self._forwarder.pump()  # this node has just become the leader: requests held until then go first
-        self._enter(path, serialize_type, header, header_bytes, body, identity)
+        self.as_leader(frame)
 
-    def on_too_long(self, path: ReplyPath, serialize_type: int, header: Header, remark: str) -> None:
+    def on_too_long(self, frame: Frame, remark: str) -> None:
         """Answers it alone; the connection goes on with what follows the body."""
-        self._replies.refuse(path, serialize_type, header, ResponseCode.INVALID_PARAMETER, remark)
+        self._replies.refuse(frame, Refused(Reason.INVALID, remark))
 
-    def _enter(
-        self,
-        path: ReplyPath,
-        serialize_type: int,
-        header: Header,
-        header_bytes: bytes,
-        body: bytes,
-        identity: Identity | None,
-    ) -> None:
+    def as_leader(self, frame: Frame) -> None:
+        """Handles a request; also one that was forwarded or held, now that this node leads."""
+        code = frame.header.code
         try:
-            if header.code in SENDS and self._proposals.open:
-                self._sends.on_send(path, serialize_type, header, header_bytes, body, identity)
+            if code in SENDS and self._proposals.open:
+                self._sends.on_send(frame)
             else:
-                self._dispatch(path, serialize_type, header, header_bytes, body, identity)
+                self._dispatch(frame, code)
         except CodecError as error:
-            self._replies.refuse(path, serialize_type, header, ResponseCode.INVALID_PARAMETER, str(error)[:REMARK_MAX])
+            self._replies.refuse(frame, Refused(Reason.INVALID, str(error)[:REMARK_MAX]))
         except Exception as error:
-            logger.exception("request code %d failed", header.code)
+            logger.exception("request code %d failed", code)
             remark = f"{type(error).__name__}: {error}"[:REMARK_MAX]
-            self._replies.refuse(path, serialize_type, header, ResponseCode.SYSTEM_ERROR, remark)
+            self._replies.refuse(frame, Refused(Reason.ERROR, remark))
 
-    def _dispatch(
-        self,
-        path: ReplyPath,
-        serialize_type: int,
-        header: Header,
-        header_bytes: bytes,
-        body: bytes,
-        identity: Identity | None,
-    ) -> None:
-        code = header.code
+    def _dispatch(self, frame: Frame, code: int) -> None:
         if code in SENDS:
-            self._forwarder.forward(path, serialize_type, header, header_bytes, body, identity)
+            self._forwarder.forward(frame)
             return
         if code in LEADER_ONLY and not self._proposals.open:
-            self._forward(path, serialize_type, header, header_bytes, body)
+            self._forward(frame)
             return
-        request = RemotingRequest(path, header, serialize_type, body)
+        request = RemotingRequest(frame)
         if code in FROM_ROWS and self._fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return
         if code in FROM_ROWS and self._log_begins() and not self._proposals.open:
-            self._forward(path, serialize_type, header, header_bytes, body)
+            self._forward(frame)
             return
         if code == RequestCode.CONSUMER_SEND_MSG_BACK or (code in PULLS and self._log_begins()):
-            request.received = serialize_type, header, header_bytes
+            request.received = frame
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
-            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
+            self._forwarder.forward(frame)
             return
         self._handle(request)
 
-    def _forward(self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes) -> None:
+    def _forward(self, frame: Frame) -> None:
         """Forwards a request, with memory reserved for its answer if that may be large."""
-        size = self._large_answers.get(header.code)
+        size = self._large_answers.get(frame.header.code)
         if size is None:
-            self._forwarder.forward(path, serialize_type, header, header_bytes, body)
-        elif path.room_for(size(), lambda: self._forward(path, serialize_type, header, header_bytes, body)):
-            promised = path.room.share(size())
-            self._forwarder.forward(path, serialize_type, header, header_bytes, body, promised=promised)
+            self._forwarder.forward(frame)
+        elif frame.path.room_for(size(), lambda: self._forward(frame)):
+            self._forwarder.forward(frame, promised=frame.path.room.share(size()))
 
     def elsewhere(self, request: Request, position: int) -> bool:
         """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
@@ -214,21 +192,8 @@ class Router(Dispatch):
             return False
         if position >= self._log_begins():
             return False
-        serialize_type, header, header_bytes = request.received
-        self._forwarder.forward(request.connection, serialize_type, header, header_bytes, request.body)
+        self._forwarder.forward(request.received)
         return True
-
-    def as_leader(
-        self,
-        path: ReplyPath,
-        serialize_type: int,
-        header: Header,
-        header_bytes: bytes,
-        body: bytes,
-        identity: Identity | None,
-    ) -> None:
-        """Handles a request that was forwarded or held, now that this node leads."""
-        self._enter(path, serialize_type, header, header_bytes, body, identity)
 
     def reroute(self, sends: list[Send]) -> None:
         """Takes sends that were queued when leadership was lost: none was proposed, so they go to the new leader."""
@@ -240,16 +205,14 @@ class Router(Dispatch):
                 logger.exception("a send could not be forwarded; its client will time out, the others are forwarded")
 
     def _reroute(self, send: Send) -> None:
-        path = send.connection
-        assert isinstance(path, ReplyPath)
-        if isinstance(path, ForwardedPath) and not send.oneway:
-            path.hand_back()
+        frame = send.origin
+        assert isinstance(frame, Frame)
+        if isinstance(frame.path, ForwardedPath) and not send.oneway:
+            frame.path.hand_back()
             return
-        header = decode_header(send.serialize_type, send.header)
-        identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
-        # A message sent back (36) is copied again there; the request itself has no body.
-        body = b"" if send.code == RequestCode.CONSUMER_SEND_MSG_BACK else send.body
-        self._forwarder.forward(path, send.serialize_type, header, send.header, body, identity)
+        if send.producer_id:
+            frame.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+        self._forwarder.forward(frame)
 
     def _handle(self, request: RemotingRequest) -> None:
         handler = self._handlers.get(request.code)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.broker.inflight import over_limit
 from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, check_group_name
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.sends import tag_hash
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.fields import integer, text
-from cluster.remoting.inflight import over_limit
 from cluster.remoting.query_lookup import Stored, UnreadableError, message_at
 from cluster.remoting.reply_path import pack_host
 from cluster.remoting.request import Handler, Request
-from cluster.remoting.send import tag_hash
 from cluster.remoting.server import RemotingRequest
 from cluster.replication.ack_levels import Ack
 from cluster.replication.message_batch import Send, TopicSlot, normal_kind
@@ -145,8 +145,7 @@ class SendBack:
     def _propose(self, request: Request, slot: TopicSlot, stored: Stored) -> None:
         assert isinstance(request, RemotingRequest), request
         assert request.received is not None
-        serialize_type, _, header_bytes = request.received
-        path, size = request.connection, len(header_bytes) + len(stored.data)
+        path, size = request.connection, len(request.received.header_bytes) + len(stored.data)
         over = over_limit(self._services.config.limits, path, size, self._proposals.bytes_inflight)
         if over:
             raise Refused(Reason.BUSY, over)
@@ -157,8 +156,7 @@ class SendBack:
         send = Send(
             path,
             size,
-            request.opaque,
-            serialize_type,
+            request.received,
             bool(request.flag & FLAG_ONEWAY),
             slot,
             queue_id,
@@ -177,9 +175,6 @@ class SendBack:
             0,
             (),
             self._proposals.now_ms,
-            request.version,
-            header_bytes,
-            request.code,
             Ack.QUORUM_FSYNC,
         )
         path.inflight_bytes += size

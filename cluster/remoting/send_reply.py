@@ -10,11 +10,13 @@ import json
 import struct
 from typing import TYPE_CHECKING
 
+from cluster.broker.refusal import Refused
+from cluster.remoting.answers import answer_of
+from cluster.remoting.frame import Frame
 from cluster.replication.identity import Identity, RetryMemory
 from cluster.replication.message_batch import Built, Send
-from cluster.replication.outcome import ReplyTo
 from cluster.runtime.clock import Clock
-from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, Header, encode_frame
+from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
 from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.broker_state import BrokerState
 
@@ -113,33 +115,37 @@ class SendReplyWriter:
 
     # --- bytes -------------------------------------------------------------------------------------------------------
 
-    def refuse(self, path: ReplyTo, serialize_type: int, header: Header, code: int, remark: str) -> None:
+    def refuse(self, frame: Frame, refused: Refused) -> None:
         """Answers a request that never became a send."""
+        header = frame.header
+        code, remark = answer_of(refused)
         if self._metrics is not None:
             self._metrics.refused(_REASONS.get(code, "other"))
         if header.flag & FLAG_ONEWAY:
             return
-        frame = encode_frame(
+        answer = encode_frame(
             code,
             header.opaque,
             FLAG_RESPONSE,
             ext=_REGION,
             remark=remark,
-            serialize_type=serialize_type,
+            serialize_type=frame.serialize_type,
             language="JAVA",
         )
-        path.write(frame)
+        frame.path.write(answer)
 
     def _acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
         if send.oneway:
             return
+        request = send.origin
+        assert type(request) is Frame
         host = self._host_hex
         if type(positions) is int:
             message_id = b"%b%016X" % (host, positions)
         else:
             message_id = b",".join([b"%b%016X" % (host, p) for p in positions])  # type: ignore[union-attr]
         key = send.unique_key
-        if send.serialize_type == BINARY:
+        if request.serialize_type == BINARY:
             ext = {
                 "msgId": message_id.decode(),
                 "queueId": str(queue_id),
@@ -147,23 +153,27 @@ class SendReplyWriter:
                 "transactionId": key,
                 **_REGION,
             }
-            frame = encode_frame(0, send.opaque, FLAG_RESPONSE, ext=ext, serialize_type=BINARY, language="JAVA")
+            frame = encode_frame(
+                0, request.header.opaque, FLAG_RESPONSE, ext=ext, serialize_type=BINARY, language="JAVA"
+            )
         else:
             text = key if key.isalnum() else json.dumps(key)[1:-1]
-            header = _STORED % (queue_id, message_id, offset, text.encode(), send.opaque)
+            header = _STORED % (queue_id, message_id, offset, text.encode(), request.header.opaque)
             frame = _PREFIX.pack(4 + len(header), len(header)) + header
         send.connection.write(frame)
 
     def _error(self, send: Send, code: int, remark: str) -> None:
         if send.oneway:
             return
+        request = send.origin
+        assert type(request) is Frame
         frame = encode_frame(
             code,
-            send.opaque,
+            request.header.opaque,
             FLAG_RESPONSE,
             ext=_REGION,
             remark=remark,
-            serialize_type=send.serialize_type,
+            serialize_type=request.serialize_type,
             language="JAVA",
         )
         send.connection.write(frame)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import cast
 
 from cluster.remoting.body_limits import too_long
+from cluster.remoting.frame import Frame
 from cluster.remoting.reply_path import ReplyPath, pack_host
 from cluster.remoting.request import Request
 from cluster.remoting.rooms import (
@@ -33,7 +34,6 @@ from cluster.wire.codec import (
     FLAG_RESPONSE,
     HEADER_AT,
     CodecError,
-    Header,
     check_header_size,
     decode_header,
     encode_frame,
@@ -68,19 +68,20 @@ class RemotingRequest:
         "version",
     )
 
-    def __init__(self, connection: ReplyPath, header: Header, serialize_type: int, body: bytes) -> None:
+    def __init__(self, frame: Frame) -> None:
         """Raises CodecError if the ext fields are not an object of values."""
-        self.connection = connection
+        header = frame.header
+        self.connection = frame.path
         self.code = header.code
         self.opaque = header.opaque
         self.flag = header.flag
         self.version = header.version
         self.language = str(header.language)[:LANGUAGE_MAX]
         self.ext = ext_of(header)
-        self.body = body
-        self.received: tuple[int, Header, bytes] | None = None
-        """(serialize type, header, header as received), where another node may have to answer."""
-        self._serialize_type = serialize_type
+        self.body = frame.body
+        self.received: Frame | None = None
+        """The request as received, where another node may have to answer."""
+        self._serialize_type = frame.serialize_type
         self._answered = False
         self._promised: Share | None = None
 
@@ -133,14 +134,12 @@ class Dispatch:
     rooms: Rooms
     """The memory accounts of all connections."""
 
-    def on_request(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
-    ) -> None:
+    def on_request(self, frame: Frame) -> None:
         """Called for every request frame, oneway ones included."""
         raise NotImplementedError
 
-    def on_too_long(self, path: ReplyPath, serialize_type: int, header: Header, remark: str) -> None:
-        """Called for a request whose body is longer than its code allows, before the body has arrived."""
+    def on_too_long(self, frame: Frame, remark: str) -> None:
+        """Called for a request whose body is longer than its code allows, without the body: it has not arrived."""
         raise NotImplementedError
 
     def on_open(self, connection: RemotingConnection) -> bool:
@@ -168,18 +167,17 @@ class Leaving(Dispatch):
         self.watch = before.watch  # type: ignore[method-assign]
         self.rooms = before.rooms
 
-    def on_request(
-        self, path: ReplyPath, serialize_type: int, header: Header, header_bytes: bytes, body: bytes
-    ) -> None:
+    def on_request(self, frame: Frame) -> None:
         """Refuses it: it was not processed, so it may be sent again to any node."""
+        header = frame.header
         if not header.flag & FLAG_ONEWAY:
-            path.write(
+            frame.path.write(
                 encode_frame(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
                     header.opaque,
                     FLAG_RESPONSE,
                     remark=self._remark,
-                    serialize_type=serialize_type,
+                    serialize_type=frame.serialize_type,
                     language="JAVA",
                 )
             )
@@ -288,7 +286,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             serialize_type = buffer[start]
             header = decode_header(serialize_type, header_bytes)
             if not header.flag & FLAG_RESPONSE:
-                self._dispatch.on_request(self, serialize_type, header, header_bytes, buffer[end:stop])
+                body = buffer[end:stop]
+                self._dispatch.on_request(Frame(self, serialize_type, header, header_bytes, body, stop - start - 4))
             if self._halted:
                 rest = frames[at:]
                 if rest and not self.closed:
@@ -311,7 +310,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 buffer.skip()
                 if self._wanted is not None:
                     self._free_frame()
-                self._dispatch.on_too_long(self, begun[4], header, remark)
+                self._dispatch.on_too_long(Frame(self, begun[4], header, b"", b"", 0), remark)
                 return
         self._claim_frame()
 

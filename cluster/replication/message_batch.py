@@ -119,8 +119,9 @@ class Send(msgspec.Struct, gc=False):
     connection: ReplyTo
     size: int
     """Bytes counted against the limits until the request is answered."""
-    opaque: int
-    serialize_type: int
+    origin: object
+    """The request as its front keeps it: nothing here looks at it. It answers it, or passes it on if this node loses
+    leadership first."""
     oneway: bool
     slot: TopicSlot
     queue_id: int
@@ -142,10 +143,6 @@ class Send(msgspec.Struct, gc=False):
     batch: tuple[BatchMessage, ...]
     """Empty for a single message; else `flag`, `body`, `properties` above are unused."""
     received_ms: int
-    version: int
-    header: bytes
-    """The request's header bytes, to forward it if this node loses leadership first."""
-    code: int
     ack: int = 0
     """When it is answered (`cluster.replication.ack_levels.Ack`)."""
 

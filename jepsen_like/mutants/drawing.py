@@ -21,7 +21,7 @@ REPLICATION = (
     "cluster/peer",
     "cluster/repair/fetch.py",
     "cluster/remoting/forward.py",
-    "cluster/remoting/send.py",
+    "cluster/broker/sends.py",
 )
 """From a checked send to the majority's disks and back: what replicates, beside the core."""
 

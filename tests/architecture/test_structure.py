@@ -20,7 +20,7 @@ FUNCTION_LINES_MAX = 60
 # Functions that are longer, and why.
 LONGER = {
     "cluster/config/rules.py _check_limits": "a table: which value must not pass which",
-    "cluster/remoting/send.py _accept": "the hot path: a call less, and one argument per line",
+    "cluster/broker/sends.py send": "the hot path: a call less, and one argument per line",
     "jepsen_like/sim/options.py draw": "a table: what each option is drawn from, in an order that seeds depend on",
     "raftlog/core/raft.py __init__": "a table: every field of the core, with what it means",
 }
@@ -45,7 +45,6 @@ ASSIGNED = {
     "cluster/peer/catch_up.py raw.catch_up_budget": "a property of RawNode with a setter",
     "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
     "cluster/remoting/refused.py request": "what waits is an answer: the body of the request is let go",
-    "cluster/remoting/forward.py path.line": "the place in a line is of the connection, the lines are the forwarder's",
 }
 # Names that say enough together with their folder.
 ANY_NUMBER = {"__init__", "__main__", "errors"}

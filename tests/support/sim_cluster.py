@@ -18,6 +18,7 @@ from cluster.config.loading import load
 from cluster.node.node import Node
 from cluster.peer.transport import PeerTransport
 from cluster.remoting.forward import Forwarder
+from cluster.remoting.frame import Frame
 from cluster.remoting.reply_path import ReplyPath
 from cluster.replication.early_answers import EarlyAnswers
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -159,7 +160,8 @@ class ClientPath(ReplyPath):
             return
         end = 8 + int.from_bytes(frame[5:8], "big")
         header = decode_header(frame[4], frame[8:end])
-        self.node.run(self.node.running.router.on_request, self, frame[4], header, frame[8:end], frame[end:])
+        request = Frame(self, frame[4], header, frame[8:end], frame[end:], len(frame) - 8)
+        self.node.run(self.node.running.router.on_request, request)
 
     def write(self, data: bytes) -> None:
         end = 8 + int.from_bytes(data[5:8], "big")

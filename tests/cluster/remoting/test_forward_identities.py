@@ -27,10 +27,11 @@ def test_a_refused_send_of_a_former_identity_can_be_retried(
     """The connection has gone on under another producer id since: a retry is recognised by the former one."""
     done: list[str] = []
     current = SimpleNamespace(producer_id=session, settle=lambda _: done.append("settled"))
-    held: Any = SimpleNamespace(
+    frame = SimpleNamespace(
         identity=SimpleNamespace(producer_id=b"now", sequence=3),
         path=SimpleNamespace(session=current if session else None, closed=closed),
     )
+    held: Any = SimpleNamespace(frame=frame)
     forwarder: Any = SimpleNamespace(_remember=lambda _: done.append("remembered"))
     Forwarder._settle(forwarder, held, stored=stored)
     assert done == ([expected] if expected else [])

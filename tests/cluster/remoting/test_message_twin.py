@@ -40,8 +40,7 @@ def to_send(fields: dict[str, Any], slot: TopicSlot) -> Send:
     return Send(
         connection=cast(Any, None),
         size=0,
-        opaque=1,
-        serialize_type=0,
+        origin=None,
         oneway=False,
         slot=slot,
         queue_id=fields["queue_id"],
@@ -60,9 +59,6 @@ def to_send(fields: dict[str, Any], slot: TopicSlot) -> Send:
         low_sequence=0,
         batch=batch,
         received_ms=0,
-        version=401,
-        header=b"",
-        code=310,
     )
 
 

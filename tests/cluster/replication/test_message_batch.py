@@ -34,8 +34,7 @@ def send(slot: TopicSlot, queue_id: int = 0, *, pid: bytes = b"", seq: int = 0, 
     values: dict[str, Any] = {
         "connection": None,
         "size": 0,
-        "opaque": 1,
-        "serialize_type": 0,
+        "origin": None,
         "oneway": False,
         "flag": 0,
         "sys_flag": 0,
@@ -49,9 +48,6 @@ def send(slot: TopicSlot, queue_id: int = 0, *, pid: bytes = b"", seq: int = 0, 
         "kind": 0,
         "batch": (),
         "received_ms": 0,
-        "version": 401,
-        "header": b"",
-        "code": 310,
     }
     values |= fields
     return Send(slot=slot, queue_id=queue_id, producer_id=pid, sequence=seq, low_sequence=low, **values)

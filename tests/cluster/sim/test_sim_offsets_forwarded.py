@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
+from cluster.remoting.frame import Frame
 from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import NOBODY, NodeId
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
@@ -116,7 +117,8 @@ def test_what_was_held_goes_before_what_comes_when_writes_are_open(
     with monkeypatch.context() as patch:
         patch.setattr(leader.forwarder, "_leads", lambda: False)
         patch.setattr(leader.forwarder, "_leader", lambda: NOBODY)
-        leader.forwarder.forward(path, frame[4], decode_header(frame[4], frame[8:end]), frame[8:end], frame[end:])
+        header = decode_header(frame[4], frame[8:end])
+        leader.forwarder.forward(Frame(path, frame[4], header, frame[8:end], frame[end:], len(frame) - 8))
     path.ask(commit(2, 9))
     assert [answered(sim, path, at) for at in (1, 2)] == [OK, OK]
     assert settled_offset(sim) == 9

@@ -60,7 +60,7 @@ def test_messages_for_what_a_topic_was_are_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_topic_that_takes_nothing_and_is_told_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.remoting.send.PERM_WRITE", 4)
+    monkeypatch.setattr("cluster.broker.sends.PERM_WRITE", 4)
     assert found("nodes 3 remakes=1\nlead 1\nremake 4\nsettle\n")[0][0] == "topics"
 
 

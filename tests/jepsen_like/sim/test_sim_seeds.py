@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from cluster.broker.sends import Sends
 from cluster.node.services import NodeServices
-from cluster.remoting.send import SendHandler
 from cluster.replication.raft_driver import RaftDriver
 from jepsen_like.fakes.memory_fs import MemoryFile
 from jepsen_like.sim.campaign import Summary, run_range, shrink
@@ -79,7 +79,7 @@ def ack_before_the_disk(patch: pytest.MonkeyPatch) -> None:
 
 def forget_identities(patch: pytest.MonkeyPatch) -> None:
     """A retry is taken for a new message."""
-    patch.setattr(SendHandler, "_known", lambda handler, send: False)
+    patch.setattr(Sends, "_known", lambda handler, send: False)
 
 
 def sync_nothing(patch: pytest.MonkeyPatch) -> None:

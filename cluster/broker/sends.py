@@ -1,0 +1,463 @@
+"""Sends: checks a message or a batch, names it, finds out whether it is a re-send, queues it.
+
+Refusals happen before anything is proposed and say so by their reason; see docs/guarantees.md. This is the hot path: no
+task, no future, no log line per message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
+from zlib import crc32
+
+from cluster.broker.inflight import over_limit
+from cluster.broker.names import PERM_WRITE
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.retry_send import redirected
+from cluster.broker.send_wish import Origin, SendPath, SendWish
+from cluster.replication.ack_levels import LevelError, ack_of
+from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
+from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
+from cluster.replication.message_keys import property_of
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.proposals import Proposals
+from cluster.wire.java_hash import java_hash
+from statemachine.commands import CREATE_TOPIC, NAME
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.runtime.clock import Clock
+    from statemachine.broker_state import BrokerState
+
+FORBIDDEN_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
+_BATCH_HEAD = struct.Struct(">iiiii")
+_U16 = struct.Struct(">H")
+
+
+CACHED_TAG_MAX = 64
+"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
+
+
+@lru_cache(maxsize=65536)
+def _cached_tag_hash(tag: bytes) -> int:
+    return java_hash(tag.decode("utf-8", "replace"))
+
+
+def tag_hash(tag: bytes) -> int:
+    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
+    if not tag:
+        return 0
+    return _cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else java_hash(tag.decode("utf-8", "replace"))
+
+
+_Origin = TypeVar("_Origin", bound=Origin)
+
+
+class Sends(Generic[_Origin]):
+    """Takes sends on the node that leads."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: BrokerState,
+        clock: Clock,
+        proposals: Proposals,
+        retries: RetryMemory,
+        incarnation: bytes,
+        *,
+        route: Callable[[_Origin], None],
+        refuse: Callable[[_Origin, Refused], None],
+    ) -> None:
+        """`incarnation`: 8 bytes that no other run of any node shares. Of a send that had to wait, `route` handles it
+        from the start, and `refuse` tells its client why nothing was stored."""
+        self._limits = config.limits
+        self._auto_create = config.topics.auto_create
+        self._default_queues = config.topics.default_queues
+        self._state = state
+        self._clock = clock
+        self._proposals = proposals
+        self._retries = retries
+        self._incarnation = incarnation
+        self._route = route
+        self._refuse = refuse
+        self._sessions = 0
+        suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
+        self._suffix = suffix.encode()
+        self._waiting: dict[str, list[Callable[[Refused | None], None]]] = {}
+        self._key_prefix = incarnation.hex().upper().encode()
+        self._keys = 0
+
+    # --- entry -------------------------------------------------------------------------------------------------------
+
+    def send(self, origin: _Origin, wish: SendWish, *, oneway: bool) -> None:
+        """Stores a message, or a batch; `Proposals` tells its fate. Raises Refused."""
+        path, size, proposals = origin.path, origin.size, self._proposals
+        refusing = proposals.refusing
+        over = over_limit(self._limits, path, size, proposals.bytes_inflight)
+        if (refusing or over) and not self._held_already(wish, origin.identity):
+            raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
+        topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
+        if topic[:1] == "%":
+            topic, queue_id, asked = redirected(wish, self._state.groups)
+        slot = proposals.slot(topic)
+        if slot is None:
+            self._wait_for_topic(origin, topic, wish)
+            return
+        if not slot.perm & PERM_WRITE:
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
+        if topic in FORBIDDEN_TOPICS:
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+        body = origin.body
+        if queue_id < 0:
+            queue_id = slot.next_queue % slot.write_queues
+            slot.next_queue = queue_id + 1
+        elif queue_id >= slot.queues:
+            remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
+            raise Refused(Reason.INVALID, remark)
+        batch: tuple[BatchMessage, ...] = ()
+        if wish.is_batch:
+            batch = self._split_batch(slot, body)
+            properties, unique_key, tag = b"", "", 0
+        else:
+            properties, key, tag = self._check_message(len(body), asked.encode())
+            unique_key = key.decode("utf-8", "replace")
+        try:
+            ack = ack_of(properties or asked.encode(), slot.ack)
+        except LevelError as error:
+            raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from None
+        if slot.dedup == "off" or (oneway and not wish.producer_id):
+            producer_id, sequence, low = _NO_IDENTITY
+        else:
+            producer_id, sequence, low = self._identify(path, topic, wish, unique_key, body, origin.identity)
+        send = Send(
+            path,
+            size,
+            origin,
+            oneway,
+            slot,
+            queue_id,
+            wish.message_flag,
+            wish.sys_flag & ~0x3C,
+            wish.born_ms,
+            path.born_host,
+            wish.reconsume_times or 0,
+            body,
+            properties,
+            tag,
+            unique_key,
+            normal_kind(topic) if topic[0] == "%" else 0,
+            producer_id,
+            sequence,
+            low,
+            batch,
+            proposals.now_ms,
+            ack,
+        )
+        if slot.dedup == "strict" and self._known_unique(send):
+            return
+        if producer_id and self._known(send):
+            return
+        if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
+            self._wait_for_first(origin, send)
+            return
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+        proposals.submit_send(send)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _held_already(self, wish: SendWish, given: Identity | None) -> bool:
+        """True if this send was stored or proposed before: then "busy" would deny what happened or may happen yet."""
+        producer_id, sequence = (given.producer_id, given.sequence) if given is not None else (b"", 0)
+        if wish.producer_id:
+            try:
+                producer_id, sequence = bytes.fromhex(wish.producer_id), wish.sequence
+            except ValueError:
+                return False
+        if not producer_id:
+            return False
+        session = self._state.session(producer_id)
+        highest = self._proposals.session_max.get(producer_id, session.max_sequence if session else 0)
+        if sequence > highest:
+            return False
+        if session is not None and session.find(sequence) is not None:
+            return True
+        return self._proposals.find_inflight(producer_id, sequence) is not None
+
+    def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
+        """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
+        if body_size > self._limits.message_bytes_max:
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
+            )
+        if b"DELAY" in properties or b"TIMER_D" in properties or b"TRAN_MSG" in properties:
+            _refuse_not_yet(properties)
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        if b"POP_CK\x01" in properties:
+            properties = _without(properties, b"POP_CK\x01")
+        at = properties.find(b"UNIQ_KEY\x01")
+        if at > 0 and properties[at - 1] == 2:  # the usual case of `property_of`, in place
+            unique_key = properties[at + 9 : properties.find(b"\x02", at)]
+        else:
+            unique_key = property_of(properties, b"UNIQ_KEY\x01") if at >= 0 else b""
+        if not unique_key:
+            self._keys += 1
+            unique_key = b"%b%016X" % (self._key_prefix, self._keys)
+            properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
+        stored = properties + self._suffix
+        if len(stored) > self._limits.properties_bytes_max:
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                f"the properties have {len(stored)} bytes with those the broker adds, "
+                f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
+            )
+        at = properties.find(b"TAGS\x01")
+        if at < 0:
+            return stored, unique_key, 0
+        if at and properties[at - 1] != 2:
+            return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
+        tag = properties[at + 5 : properties.find(b"\x02", at)]  # both again the usual case, in place
+        return stored, unique_key, _cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
+
+    def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
+        """The messages of a batch request (code 320 body). Raises Refused (13)."""
+        if slot.name.startswith("%RETRY%"):
+            raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
+        if len(body) > self._limits.message_bytes_max:
+            remark = f"the batch has {len(body)} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}"
+            raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+        strict = slot.dedup == "strict"
+        messages: list[BatchMessage] = []
+        at, end = 0, len(body)
+        try:
+            while at < end:
+                size, _magic, _crc, flag, body_len = _BATCH_HEAD.unpack_from(body, at)
+                body_at = at + 20
+                props_at = body_at + body_len
+                (props_len,) = _U16.unpack_from(body, props_at)
+                stop = props_at + 2 + props_len
+                if body_len < 0 or stop > end or size != stop - at:
+                    remark = f"message {len(messages)} of the batch is truncated or longer than its length field"
+                    raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+                properties, key, tag = self._check_message(body_len, body[props_at + 2 : stop])
+                key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
+                messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
+                at = stop
+                if len(messages) > self._limits.batch_messages_max:
+                    limit = self._limits.batch_messages_max
+                    remark = f"the batch has more messages than limits.batch_messages_max = {limit}"
+                    raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
+        if not messages:
+            raise Refused(Reason.MESSAGE_ILLEGAL, "the batch is empty")
+        return tuple(messages)
+
+    # --- topics that do not exist ------------------------------------------------------------------------------------
+
+    def _wait_for_topic(self, origin: _Origin, topic: str, wish: SendWish) -> None:
+        """Creates the topic if the rules allow; the send is routed again when the change is applied."""
+        path, size = origin.path, origin.size
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            changing = self._proposals.changing(topic)
+            commands = [] if changing else [[CREATE_TOPIC, self._new_topic(topic, wish), True]]
+            waiting = self._waiting[topic] = []
+        else:
+            commands = None
+        path.inflight_bytes += size
+        self._proposals.bytes_inflight += size
+
+        def settle(refused: Refused | None) -> None:
+            path.inflight_bytes -= size
+            self._proposals.bytes_inflight -= size
+            if path.closed:
+                return  # nothing was stored, and nobody is there to hear of it
+            if refused is not None:
+                self._refuse(origin, refused)
+            else:
+                self._route(origin)
+
+        waiting.append(settle)
+        if commands is not None:
+            # Sends that find a change under way wait behind it with an entry of no commands.
+            self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
+
+    def _topic_ready(self, topic: str, result: ProposeResult) -> None:
+        refused = None
+        if result.outcome is not Outcome.OK:
+            # The topic's fate is not the send's: the send itself was never proposed.
+            refused = Refused(Reason.UNAVAILABLE, f"topic {topic} could not be created: {result.remark}")
+        elif result.results and not result.results[0].ok:
+            refused = Refused(Reason.INVALID, f"topic {topic}: {result.results[0].code}")
+        for settle in self._waiting.pop(topic, ()):
+            settle(refused)
+
+    def _new_topic(self, topic: str, wish: SendWish) -> dict[str, object]:
+        """The config of a topic made by its first send (RocketMQ: TopicConfigManager). Raises Refused."""
+        special = topic.startswith(("%RETRY%", "%DLQ%"))
+        length_max = 255 if special else self._limits.topic_length_max
+        if not topic or len(topic) > length_max:
+            remark = f"the topic has {len(topic)} characters, allowed are 1 to {length_max} (limits.topic_length_max)"
+            raise Refused(Reason.INVALID, remark)
+        if not NAME.fullmatch(topic):
+            remark = f"the topic {topic!r} has characters outside ^[%|a-zA-Z0-9_-]+$"
+            raise Refused(Reason.INVALID, remark)
+        if topic in FORBIDDEN_TOPICS:
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+        if special:
+            queues = 1
+        elif self._auto_create and topic not in DEFAULT_TOPICS:
+            queues = max(1, min(wish.default_queues, self._default_queues))
+        else:
+            allowed = str(self._auto_create).lower()
+            remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
+            raise Refused(Reason.NO_TOPIC, remark)
+        return {"name": topic, "read_queues": queues, "write_queues": queues, "perm": 6}
+
+    # --- identity ----------------------------------------------------------------------------------------------------
+
+    def name_held(self, origin: _Origin, wish: SendWish) -> Identity | None:
+        """The identity under which this node hands a client's send to one leader after the other; None: the client
+        has named it."""
+        if wish.producer_id:
+            return None
+        unique_key = "" if wish.is_batch else _unique_key(wish)
+        return Identity(*self._identify(origin.path, wish.topic, wish, unique_key, origin.body, None))
+
+    def remember_held(self, origin: _Origin, wish: SendWish, identity: Identity) -> None:
+        """Keeps the identity of a send that was handed on and never answered for good."""
+        if identity.producer_id.startswith(self._incarnation) and not wish.is_batch:
+            self._retries.remember(wish.topic, _unique_key(wish), origin.body, identity, self._clock.monotonic_ms())
+
+    def _identify(
+        self, path: SendPath, topic: str, wish: SendWish, unique_key: str, body: bytes, given: Identity | None
+    ) -> tuple[bytes, int, int]:
+        """The fields of the send's Identity: the client's own, `given` by the node that holds the connection, one
+        that the send repeats, or a new one of its connection."""
+        if wish.producer_id:
+            try:
+                producer_id = bytes.fromhex(wish.producer_id)
+            except ValueError:
+                producer_id = b""
+            if len(producer_id) != 16 or wish.sequence < 1:
+                raise Refused(Reason.INVALID, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
+            return Identity(producer_id, wish.sequence, wish.low_sequence)
+        if given is not None:
+            return given
+        if unique_key and len(self._retries):
+            claimed = self._retries.claim(topic, unique_key, body, self._clock.monotonic_ms())
+            if claimed is not None:
+                return claimed
+        return self.session_of(path).issue()
+
+    def session_of(self, path: SendPath) -> ConnectionSession:
+        """The connection as a producer session, opened on first use."""
+        session = path.session
+        if session is None:
+            self._sessions += 1
+            session = path.session = ConnectionSession(self._incarnation + self._sessions.to_bytes(8, "big"))
+        return session
+
+    def _known(self, send: Send) -> bool:
+        """True if the log or this node's own proposals already hold this send: it is answered like the first."""
+        producer_id, sequence = send.producer_id, send.sequence
+        proposals = self._proposals
+        highest = proposals.session_max.get(producer_id)
+        session = None
+        if highest is None:
+            session = self._state.session(producer_id)
+            highest = session.max_sequence if session else 0
+        if sequence > highest:
+            proposals.session_max[producer_id] = sequence
+            return False
+        session = session or self._state.session(producer_id)
+        if session is not None:
+            found = session.find(sequence)
+            if found is not None:
+                proposals.early.answer_stored(send, *found)
+                return True
+            if session.forgotten(sequence):
+                raise Refused(
+                    Reason.INVALID,
+                    f"sequence {sequence} of producer {producer_id.hex()} is below {session.low_sequence}, which that "
+                    "producer declared settled; use a new producer id",
+                )
+        first = proposals.find_inflight(producer_id, sequence)
+        if first is None:
+            return False
+        room = not over_limit(self._limits, send.connection, send.size, proposals.bytes_inflight)
+        send.connection.inflight_bytes += send.size
+        proposals.bytes_inflight += send.size
+        if isinstance(first, Send):
+            proposals.replace_queued(first, send, room=room)
+        else:
+            proposals.attach(*first, send, room=room)
+        return True
+
+    def _known_unique(self, send: Send) -> bool:
+        """dedup=strict: any second message of the same key and body is the first one again."""
+        if send.batch:
+            return False
+        row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))
+        if row is None:
+            return False
+        self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
+        return True
+
+    def _wait_for_first(self, origin: _Origin, send: Send) -> None:
+        """dedup=strict: the same message is on its way; this request enters again once its fate is known."""
+        path, proposals = origin.path, self._proposals
+        path.inflight_bytes += send.size
+        proposals.bytes_inflight += send.size
+        origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
+
+        def again(result: ProposeResult) -> None:
+            path.inflight_bytes -= send.size
+            proposals.bytes_inflight -= send.size
+            if path.closed:
+                return
+            if result.outcome is Outcome.OK:
+                self._route(origin)
+            else:
+                self._refuse(origin, Refused(Reason.UNKNOWN, "a send with the same key and body is undecided"))
+
+        proposals.submit_commands([], again)
+
+
+_NO_IDENTITY = Identity(b"", 0, 0)
+
+
+def _refuse_not_yet(properties: bytes) -> None:
+    """Features that do not exist yet: such a message is refused, never delivered as if it were plain."""
+    for name in (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TRAN_MSG"):
+        value = property_of(properties, name + b"\x01")
+        if value and value not in (b"0", b"false"):
+            text = f"{name.decode()}={value.decode('utf-8', 'replace')}"
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                f"property {text}: delayed and transactional messages are not supported by this version; "
+                "nothing was stored",
+            )
+
+
+def _unique_key(wish: SendWish) -> str:
+    return property_of(wish.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
+
+
+def _without(properties: bytes, mark: bytes) -> bytes:
+    return b"".join(part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(mark))
