@@ -93,7 +93,7 @@ class SendBack:
             self._make_topic(request, wanted, topic, tries)
             return
         if not slot.perm & PERM_WRITE:
-            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm  {slot.perm})")
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
         self._propose(request, slot, stored)
 
     # --- the message -------------------------------------------------------------------------------------------------
