@@ -32,7 +32,7 @@ class Case(NamedTuple):
 CASES = [
     Case("half topic", 16, "topic[RMQ_SYS_TRANS_HALF_TOPIC] is conflict with", {"b": "RMQ_SYS_TRANS_HALF_TOPIC"}),
     Case("schedule topic", 16, "is conflict with system topic", {"b": "SCHEDULE_TOPIC_XXXX"}),
-    Case("no write permission", 16, "topic READONLY does not accept writes (perm  4)", {"b": "READONLY"}),
+    Case("no write permission", 16, "topic READONLY does not accept writes (perm 4)", {"b": "READONLY"}),
     Case("empty topic", 29, "0 characters, allowed are 1 to 127 (limits.topic_length_max)", {"b": ""}),
     Case("long topic", 29, "128 characters, allowed are 1 to 127", {"b": "t" * 128}),
     Case("long retry topic", 29, "256 characters, allowed are 1 to 255", {"b": "%RETRY%" + "t" * 249}),
