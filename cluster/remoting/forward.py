@@ -224,7 +224,8 @@ class Forwarder:
     def peer_closed(self, peer: NodeId) -> None:
         """What that peer had in hand may have been lost with the connection; what it passed on comes again.
 
-        Nothing is passed on in this call: its other connection may still stand, and take the next try along with it.
+        Nothing is passed on to that peer in this call: its other connection may still stand, and would take the next
+        try along with it.
         """
         self._keep_early([waiting for waiting in self._early if waiting[0] != peer])
         for forward_id, held in list(self._held.items()):
@@ -238,6 +239,8 @@ class Forwarder:
                 self._answer_unknown(held, f"the connection to the leader (node {peer}) was lost")
             else:
                 self._answer_expired(held)
+        if self._leader() != peer:
+            self.pump()
 
     def expire(self) -> None:
         """Called on a timer: answers what is past its deadline, and passes on what waits."""

@@ -391,7 +391,8 @@ class Machine:
         return any(lock.locked() for lock in locks)
 
     def _factor(self, lane: str) -> float:
-        return self.disk_factor * (self.apply_factor if lane == "apply" else 1.0)
+        # Not their product: a job would be held for minutes, and nobody could make progress after the heal.
+        return max(self.disk_factor, self.apply_factor) if lane == "apply" else self.disk_factor
 
 
 class LaneEvents:
