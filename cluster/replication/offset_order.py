@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.replication.effects import Effects
+from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP, Command
 
 if TYPE_CHECKING:
@@ -112,11 +113,19 @@ class OffsetOrder:
 
     def settle(self, group: str, done: Callable[[], None]) -> None:
         """Calls `done` when every commit of the group so far is applied, or lost with the leadership."""
+
+        def decided(result: ProposeResult) -> None:
+            # Undecided at its deadline, and this node leads on: it may be applied in a moment.
+            if result.outcome is Outcome.UNKNOWN and self._in_flight():
+                self._submit([], decided)
+            else:
+                done()
+
         rows = self.effects.take_group(group)
         if rows:
-            self._submit([[COMMIT_OFFSETS, rows]], lambda _: done())
+            self._submit([[COMMIT_OFFSETS, rows]], decided)
         elif self._in_flight():
-            self._submit([], lambda _: done())
+            self._submit([], decided)
         else:
             done()
 
