@@ -281,7 +281,7 @@ def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, monkeypatch: Any) 
         return copying(source, target, size)
 
     monkeypatch.setattr(files, "copy", vanishes)
-    with pytest.raises(LocalError, match=r"(?s)vanished.*unharmed.*check the mount"):
+    with pytest.raises(LocalError, match=r"(?s)vanished.*not affected.*check the mount"):
         create(stopped.request(tmp_path / "to"))
     with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*is mounted"):
         create(stopped.request(tmp_path / "no" / "such" / "parent"))

@@ -89,7 +89,7 @@ def test_terms_that_ran_away_are_given_up_with_the_old_cluster(stopped: Any, mon
 @pytest.mark.parametrize("typed", ["", "yes", "00000000-0000-0000-0000-000000000000"])
 def test_the_wrong_id_does_nothing(stopped: Any, typed: str) -> None:
     before = listing(stopped.data)
-    with pytest.raises(LocalError, match=r"(?s)belongs to cluster .*typed.*--plan"):
+    with pytest.raises(LocalError, match=r"(?s)belongs to cluster .*required.*--plan"):
         recover(stopped.data, typed, NOW_MS)
     assert listing(stopped.data) == before
 
@@ -129,7 +129,7 @@ def test_a_damaged_log_cannot_go_on_alone(stopped: Any) -> None:
     with last.open("r+b") as file:
         os.pwrite(file.fileno(), b"\xff" * 8, 4096 + 200)
     assert "the end of it is damaged" in look_at(stopped.data).losses[-1]
-    with pytest.raises(LocalError, match=r"(?s)cannot go on alone.*nobody left to repair it from.*raftmq restore"):
+    with pytest.raises(LocalError, match=r"(?s)cannot go on alone.*no node left to repair it from.*raftmq restore"):
         recover(stopped.data, typed, NOW_MS)
 
 
