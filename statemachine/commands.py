@@ -39,10 +39,10 @@ RAISE_LEVEL = "raise_level"
 LOCK_QUEUES = "lock_queues"
 UNLOCK_QUEUES = "unlock_queues"
 
-LEVEL = 1
+LEVEL = 2
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
-LOCKS_LEVEL = 1
+LOCKS_LEVEL = 2
 """`lock_queues`, `unlock_queues`."""
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -18,8 +18,11 @@ CQ = "cq"
 DEDUP = "dedup"
 INDEX = "index"
 LOCKS = "locks"
-FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS)
-"""Every column family of this version. Still to come, with their rows: timer, trans, pop, tier."""
+TIMER = "timer"
+TRANS = "trans"
+RESETS = "resets"
+FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS, TIMER, TRANS, RESETS)
+"""Every column family of this version. Still to come, with their rows: pop, tier."""
 
 
 TABLE_SUFFIX = ".sst"

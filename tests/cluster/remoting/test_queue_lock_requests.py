@@ -11,7 +11,7 @@ from cluster.broker.queue_locks import FRESH_MS, TTL_MS
 from cluster.replication.outcome import Outcome
 from cluster.wire.codes import ResponseCode
 from raftlog.types import NodeId
-from statemachine.commands import LEVEL
+from statemachine.commands import LOCKS_LEVEL
 from statemachine.queue_locks import QUEUES_MAX
 
 
@@ -95,7 +95,7 @@ def test_nothing_is_granted_while_a_member_could_not_apply_it(ordered: Any) -> N
     assert ordered.proposed == []
     ordered.old_member = NodeId(0)
     assert lock(ordered, "a", 0) == [0]
-    assert ordered.state.level == LEVEL
+    assert ordered.state.level == LOCKS_LEVEL
 
 
 def test_a_leader_that_nobody_confirms_grants_nothing(ordered: Any) -> None:
