@@ -102,6 +102,11 @@ class Members:
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
+    def clients_of(self, connection: Client, group: str) -> frozenset[str]:
+        """Ids of the group's consumers that this connection's heartbeats named."""
+        mine = self._groups_of.get(connection, ())
+        return frozenset(client_id for kind, name, client_id in mine if kind == _CONSUMER and name == group)
+
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
         members = self.producers.get(group, {})

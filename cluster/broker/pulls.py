@@ -17,8 +17,9 @@ from cluster.broker.log_reads import is_here, read_intact
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, RETRY_PREFIX, no_topic
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
+from cluster.broker.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.services import Services
+from cluster.broker.services import Client, Services
 from cluster.broker.subscription import TagFilter, tag_filter
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from statemachine.query import QueueItem
@@ -73,7 +74,7 @@ class Pulls:
         self._check_readable(wish, topic)
         pull = Pull(puller, wish, topic, self._tags(wish))
         if not tries:  # later commits of its connection may be here already when it comes round again
-            self._commit(wish, topic)
+            self._commit(puller.client, wish, topic)
         return pull
 
     def _wait_for_topic(self, puller: Puller, wish: PullWish, tries: int) -> None:
@@ -118,10 +119,14 @@ class Pulls:
             raise Refused(Reason.STALE_SUBSCRIPTION, remark)
         return tag_filter(expression_type, sub_string)
 
-    def _commit(self, wish: PullWish, topic: TopicConfig) -> None:
+    def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
         """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
-        if wish.commit_offset >= 0 and self._services.writes_open() and self._services.knows_group(wish.group):
-            self._services.commit_offset_later(wish.group, topic.id, wish.queue_id, wish.commit_offset)
+        services, group = self._services, wish.group
+        if wish.commit_offset < 0 or not services.writes_open() or not services.knows_group(group):
+            return
+        queue = topic.id, wish.queue_id
+        if other_holder(services, group, queue, lambda: self._members.clients_of(client, group)) is None:
+            services.commit_offset_later(group, *queue, wish.commit_offset)
 
     # --- answering: now, or when something comes ---
 

@@ -6,7 +6,7 @@ what others hold; both are answered without an entry: the first while enough tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
@@ -22,6 +22,16 @@ FRESH_MS = 50_000
 
 Granted = frozenset[Queue]
 """The queues that a client holds now."""
+
+
+def other_holder(services: Services, group: str, queue: Queue, clients: Callable[[], Collection[str]]) -> str | None:
+    """Who holds the queue now, if that is none of these clients: what they commit of it would undo the holder's work.
+    None if there are no such clients, or the queue is free. Leader only."""
+    lock = services.state.locks_of_group(group).get(queue)
+    if lock is None or lock.expires_ms <= services.log_time_ms():
+        return None
+    named = clients()
+    return lock.client_id if named and lock.client_id not in named else None
 
 
 class QueueLocks:

@@ -234,7 +234,7 @@ class Node:
         self.pulls = Pulls(services, self._members, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, metrics)
         handlers = handlers_of(services, self._members, pulls, proposals, self.links.unreached, metrics)
-        router.attach(send_handler, replies, self.forwarder, handlers)
+        router.attach(send_handler, replies, self.forwarder, handlers, self._members)
         self.listeners = Listeners(config, router)
 
     def _build_lanes(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from cluster.broker.group_offsets import Offsets
 from cluster.broker.queue_locks import QueueLocks
 from cluster.remoting import heartbeat, offsets, query, route, topics_admin
 from cluster.remoting.assignment import Assignments
@@ -38,7 +37,7 @@ def handlers_of(
         **topics_admin.handlers(services),
         **heartbeat.handlers(services, members, locks),
         **QueueLockRequests(locks).handlers(),
-        **offsets.handlers(services, Offsets(services)),
+        **offsets.handlers(services, members),
         **pulls.handlers(),
         **query.handlers(services, metrics),
         **Assignments(services, members).handlers(),

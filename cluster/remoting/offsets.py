@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cluster.broker.group_members import Members
 from cluster.broker.group_offsets import Offsets
 from cluster.broker.named_commits import Name
+from cluster.broker.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
+from cluster.remoting.commit_origin import committers
 from cluster.remoting.fields import integer, text
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
@@ -19,8 +22,9 @@ from cluster.wire.codes import RequestCode, ResponseCode
 class OffsetRequests:
     """Handlers of consumer offsets and queue bounds."""
 
-    def __init__(self, services: Services, offsets: Offsets) -> None:
+    def __init__(self, services: Services, members: Members, offsets: Offsets) -> None:
         self._services = services
+        self._members = members
         self._offsets = offsets
 
     def handlers(self) -> dict[int, Handler]:
@@ -51,11 +55,22 @@ class OffsetRequests:
         queue_id, offset = integer(request, "queueId"), integer(request, "commitOffset")
         if offset < 0:  # ali-ons sends -1 before it has consumed anything
             request.reply(ResponseCode.SUCCESS)
+        elif holder := self._other_holder(request, group, topic, queue_id):
+            request.reply(ResponseCode.SUCCESS, f"not committed: client {holder} holds {topic} queue {queue_id}")
         elif request.flag & FLAG_ONEWAY:
             self._offsets.commit_later(group, topic, queue_id, offset)
         else:
             name = name_of(request)
             self._offsets.commit(group, topic, queue_id, offset, name, lambda result: _answer_update(request, result))
+
+    def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
+        """Who consumes the queue in order, if that is another client. RocketMQ takes such a commit and lets the holder
+        read again or skip; what it drops for another reason, a reset, it answers with SUCCESS and a remark."""
+        config = self._services.state.topics.get(topic)
+        if config is None:
+            return None
+        queue = config.id, queue_id
+        return other_holder(self._services, group, queue, lambda: committers(request, group, self._members))
 
     # --- 29 to 32 ---
 
@@ -82,9 +97,9 @@ class OffsetRequests:
         return -1 if store_ms is None else store_ms
 
 
-def handlers(services: Services, offsets: Offsets) -> dict[int, Handler]:
+def handlers(services: Services, members: Members) -> dict[int, Handler]:
     """Request code -> handler of consumer offsets and queue bounds."""
-    return OffsetRequests(services, offsets).handlers()
+    return OffsetRequests(services, members, Offsets(services)).handlers()
 
 
 def name_of(request: Request) -> Name | None:

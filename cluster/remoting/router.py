@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.commit_origin import name_committers
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.frame import Frame
 from cluster.remoting.large_answers import sizes, with_room
@@ -24,6 +25,7 @@ from cluster.wire.codec import CodecError
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.broker.group_members import Members
     from cluster.config.config import Config
     from cluster.replication.proposals import Proposals
     from statemachine.broker_state import BrokerState
@@ -94,9 +96,15 @@ class Router(Dispatch):
         """The open ones, oldest first."""
 
     def attach(
-        self, sends: SendHandler, replies: SendReplyWriter, forwarder: Forwarder, handlers: dict[int, Handler]
+        self,
+        sends: SendHandler,
+        replies: SendReplyWriter,
+        forwarder: Forwarder,
+        handlers: dict[int, Handler],
+        members: Members,
     ) -> None:
         """Names the collaborators."""
+        self._members = members
         self._sends = sends
         self._replies = replies
         self._forwarder = forwarder
@@ -162,6 +170,8 @@ class Router(Dispatch):
             self._forwarder.forward(frame)
             return
         if code in LEADER_ONLY and not self._proposals.open:
+            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                frame = name_committers(frame, self._state, self._members)
             self._forward(frame)
             return
         request = RemotingRequest(frame)

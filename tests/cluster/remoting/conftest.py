@@ -11,7 +11,6 @@ import google_crc32c
 import pytest
 
 from cluster.broker.group_members import Members
-from cluster.broker.group_offsets import Offsets
 from cluster.broker.queue_locks import QueueLocks
 from cluster.config.config import Config
 from cluster.config.loading import load
@@ -149,7 +148,7 @@ class FakeNode:
             **topics_admin.handlers(self),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks).handlers(),
-            **offsets.handlers(self, Offsets(self)),
+            **offsets.handlers(self, self.members),
             **pull.handlers(self, self.members),
             **query.handlers(self),
             **Assignments(self, self.members).handlers(),

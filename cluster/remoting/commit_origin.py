@@ -1,0 +1,60 @@
+"""Who commits an offset (15): the clients that its connection's heartbeats named for the group.
+
+Only the node with the connection knows them. It adds them to a commit that it forwards, as the ext field CLIENTS, where
+the group has queue locks; the leader drops what a client commits of a queue that another client holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cluster.broker.group_members import Members
+from cluster.remoting.frame import Frame
+from cluster.remoting.request import Request
+from cluster.wire.codec import HEADER_AT, encode_frame, ext_of
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+CLIENTS: Final = "raftmqClients"
+"""A JSON list of client ids. A leader that does not know the field takes every commit."""
+CLIENTS_MAX = 16
+"""A connection of more clients is not told apart: its commits pass."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[str]).decode
+
+
+def committers(request: Request, group: str, members: Members) -> frozenset[str]:
+    """The clients that may have sent a commit; none if the connection named no client of the group."""
+    if not request.connection.forwarded:
+        return members.clients_of(request.connection, group)
+    try:
+        return frozenset(_decode(request.ext.get(CLIENTS, "[]")))
+    except msgspec.DecodeError:
+        return frozenset()
+
+
+def name_committers(frame: Frame, state: BrokerState, members: Members) -> Frame:
+    """The commit as it is forwarded. Raises CodecError if its header is malformed."""
+    ext = ext_of(frame.header)
+    group = ext.get("consumerGroup", "")
+    if not state.locks_of_group(group) or frame.path.forwarded:
+        return frame
+    clients = members.clients_of(frame.path, group)
+    if not 0 < len(clients) <= CLIENTS_MAX:
+        return frame
+    header = frame.header
+    written = encode_frame(
+        header.code,
+        header.opaque,
+        header.flag,
+        ext={**ext, CLIENTS: _encode(sorted(clients)).decode()},
+        remark=header.remark,
+        serialize_type=frame.serialize_type,
+        language=str(header.language),
+        version=header.version,
+    )
+    return msgspec.structs.replace(frame, header_bytes=written[HEADER_AT:])
