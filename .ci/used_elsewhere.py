@@ -35,7 +35,7 @@ _.close_connection  # of a http.server handler
 _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 
 # Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
-_.DELIVERED  # statemachine/payload.py
+_.DELIVERED, _.HALF  # statemachine/payload.py
 _.PERM_PRIORITY  # statemachine/topics.py
 _._removal  # cluster/repair/installs.py: the task of a thread
 

@@ -17,6 +17,8 @@ applies it without looking at a message: a run's items are, byte for byte, what 
 
     run = header (24 bytes), then `count` items
       topic_id u32 | queue_id u32 | base_offset u64 | count u32 | kind u8 | reserved 3
+      kinds from SCHEDULED on are in no queue yet: topic and queue are those that the messages are for, and
+      base_offset is the time they are due (SCHEDULED) or the offset among half messages (HALF)
     item (32 bytes)
       position u64 | size u32 | crc32c u32 | tag_hash i64 | store_time_ms u64
     session = header (40 bytes), then `count` rows
@@ -54,21 +56,27 @@ MESSAGES_AT = 64 + HEAD.size
 
 
 class RowKind(IntEnum):
-    """Where a message comes from. Only NORMAL rows (client sends) take part in dedup."""
+    """Where a message comes from, and whether it is in a queue. Copies that the broker makes (RETRY, DELIVERED,
+    COMMITTED, DEAD_LETTER) take no part in dedup."""
 
     NORMAL = 0
     RETRY = 1
     DELIVERED = 2
     COMMITTED = 3
     DEAD_LETTER = 4
+    SCHEDULED = 5
+    """Waits until it is due: at most 256 of a run, each of which becomes one row of the family `timer`."""
+    HALF = 6
+    """Waits until its transaction ends."""
 
 
 class Run(NamedTuple):
-    """Consecutive messages of one queue; `items` is `count` packed items."""
+    """Consecutive messages of one queue, or messages that are to come into it; `items` is `count` packed items."""
 
     topic_id: int
     queue_id: int
     base_offset: int
+    """Of the first; of a kind from SCHEDULED on, see above."""
     count: int  # type: ignore[assignment]
     kind: int
     items: bytes

@@ -15,7 +15,9 @@ from cluster.remoting.answers import answer_of
 from cluster.remoting.frame import Frame
 from cluster.replication.identity import Identity, RetryMemory
 from cluster.replication.message_batch import Built, Send
+from cluster.replication.outcome import Outcome
 from cluster.runtime.clock import Clock
+from cluster.runtime.contained import contain
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
 from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.broker_state import BrokerState
@@ -72,6 +74,8 @@ class SendReplyWriter:
             path.inflight_bytes -= send.size
             if send.oneway:
                 self._settle_identity(send)
+                if send.done is not None:
+                    contain("ending a copy", send.done, Outcome.OK)
             elif not path.closed:  # else it was remembered when its connection closed
                 self._settle_identity(send)
                 self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
@@ -86,6 +90,9 @@ class SendReplyWriter:
 
     def _fail(self, send: Send, code: int, remark: str) -> None:
         send.connection.inflight_bytes -= send.size
+        if send.done is not None:
+            send.done(Outcome.FAIL)
+            return
         if not self._settle_identity(send) and not send.connection.closed:
             self._remember(send)  # a refused retry says nothing about the first attempt
         if self._metrics is not None:
@@ -95,6 +102,9 @@ class SendReplyWriter:
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed and undecided: 1 with the UNKNOWN remark."""
         send.connection.inflight_bytes -= send.size
+        if send.done is not None:
+            send.done(Outcome.UNKNOWN)
+            return
         if not send.connection.closed:
             self._remember(send)
         self._error(send, ResponseCode.SYSTEM_ERROR, f"{UNKNOWN_REMARK} {remark}")

@@ -15,13 +15,15 @@ from zlib import crc32
 import msgspec
 from google_crc32c import value as crc32c
 
+from cluster.replication.message_head import MessageHead, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words
 from cluster.wire.message_format import MAGIC_V1, MAGIC_V2
+from statemachine.commands import Command, pack, unpack
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
 if TYPE_CHECKING:
-    from cluster.replication.outcome import ReplyTo
+    from cluster.replication.outcome import Outcome, ReplyTo
 
 _HEAD = struct.Struct(">IIIIIQQIQ")
 _HEAD_V4 = struct.Struct(">IIIIIQQIQ8sQ8sIQI")
@@ -29,6 +31,9 @@ _TAIL = struct.Struct(">IQI")
 _U64 = struct.Struct(">Q")
 _U16 = struct.Struct(">H")
 
+SCHEDULED_RUN_MAX = 256
+"""Messages of a run of kind SCHEDULED, which become one row and are delivered in one entry."""
+_KIND_OF_CLIENTS_MAX = int(RowKind.RETRY)
 SYS_FLAG_BORN_V6 = 0x10
 SYS_FLAG_STORE_V6 = 0x20
 
@@ -80,7 +85,7 @@ class TopicSlot:
     ) -> None:
         """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor; `ack`: the
         level (`cluster.replication.ack_levels`) of messages that specify none."""
-        encoded = name.encode()
+        stored = topic_field(name)
         self.name = name
         self.topic_id = topic_id
         self.write_queues = max(1, write_queues)
@@ -88,8 +93,8 @@ class TopicSlot:
         self.perm = perm
         self.dedup = dedup
         self.ack = ack
-        self.v2 = len(encoded) > 127
-        self.field = (len(encoded).to_bytes(2 if self.v2 else 1, "big")) + encoded
+        self.v2 = stored.v2
+        self.field = stored.field
         self.cursor = cursor
         self.cursors: list[QueueCursor | None] = [None] * queues
         self.next_queue = 0
@@ -111,6 +116,12 @@ class BatchMessage(msgspec.Struct, gc=False):
     tag_hash: int
     key_hash: int
     unique_key: bytes = b""
+    head: MessageHead | None = None
+    """Of a copy that the broker makes: its own head instead of the send's."""
+
+
+Effect = tuple[str, object]
+"""(name of a command, row): `[name, [row, ...]]` with the rows of all sends of an entry is one of its commands."""
 
 
 class Send(msgspec.Struct, gc=False):
@@ -145,6 +156,17 @@ class Send(msgspec.Struct, gc=False):
     received_ms: int
     ack: int = 0
     """When it is answered (`cluster.replication.ack_levels.Ack`)."""
+    prepared_position: int = 0
+    """Of a committed message: the position of its half message."""
+    schedule: Schedule | None = None
+    """Of kind SCHEDULED: it is in no queue until it is due."""
+    failure: tuple[int, int] | None = None
+    """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
+    is recognised. Its kind is DELIVERED or above."""
+    effect: Effect | None = None
+    """What takes effect in the entry that holds this copy, made by the broker. Its kind is DELIVERED or above."""
+    done: Callable[[Outcome], None] | None = None
+    """Told the fate of a copy that the broker makes for itself: no client waits, and no other leader is to have it."""
 
 
 class Built(NamedTuple):
@@ -200,6 +222,10 @@ class _Builder:
         self.touched: list[tuple[QueueCursor, int]] = []
         self.sessions: dict[bytes, list[int | list[bytes]]] = {}
         self.unique: list[UniqueRow] = []
+        self.scheduled: dict[tuple[int, int, int], QueueCursor] = {}
+        """(due, topic id, queue id) -> a cursor that only collects the items of a run."""
+        self.runs: list[Run] = []
+        self.effects: dict[str, list[object]] = {}
         self.index = index
         self.keys: list[int] = []
         """Records of the message index (statemachine/message_index.py), as numbers."""
@@ -209,6 +235,12 @@ class _Builder:
         positions: list[tuple[int, ...] | int] = []
         keys = self.keys
         for send in sends:
+            if send.kind > _KIND_OF_CLIENTS_MAX:
+                self._note(send)
+                if send.schedule is not None:
+                    offsets.append(0)
+                    positions.append(self._add_scheduled(send, send.schedule))
+                    continue
             slot = send.slot
             cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
             if not cursor.items:
@@ -227,12 +259,14 @@ class _Builder:
                         keys.append(crc32(send.unique_key.encode(), slot.topic_id) << 32 | first & 0xFFFFFFFF)
                     if KEYS_MARK in send.properties:
                         self._add_words(slot.topic_id, send.properties, first)
-                if slot.dedup == "strict" and send.unique_key:
+                if slot.dedup == "strict" and send.unique_key and send.effect is None:
                     self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
             offsets.append(offset)
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
         records = struct.pack(f">{len(keys)}Q", *keys)
+        if self.effects:
+            effects = self._with_effects(effects)
         payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, records)
         touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
@@ -243,7 +277,60 @@ class _Builder:
             cursor.next_offset = cursor.base
             cursor.items = []
 
-    def _add(self, send: Send, cursor: QueueCursor, flag: int, body: bytes, properties: bytes, tag_hash: int) -> None:
+    def _note(self, send: Send) -> None:
+        """Collects what only copies of the broker bring along."""
+        if send.effect is not None:
+            name, row = send.effect
+            self.effects.setdefault(name, []).append(row)
+        if send.failure is not None:
+            key_hash, mark = send.failure
+            self.unique.append(UniqueRow(key_hash, send.slot.topic_id, send.queue_id, 0, self.position, mark))
+
+    def _with_effects(self, effects: bytes) -> bytes:
+        """`effects`, and after them one command for each name that the sends brought."""
+        brought: list[Command] = [[name, rows] for name, rows in self.effects.items()]
+        return pack(unpack(effects) + brought)
+
+    def _add_scheduled(self, send: Send, schedule: Schedule) -> int:
+        """Stores a message that waits until it is due; its keys are indexed when it is delivered. Returns its position.
+
+        Queue offset 0: it is in no queue, and a repeated request is to be answered alike.
+        """
+        slot, first, properties = send.slot, self.position, send.properties
+        due = schedule.due_ms or self.store_ms + schedule.delay_ms
+        name = (due, slot.topic_id, send.queue_id)
+        cursor = self.scheduled.get(name)
+        if cursor is None:
+            cursor = self.scheduled[name] = QueueCursor(slot.topic_id, send.queue_id, 0)
+        head = MessageHead(
+            schedule.topic, schedule.queue_id, send.sys_flag, send.born_ms, send.born_host, send.reconsume_times
+        )
+        if schedule.names_due:
+            properties += b"TIMER_OUT_MS\x01%d\x02" % due
+        self._add(head, cursor, send.flag, send.body, properties, send.tag_hash)
+        cursor.next_offset = 0
+        if len(cursor.items) == SCHEDULED_RUN_MAX:
+            self._end_scheduled(name)
+        if slot.dedup == "strict" and send.unique_key and send.effect is None:
+            self._add_unique(send, key_hash_of(send.unique_key), send.body, 0, first)
+        if send.producer_id:
+            self._add_session(send, slot.topic_id, 0, first)
+        return first
+
+    def _end_scheduled(self, name: tuple[int, int, int]) -> None:
+        due, topic_id, queue_id = name
+        items = self.scheduled.pop(name).items
+        self.runs.append(Run(topic_id, queue_id, due, len(items), RowKind.SCHEDULED, b"".join(items)))
+
+    def _add(
+        self,
+        send: Send | MessageHead,
+        cursor: QueueCursor,
+        flag: int,
+        body: bytes,
+        properties: bytes,
+        tag_hash: int,
+    ) -> None:
         slot = send.slot
         field = slot.field
         born_host, store_host = send.born_host, self.store_host
@@ -266,7 +353,7 @@ class _Builder:
                 self.store_ms,
                 store_host,
                 send.reconsume_times,
-                0,
+                send.prepared_position,
                 len(body),
             )
         else:
@@ -278,7 +365,7 @@ class _Builder:
         cursor.bytes += total
         self.position = position + total
 
-    def _head_v6(self, send: Send, total: int, magic: int, body: bytes, flag: int, offset: int) -> bytes:
+    def _head_v6(self, send: Send | MessageHead, total: int, magic: int, body: bytes, flag: int, offset: int) -> bytes:
         sys_flag = send.sys_flag
         if len(send.born_host) == 20:
             sys_flag |= SYS_FLAG_BORN_V6
@@ -295,7 +382,7 @@ class _Builder:
             sys_flag,
             send.born_ms,
         )
-        tail = _TAIL.pack(send.reconsume_times, 0, len(body))
+        tail = _TAIL.pack(send.reconsume_times, send.prepared_position, len(body))
         return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
 
     def _add_batch(self, send: Send, cursor: QueueCursor) -> tuple[int, ...]:
@@ -303,7 +390,7 @@ class _Builder:
         strict, topic_id = send.slot.dedup == "strict", send.slot.topic_id
         for message in send.batch:
             offset, position = cursor.next_offset, self.position
-            self._add(send, cursor, message.flag, message.body, message.properties, message.tag_hash)
+            self._add(message.head or send, cursor, message.flag, message.body, message.properties, message.tag_hash)
             positions.append(position)
             if self.index:
                 if message.unique_key:
@@ -334,7 +421,9 @@ class _Builder:
             session[2].append(row)  # type: ignore[union-attr]
 
     def _runs(self) -> list[Run]:
-        runs: list[Run] = []
+        for name in list(self.scheduled):
+            self._end_scheduled(name)
+        runs = self.runs
         for cursor, kind in self.touched:
             runs.append(
                 Run(cursor.topic_id, cursor.queue_id, cursor.base, len(cursor.items), kind, b"".join(cursor.items))

@@ -158,7 +158,9 @@ class StrictNames:
     def decided(self, sends: list[Send]) -> None:
         """They are stored, or never will be."""
         if self.names:
-            self.names.difference_update([_strict_name(send) for send in sends if send.slot.dedup == "strict"])
+            self.names.difference_update(
+                [_strict_name(send) for send in sends if send.slot.dedup == "strict" and send.effect is None]
+            )
 
 
 def _strict_name(send: Send) -> tuple[int, str, int]:

@@ -43,7 +43,7 @@ from cluster.replication.pending import (
 from cluster.replication.proposal_metrics import ProposalFigures, ProposalMetrics
 from cluster.replication.send_queue import SendQueue
 from cluster.replication.twins import Twins
-from cluster.runtime.contained import report_contained
+from cluster.runtime.contained import contain, report_contained
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
@@ -175,7 +175,7 @@ class Proposals:
         queue.waiting.append(send)
         queue.bytes += send.size
         self._acks |= send.ack
-        if send.slot.dedup == "strict":
+        if send.slot.dedup == "strict" and send.effect is None:
             self._strict.add(send)
         self._wake()
 
@@ -348,6 +348,10 @@ class Proposals:
         sends += [twin for _, twin in self._twins.take(sends)]
         self.bytes_inflight -= sum([send.size for send in sends])
         self._strict.decided(sends)
+        for send in sends:
+            if send.done is not None:  # the next leader finds the reason for this copy in its own state
+                contain("ending a copy", send.done, Outcome.FAIL)
+        sends = [send for send in sends if send.done is None]
         if sends:
             self._on_unproposed(sends)
 

@@ -152,4 +152,6 @@ def test_the_kinds_of_rows_are_frozen() -> None:
         "DELIVERED": 2,
         "COMMITTED": 3,
         "DEAD_LETTER": 4,
+        "SCHEDULED": 5,
+        "HALF": 6,
     }

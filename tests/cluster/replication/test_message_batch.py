@@ -17,8 +17,10 @@ from cluster.replication.message_batch import (
     message_size,
     normal_kind,
 )
+from cluster.replication.message_head import SCHEDULE_TOPIC, MessageHead, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words, property_of
-from statemachine import payload
+from cluster.wire import message_format
+from statemachine import commands, payload
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import MESSAGES_AT, SESSION_ROW, RowKind
 
@@ -169,3 +171,86 @@ def payload_messages(built: Any) -> bytes:
     decoded = payload.decode(built.payload)
     messages: bytes = built.payload[payload.HEAD.size : payload.HEAD.size + decoded.messages_len]
     return messages
+
+
+def scheduled(slot: TopicSlot, queue_id: int = 0, *, delay_ms: int = 0, due_ms: int = 0, **fields: Any) -> Send:
+    plan = Schedule(topic_field(SCHEDULE_TOPIC), 2, delay_ms, due_ms, names_due=bool(due_ms))
+    return send(slot, queue_id, kind=RowKind.SCHEDULED, schedule=plan, **fields)
+
+
+def test_scheduled_messages_share_runs_by_what_they_wait_for_and_advance_no_queue() -> None:
+    slot = slot_of()
+    sends = [
+        scheduled(slot, delay_ms=10, unique_key="a"),
+        send(slot),
+        scheduled(slot, due_ms=15, pid=A, seq=7),
+        scheduled(slot, queue_id=1, delay_ms=10),
+    ]
+    built = built_of(*sends)
+    content = payload.decode(built.payload)
+    runs = [(run.queue_id, run.base_offset, run.count, run.kind) for run in content.iter_runs()]
+    assert sorted(runs) == [(0, 15, 2, RowKind.SCHEDULED), (0, 100, 1, RowKind.NORMAL), (1, 15, 1, RowKind.SCHEDULED)]
+    assert content.message_count == 4
+    assert built.offsets == [0, 100, 0, 0]
+    assert not content.keys, "keys are indexed when the message is delivered"
+    (session,) = content.iter_sessions()
+    assert SESSION_ROW.unpack(session.rows) == (7, 1, 0, 0, built.positions[2])
+    data = built.payload[40 : 40 + content.messages_len]
+    at = built.positions[2] - (1 << 40) - MESSAGES_AT
+    stored = next(message_format.decode_messages(data[at:]))
+    assert (stored.topic, stored.queue_id, stored.queue_offset) == (SCHEDULE_TOPIC, 2, 0)
+    assert property_of(stored.properties, b"TIMER_OUT_MS\x01") == b"15"
+
+
+def test_a_run_of_scheduled_messages_has_at_most_256() -> None:
+    slot = slot_of()
+    built = built_of(*[scheduled(slot, delay_ms=10) for _ in range(257)])
+    assert [run.count for run in payload.decode(built.payload).iter_runs()] == [256, 1]
+
+
+def test_copies_bring_the_commands_that_take_effect_with_them() -> None:
+    slot = slot_of(dedup="strict")
+    first = send(slot, kind=RowKind.DELIVERED, effect=("deliver", [1, 2]), unique_key="a", prepared_position=77)
+    second = send(slot, kind=RowKind.COMMITTED, effect=("end_half", 5))
+    third = send(slot, kind=RowKind.DELIVERED, effect=("deliver", [3, 4]))
+    built = build(
+        [first, second, third],
+        entry_position=0,
+        store_ms=5,
+        store_host=HOST,
+        effects=commands.pack([["end_sessions", []]]),
+    )
+    content = payload.decode(built.payload)
+    assert commands.unpack(content.effects) == [
+        ["end_sessions", []],
+        ["deliver", [[1, 2], [3, 4]]],
+        ["end_half", [5]],
+    ]
+    assert not content.unique, "a copy takes no part in dedup"
+    stored = list(message_format.decode_messages(built.payload[40 : 40 + content.messages_len]))
+    assert [message.prepared_position for message in stored] == [77, 0, 0]
+
+
+def test_copies_of_one_row_keep_their_own_heads() -> None:
+    slot = slot_of()
+    heads = [MessageHead(slot, 3, 1, 1000 + number, HOST, number) for number in range(2)]
+    batch = tuple(BatchMessage(0, b"b", b"", 0, 0, b"", head) for head in heads)
+    built = built_of(send(slot, 3, kind=RowKind.DELIVERED, batch=batch, effect=("deliver", 1)))
+    content = payload.decode(built.payload)
+    stored = list(message_format.decode_messages(built.payload[40 : 40 + content.messages_len]))
+    assert [(m.born_ms, m.reconsume_times, m.sys_flag & 1, m.queue_offset) for m in stored] == [
+        (1000, 0, 1, 100),
+        (1001, 1, 1, 101),
+    ]
+
+
+def test_a_failure_leaves_a_row_by_which_its_report_is_recognised() -> None:
+    slot = slot_of("%RETRY%g")
+    built = built_of(
+        scheduled(slot, delay_ms=10, failure=(123, 9)), send(slot, kind=RowKind.DEAD_LETTER, failure=(4, 9))
+    )
+    rows = list(payload.decode(built.payload).iter_unique())
+    assert [(row.key_hash, row.topic_id, row.body_crc, row.position) for row in rows] == [
+        (123, 1, 9, built.positions[0]),
+        (4, 1, 9, built.positions[1]),
+    ]
