@@ -10,7 +10,7 @@ import msgspec
 from cluster.admin.call import Call, Consistency
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
-from cluster.remoting.query_lookup import Found, KeyLookup, Stored, UnreadableError, message_at
+from cluster.broker.message_lookup import Found, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import encode_message_id, parse_properties
 
@@ -59,9 +59,7 @@ async def find_messages(call: Call) -> MessagesView:
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
-    lookup = KeyLookup(
-        port.services, topic, key, unique=False, count_max=MESSAGES_MAX, begin_ms=0, end_ms=(1 << 63) - 1
-    )
+    lookup = KeyLookup(port.services, topic, KeyQuery(key, unique=False, count_max=MESSAGES_MAX))
     done: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
     lookup.run(
         lambda found: None if done.done() else done.set_result(found),

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.remoting.query_lookup import BYTES_MAX
+from cluster.broker.message_lookup import BYTES_MAX
 from cluster.remoting.request import Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.inflight import over_limit
+from cluster.broker.message_lookup import Stored, UnreadableError, message_at
 from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.sends import tag_hash
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.fields import integer, text
-from cluster.remoting.query_lookup import Stored, UnreadableError, message_at
 from cluster.remoting.reply_path import pack_host
 from cluster.remoting.request import Handler, Request
 from cluster.remoting.server import RemotingRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting import query_lookup
+from cluster.broker import message_lookup
 from cluster.wire.message_format import decode_messages
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from statemachine import message_index
@@ -123,7 +123,7 @@ def test_another_key_of_the_same_hash_is_not_sent(node: Any, monkeypatch: pytest
     for n in range(5):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     assert bodies(by_key(node, "k")) == [b"wanted"]
-    monkeypatch.setattr(query_lookup, "CANDIDATES_MAX", 4)
+    monkeypatch.setattr(message_lookup, "CANDIDATES_MAX", 4)
     answer = by_key(node, "k")
     assert (answer.code, "hash" in answer.remark) == (1, True)
 
@@ -131,7 +131,7 @@ def test_another_key_of_the_same_hash_is_not_sent(node: Any, monkeypatch: pytest
 def test_a_long_search_gives_the_loop_its_turns(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_index, "RECORDS_MAX", 8)
     node.create_topic("T")
-    for n in range(3 * query_lookup.STEPS_PER_TURN):
+    for n in range(3 * message_lookup.STEPS_PER_TURN):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     node.store("T", b"wanted", keys="k", indexed="k2")
     turns = []
@@ -147,7 +147,7 @@ def test_a_long_search_gives_the_loop_its_turns(node: Any, monkeypatch: pytest.M
 
 def test_nobody_is_searched_for_whose_connection_is_gone(node: Any, connect: Any) -> None:
     node.create_topic("T")
-    for n in range(3 * query_lookup.STEPS_PER_TURN):
+    for n in range(3 * message_lookup.STEPS_PER_TURN):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     connection = connect()
     request = node.ask(12, connection=connection, topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=LONG_MAX)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.remoting.query_lookup import Found, KeyLookup, message_at
+from cluster.broker.message_lookup import Found, KeyLookup, KeyQuery, message_at
 from cluster.wire.message_format import decode_message_id
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
@@ -39,7 +39,7 @@ def lose_proposals(sim: SimCluster, leader: SimNode) -> None:
 def found_by_key(node: SimNode, key: str) -> list[bytes]:
     found: list[Found] = []
     topic = node.state.topics["T"]
-    lookup = KeyLookup(node.running.services, topic, key, unique=True, count_max=9, begin_ms=0, end_ms=1 << 62)
+    lookup = KeyLookup(node.running.services, topic, KeyQuery(key, unique=True, count_max=9))
     lookup.run(found.append, lambda error: pytest.fail(str(error)))
     return [stored.message.body for stored in found[0].messages]
 

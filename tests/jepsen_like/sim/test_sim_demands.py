@@ -6,7 +6,7 @@ import pytest
 
 from cluster.broker.group_offsets import Offsets
 from cluster.broker.pulls import Pulls
-from cluster.remoting.query_lookup import Found, KeyLookup
+from cluster.broker.message_lookup import Found, KeyLookup
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
 from statemachine.dedup import ProducerSession

@@ -1,4 +1,4 @@
-"""Finding messages by position or key in a node's applied state. Used by the requests in query.py.
+"""Finding messages by position or key in a node's applied state. `message_queries` has the queries of clients.
 
 Positions come from clients and from an index of hashes, so nothing is served because somebody named it: a message
 counts only if the consume queue of an existing topic names that very position, and its bytes match the CRC there.
@@ -10,11 +10,12 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 
 from cluster.replication.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
+from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
@@ -22,7 +23,7 @@ from statemachine.keys import U64_MAX
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
-    from statemachine.broker_state import BrokerState
+    from cluster.broker.services import Services
 
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
@@ -36,19 +37,6 @@ _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 
 
-class Node(Protocol):
-    """What a lookup needs of its node: a part of `cluster.broker.services.Services` and of
-    `cluster.admin.port.AdminPort`."""
-
-    state: BrokerState
-
-    def read_log(self, position: int, size: int) -> bytes:
-        """See `cluster.broker.services.Services.read_log`."""
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `cluster.broker.services.Services.call_later`."""
-
-
 class UnreadableError(Exception):
     """No intact message can be read at the position: there is none, or its bytes have changed."""
 
@@ -58,6 +46,17 @@ class Stored(NamedTuple):
 
     message: Message
     data: bytes
+
+
+class KeyQuery(NamedTuple):
+    """What a search for a key wants; both times are inclusive, milliseconds of log time."""
+
+    key: str
+    unique: bool
+    """Only UNIQ_KEY counts, else a word of KEYS does too."""
+    count_max: int
+    begin_ms: int = 0
+    end_ms: int = INT64_MAX
 
 
 class Found(NamedTuple):
@@ -70,7 +69,7 @@ class Found(NamedTuple):
     """There may be more: CANDIDATES_MAX were read, or the reply is full."""
 
 
-def message_at(node: Node, position: int, topic: TopicConfig | None = None) -> Stored | None:
+def message_at(node: Services, position: int, topic: TopicConfig | None = None) -> Stored | None:
     """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
 
     Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
@@ -92,7 +91,7 @@ def message_at(node: Node, position: int, topic: TopicConfig | None = None) -> S
     return Stored(message, data)
 
 
-def _bytes_at(node: Node, position: int) -> bytes:
+def _bytes_at(node: Services, position: int) -> bytes:
     """What may be a message. Raises UnreadableError."""
     state = node.state
     end = state.applied_mark.end_position
@@ -109,7 +108,7 @@ def _bytes_at(node: Node, position: int) -> bytes:
         raise UnreadableError(f"position {position}: {error}") from error
 
 
-def store_ms_at(node: Node, position: int) -> int:
+def store_ms_at(node: Services, position: int) -> int:
     """When the message at a position that the index names was stored, by its own head. Raises UnreadableError."""
     try:
         head = node.read_log(position, HEAD.size + 28)
@@ -123,27 +122,13 @@ def store_ms_at(node: Node, position: int) -> int:
 
 
 class KeyLookup:
-    """One search for a topic's messages with a key, stored between two log times. Done in steps."""
+    """One search for a topic's messages with a key. Done in steps."""
 
-    def __init__(
-        self,
-        node: Node,
-        topic: TopicConfig,
-        key: str,
-        *,
-        unique: bool,
-        count_max: int,
-        begin_ms: int,
-        end_ms: int,
-    ) -> None:
-        """`unique`: only UNIQ_KEY counts, else a word of KEYS does too. Both times are inclusive."""
+    def __init__(self, node: Services, topic: TopicConfig, query: KeyQuery) -> None:
         self._node = node
         self._topic = topic
-        self._key = key.encode("utf-8", "replace")
-        self._unique = unique
-        self._count_max = count_max
-        self._begin_ms = begin_ms
-        self._end_ms = end_ms
+        self._query = query
+        self._key = query.key.encode("utf-8", "replace")
         self._found: list[Stored] = []
         self._bytes = 0
         self._unreadable: int | None = None
@@ -180,14 +165,15 @@ class KeyLookup:
         """The search, yielding after each bucket and each message read."""
         state = self._node.state
         index, now_ms = state.message_index, state.applied_mark.timestamp_ms
+        query = self._query
         read, below = 0, U64_MAX
-        while (bucket := index.bucket_below(below)) is not None and bucket.last_ms >= self._begin_ms:
+        while (bucket := index.bucket_below(below)) is not None and bucket.last_ms >= query.begin_ms:
             below = bucket.base
-            if bucket.first_ms <= self._end_ms:
-                within = self._begin_ms <= bucket.first_ms and min(bucket.last_ms, now_ms) <= self._end_ms
+            if bucket.first_ms <= query.end_ms:
+                within = query.begin_ms <= bucket.first_ms and min(bucket.last_ms, now_ms) <= query.end_ms
                 for batch in index.candidates(bucket, self._topic.id, self._key):
                     for position in reversed(batch if within else self._in_time(batch)):
-                        if read == CANDIDATES_MAX or len(self._found) == self._count_max or self._bytes > BYTES_MAX:
+                        if read == CANDIDATES_MAX or len(self._found) == query.count_max or self._bytes > BYTES_MAX:
                             self._stopped = True
                             return
                         read += 1
@@ -203,8 +189,8 @@ class KeyLookup:
             return store_ms_at(self._node, position)
 
         try:
-            start = bisect_left(positions, self._begin_ms, key=stored)
-            return positions[start : bisect_right(positions, self._end_ms, lo=start, key=stored)]
+            start = bisect_left(positions, self._query.begin_ms, key=stored)
+            return positions[start : bisect_right(positions, self._query.end_ms, lo=start, key=stored)]
         except UnreadableError:
             return positions  # one by one then: what can be read is judged by itself
 
@@ -221,11 +207,11 @@ class KeyLookup:
             self._bytes += len(stored.data)
 
     def _wanted(self, message: Message) -> bool:
-        if message.topic != self._topic.name or not self._begin_ms <= message.store_ms <= self._end_ms:
+        if message.topic != self._topic.name or not self._query.begin_ms <= message.store_ms <= self._query.end_ms:
             return False
         if _text_equal(property_of(message.properties, UNIQUE_MARK), self._key):
             return True
-        return not self._unique and self._key in property_of(message.properties, KEYS_MARK).split(b" ")
+        return not self._query.unique and self._key in property_of(message.properties, KEYS_MARK).split(b" ")
 
 
 def _text_equal(found: bytes, wanted: bytes) -> bool:

@@ -1,0 +1,80 @@
+"""Queries of single messages: by key, and by position in the commit log.
+
+Any node answers from its applied state, which is committed for ever. Only what it does not find it asks the group about
+(ReadIndex), so "there is none" is never said by a node that merely lags.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cluster.broker.message_lookup import Found, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
+from cluster.broker.names import no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Client, Services
+
+logger = logging.getLogger(__name__)
+
+Failed = Callable[[Exception], None]
+"""Called instead of `done` when a row of this node cannot be read."""
+
+
+class MessageQueries:
+    """Finds messages on any node. Each query calls `done` or `failed` once; refusals are UNAVAILABLE if no leader
+    confirms that there is no such message."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def by_key(
+        self, client: Client, topic: str, query: KeyQuery, done: Callable[[Found | Refused], None], failed: Failed
+    ) -> None:
+        """The topic's messages with a key, at least one. Not called back when the client is gone."""
+
+        def look(confirmed: bool) -> None:
+            config = self._services.state.topics.get(topic)
+            if config is None:
+                done(_none(no_topic(topic), confirmed))
+                return
+            KeyLookup(self._services, config, query).run(
+                lambda found: done(found if found.messages else _none(self._why_none(query.key, found), confirmed)),
+                failed,
+                lambda: client.closed,
+            )
+
+        self._services.read_index(look)
+
+    def by_position(self, position: int, done: Callable[[Stored | Refused], None], failed: Failed) -> None:
+        """The message whose first byte is at the position."""
+
+        def look(confirmed: bool) -> None:
+            try:
+                stored, why = message_at(self._services, position), "it is in no queue any more"
+            except UnreadableError as error:
+                stored, why = None, str(error)
+            except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request
+                failed(error)
+                return
+            remark = f"can not find message by the offset, {position}: {why}"
+            done(stored or _none(Refused(Reason.ERROR, remark), confirmed))
+
+        if position < self._services.state.applied_mark.end_position:
+            look(True)  # applied once is applied for ever
+        else:
+            self._services.read_index(look)
+
+    def _why_none(self, key: str, found: Found) -> Refused:
+        if found.unreadable is not None:
+            position, node = found.unreadable, self._services.node_id
+            logger.error("the message at position %d cannot be read intact on node %d", position, node)
+            remark = f"a message at position {position} cannot be read intact on node {node}; another node may have it"
+            return Refused(Reason.ERROR, remark)
+        if found.stopped:
+            return Refused(Reason.ERROR, f"the search for {key} was stopped: too many other keys have its hash")
+        return Refused(Reason.NOT_FOUND, f"no message with key {key} between these times")
+
+
+def _none(refusal: Refused, confirmed: bool) -> Refused:
+    """Says that there is none, unless this node may just not know it."""
+    return refusal if confirmed else Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")
