@@ -10,9 +10,9 @@ import msgspec
 
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.port import AdminPort
-from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.outcome import Done, Outcome, ProposeResult
 from raftlog.types import EntryId
-from statemachine.commands import Command, CommandResult
+from statemachine.commands import CommandResult
 
 Consistency = Literal["local", "linearizable"]
 BELOW_THREE = "below_three"
@@ -65,19 +65,29 @@ async def confirm_read(port: AdminPort) -> None:
         )
 
 
-async def propose(port: AdminPort, command: Command) -> tuple[EntryId, CommandResult]:
-    """Puts one command into the log and returns what apply answered. Raises ApiError."""
-    decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
-    port.services.propose([command], lambda result: None if decided.done() else decided.set_result(result))
-    result = await decided  # the node answers at the latest after [send] deadline_ms
+Start = Callable[[Done], None]
+"""Proposes a change; the argument is called with its outcome."""
+
+
+async def decided(start: Start, fix: str = "correct the request") -> tuple[EntryId, list[CommandResult]]:
+    """Starts a change of the log; returns the entry and what apply answered to its commands. Raises ApiError; `fix`:
+    what the caller can do about a change that no entry can hold."""
+    fate: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
+    start(lambda result: None if fate.done() else fate.set_result(result))
+    result = await fate  # the node answers at the latest after [send] deadline_ms
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
     if result.unacceptable:
-        raise ApiError("bad_command", f"nothing was changed: {result.remark}", "correct the request")
+        raise ApiError("bad_command", f"nothing was changed: {result.remark}", fix)
     if result.outcome is Outcome.FAIL or result.entry_id is None:
         raise ApiError("failed", f"nothing was changed: {result.remark}", "try again")
-    answer: CommandResult = result.results[0]
+    return result.entry_id, result.results
+
+
+async def applied(start: Start) -> tuple[EntryId, CommandResult]:
+    """Starts a change of one command, which apply must not refuse. Raises ApiError."""
+    entry_id, (answer,) = await decided(start)
     if not answer.ok:
         code = "not_found" if answer.code == "not_found" else "bad_command"
         raise ApiError(code, str(answer.value), "correct the request; nothing was changed")
-    return result.entry_id, answer
+    return entry_id, answer

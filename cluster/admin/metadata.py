@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
-from cluster.admin.call import Call, propose
-from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.call import Call, applied, decided
+from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.members.events import EVENT
-from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS, Command
+from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +56,15 @@ async def change_metadata(call: Call) -> MetadataChanged:
         run.append([COMMIT_OFFSETS, [_row(call.port, record) for record in wanted.offsets]])
     if not run:
         raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
-    term, index = await _propose_all(call.port, run)
+    fix = "correct it and import again"
+    entry, results = await decided(lambda done: call.port.services.propose(run, done), fix)
+    for answer in results:
+        if not answer.ok:
+            raise ApiError("bad_command", str(answer.value), f"{fix}: what was valid is done")
     return MetadataChanged(
         node=call.port.config.node.id,
-        term=term,
-        index=index,
+        term=entry.term,
+        index=entry.index,
         topics=len(wanted.topics),
         groups=len(wanted.groups),
         offsets=len(wanted.offsets),
@@ -77,23 +78,6 @@ def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
     return [record.group, topic.id, record.queue_id, record.offset]
 
 
-async def _propose_all(port: AdminPort, run: list[Command]) -> tuple[int, int]:
-    """One entry with all commands. Raises ApiError, also if one of them was refused when it was applied."""
-    decided: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
-    port.services.propose(run, lambda result: None if decided.done() else decided.set_result(result))
-    result = await decided
-    if result.outcome is Outcome.UNKNOWN:
-        raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
-    if result.unacceptable:
-        raise ApiError("bad_command", f"nothing was changed: {result.remark}", "correct it and import again")
-    if result.outcome is Outcome.FAIL or result.entry_id is None:
-        raise ApiError("failed", f"nothing was changed: {result.remark}", "try again")
-    for answer in result.results:
-        if not answer.ok:
-            raise ApiError("bad_command", str(answer.value), "correct it and import again: what was valid is done")
-    return result.entry_id.term, result.entry_id.index
-
-
 async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
     """Acknowledges the alarm of an event, on every node and permanently."""
     key, state = call.params["key"], call.port.state
@@ -104,7 +88,7 @@ async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
         raise ApiError("not_found", f"{key} is no alarm that a person puts to rest", hint)
     if members is None or state.acknowledged >= members.index:
         raise ApiError("not_found", f"there is no event behind {key} any more", "raftmq alarm list")
-    entry, _ = await propose(call.port, [ACKNOWLEDGE, members.index])
+    entry, _ = await applied(lambda done: call.port.services.propose([[ACKNOWLEDGE, members.index]], done))
     return AlarmAcknowledged(
         node=call.port.config.node.id, term=entry.term, index=entry.index, key=key, event=members.detail
     )

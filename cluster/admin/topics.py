@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from cluster.admin.call import Answer, Call, Consistency, propose
+from cluster.admin.call import Answer, Call, Consistency, applied
 from cluster.admin.errors import ApiError
+from cluster.broker.refusal import Refused
+from cluster.broker.topics import Topics
 from cluster.config.source import nearest
 from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
 from statemachine.broker_state import BrokerState
-from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import TopicConfig
 
 
@@ -111,19 +112,13 @@ async def describe_topic(call: Call) -> TopicDetail:
 async def create_topic(call: Call) -> Answer:
     """Creates a topic; what happens to an existing one is the request's choice."""
     wanted: TopicRequest = call.body
-    longest = call.port.config.limits.topic_length_max
-    if len(wanted.name) > longest:
-        raise ApiError(
-            "bad_field",
-            f"a topic name has at most {longest} characters",
-            "use a shorter one, or raise limits.topic_length_max",
-        )
     fields = _fields(wanted)
     existed = wanted.name in call.port.state.topics
-    if not existed:
-        queues = call.port.config.topics.default_queues
-        fields = {"read_queues": queues, "write_queues": queues} | fields
-    entry_id, result = await propose(call.port, [CREATE_TOPIC, fields, wanted.if_exists != "update"])
+    topics, keep = Topics(call.port.services), wanted.if_exists != "update"
+    try:
+        entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep))
+    except Refused as refused:
+        raise ApiError("bad_field", refused.remark, "use a shorter one, or raise limits.topic_length_max") from None
     if result.code == "exists" and wanted.if_exists == "fail":
         raise ApiError(
             "exists",
@@ -145,7 +140,7 @@ async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
     config = find_topic(call.port.state, call.params["name"])
     held = _view(call.port.state, config)
-    entry_id, _ = await propose(call.port, [DELETE_TOPIC, config.name])
+    entry_id, _ = await applied(lambda done: Topics(call.port.services).delete(config.name, done))
     call.port.metrics.topic_deleted(config.name)
     return TopicChanged(
         node=call.port.config.node.id, term=entry_id.term, index=entry_id.index, result="deleted", topic=held

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from cluster.broker.queue_locks import QueueLocks
-from cluster.remoting import heartbeat, offsets, query, route, topics_admin
+from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.send_back import SendBack
+from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
@@ -34,12 +36,12 @@ def handlers_of(
     locks = QueueLocks(services)
     return {
         **route.handlers(services, unreached),
-        **topics_admin.handlers(services),
+        **TopicsAdmin(services).handlers(),
         **heartbeat.handlers(services, members, locks),
         **QueueLockRequests(locks).handlers(),
         **offsets.handlers(services, members),
         **pulls.handlers(),
-        **query.handlers(services, metrics),
+        **QueryRequests(services, metrics).handlers(),
         **Assignments(services, members).handlers(),
         **GroupStats(services, members).handlers(),
         **SendBack(services, proposals).handlers(),

@@ -86,8 +86,3 @@ class QueryRequests:
     def _note(self, kind: str, outcome: str) -> None:
         if self._metrics is not None:
             self._metrics.queried(kind, outcome)
-
-
-def handlers(services: Services, metrics: RequestFigures | None = None) -> dict[int, Handler]:
-    """Request code -> handler of queries."""
-    return QueryRequests(services, metrics).handlers()

@@ -5,14 +5,15 @@ Leader only: the server forwards these before they come here. A write is answere
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.broker.names import check_group_name, check_topic_name
+from cluster.broker.groups import Groups
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
+from cluster.broker.topics import Topics
 from cluster.remoting.answers import after_read_index, refusing, reply_written
 from cluster.remoting.body_limits import too_long
 from cluster.remoting.fields import integer, text
@@ -28,23 +29,12 @@ from cluster.runtime.request_limits import (
 )
 from cluster.wire.codec import is_true
 from cluster.wire.codes import RequestCode, ResponseCode
-from statemachine import commands
-from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
 
 if TYPE_CHECKING:
     from statemachine.groups import GroupConfig
 
 QUEUES_MAX = 1024
 """Per topic; RocketMQ's own benchmark topic is the largest in use."""
-
-ATTRIBUTE_VALUES = {
-    "dedup": DEDUP_MODES,
-    "ack.level": ACK_LEVELS,
-    "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"),
-    "queue.type": ("SimpleCQ",),
-    "cleanup.policy": ("DELETE",),
-}
-"""What a topic attribute may say; others are refused, because they would promise what nobody keeps."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,6 +83,8 @@ class TopicsAdmin:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._topics = Topics(services)
+        self._groups = Groups(services)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; all of them the leader's."""
@@ -106,10 +98,8 @@ class TopicsAdmin:
 
     def _put_topic(self, request: Request) -> None:
         name = text(request, "topic")
-        check_topic_name(name, self._services.config.limits.topic_length_max)
         if name in SYSTEM_TOPICS:
             raise Refused(Reason.INVALID, f"topic {name} is RocketMQ's own; choose another name")
-        existing = self._services.state.topics.get(name)
         config = {
             "name": name,
             "read_queues": _queues(request, "readQueueNums"),
@@ -117,31 +107,26 @@ class TopicsAdmin:
             "perm": _in_range(request, "perm", 0, 7),
             "order": is_true(request.ext.get("order")),
             "sys_flag": _in_range(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
-            "attributes": changed_attributes(
-                dict(existing.attributes) if existing is not None else {}, request.ext.get("attributes")
-            ),
+            "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
         }
-        self._write(request, [commands.CREATE_TOPIC, config, False])
+        self._topics.put(config, lambda result: _reply(request, result))
 
     def _delete_topic(self, request: Request) -> None:
-        """Deleting a topic that is not there succeeds: the caller's wish is met."""
-        self._write(request, [commands.DELETE_TOPIC, text(request, "topic")], absent_is_fine=True)
+        self._topics.delete(text(request, "topic"), lambda result: _reply_deleted(request, result))
 
     def _put_group(self, request: Request) -> None:
         if remark := too_long(request.code, len(request.body)):
             raise Refused(Reason.INVALID, remark)
         try:
-            group = _decode_group(request.body)
-            config = group.to_config()
+            config = _decode_group(request.body).to_config()
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
             remark = f"body is not SubscriptionGroupConfig JSON: {error}"
             raise Refused(Reason.INVALID, remark) from None
-        check_group_name(group.group_name)
-        self._write(request, [commands.PUT_GROUP, config, False])
+        self._groups.put(config, lambda result: _reply(request, result))
 
     def _delete_group(self, request: Request) -> None:
-        clean = is_true(request.ext.get("cleanOffset"))
-        self._write(request, [commands.DELETE_GROUP, text(request, "groupName"), clean], absent_is_fine=True)
+        name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))
+        self._groups.delete(name, lambda result: _reply_deleted(request, result), clean_offsets=clean)
 
     def _all_groups(self, request: Request) -> None:
         def answer(request: Request) -> None:
@@ -155,25 +140,22 @@ class TopicsAdmin:
 
         after_read_index(self._services, request, answer)
 
-    def _write(self, request: Request, command: commands.Command, absent_is_fine: bool = False) -> None:
-        def done(result: ProposeResult) -> None:
-            answer = result.results[0] if result.results else None
-            if answer is None or answer.ok or (absent_is_fine and answer.code == "not_found"):
-                reply_written(request, result)
-            else:
-                request.reply(ResponseCode.INVALID_PARAMETER, str(answer.value))
 
-        self._services.propose([command], done)
+def _reply(request: Request, result: ProposeResult, absent_is_fine: bool = False) -> None:
+    answer = result.results[0] if result.results else None
+    if answer is None or answer.ok or (absent_is_fine and answer.code == "not_found"):
+        reply_written(request, result)
+    else:
+        request.reply(ResponseCode.INVALID_PARAMETER, str(answer.value))
 
 
-def handlers(services: Services) -> dict[int, Handler]:
-    """Request code -> handler of topic and group administration."""
-    return TopicsAdmin(services).handlers()
+def _reply_deleted(request: Request, result: ProposeResult) -> None:
+    """Deleting what is not there succeeds: the caller's wish is met."""
+    _reply(request, result, absent_is_fine=True)
 
 
-def changed_attributes(attributes: dict[str, str], changes: str | None) -> dict[str, str]:
-    """Applies RocketMQ's "+name=value,-name" to a topic's attributes. Raises Refused (29)."""
-    changed = dict(attributes)
+def attribute_changes(changes: str | None) -> Iterator[tuple[str, str | None]]:
+    """RocketMQ's "+name=value,-name" as names with values, None for those to remove. Raises Refused (29)."""
     for change in (changes or "").split(","):
         change = change.strip()
         if not change:
@@ -182,29 +164,7 @@ def changed_attributes(attributes: dict[str, str], changes: str | None) -> dict[
         if sign not in "+-" or not name or (sign == "+") != bool(value):
             remark = f'attributes "{change[:80]}": write +name=value to set and -name to remove'
             raise Refused(Reason.INVALID, remark)
-        if sign == "-":
-            changed.pop(name, None)
-        else:
-            changed[name] = _checked_attribute(name, value)
-    return changed
-
-
-def _checked_attribute(name: str, value: str) -> str:
-    if name == RETENTION:
-        if not is_retention(value):
-            remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"
-            raise Refused(Reason.INVALID, remark)
-        return value
-    allowed = ATTRIBUTE_VALUES.get(name)
-    if allowed is None:
-        known = [*ATTRIBUTE_VALUES, RETENTION]
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; known are {', '.join(sorted(known))}"
-        raise Refused(Reason.INVALID, f"unknown topic attribute {name[:80]}{hint}")
-    if value not in allowed:
-        remark = f"topic attribute {name} cannot be {value[:80]}, only {', '.join(allowed)}"
-        raise Refused(Reason.INVALID, remark)
-    return value
+        yield name, value or None
 
 
 def group_fields(group: GroupConfig) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from cluster.broker.group_members import Members
 from cluster.broker.queue_locks import QueueLocks
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.remoting import heartbeat, offsets, pull, query, route, topics_admin
+from cluster.remoting import heartbeat, offsets, pull, route
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
+from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
@@ -145,12 +147,12 @@ class FakeNode:
         locks = QueueLocks(self)
         self.table = {
             **route.handlers(self, lambda: self.unreached),
-            **topics_admin.handlers(self),
+            **TopicsAdmin(self).handlers(),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks).handlers(),
             **offsets.handlers(self, self.members),
             **pull.handlers(self, self.members),
-            **query.handlers(self),
+            **QueryRequests(self).handlers(),
             **Assignments(self, self.members).handlers(),
             **GroupStats(self, self.members).handlers(),
         }

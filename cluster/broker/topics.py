@@ -1,0 +1,75 @@
+"""Topics made, changed and deleted by administrators, on the node that leads; and what a topic's attributes may say."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cluster.broker.names import check_topic_name
+from cluster.broker.refusal import Reason, Refused
+from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
+from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.replication.outcome import Done
+
+ATTRIBUTE_VALUES = {
+    "dedup": DEDUP_MODES,
+    "ack.level": ACK_LEVELS,
+    "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"),
+    "queue.type": ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+}
+"""What a topic attribute may say; others are refused, because they would promise what nobody keeps."""
+
+
+class Topics:
+    """Proposes changes of topics. `done` is called when a change is applied or undecided."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def put(self, config: Mapping[str, Any], done: Done, *, if_absent: bool = False) -> None:
+        """Makes the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
+        topic has the configured number of queues where none is given. Raises Refused."""
+        services, name = self._services, config["name"]
+        check_topic_name(name, services.config.limits.topic_length_max)
+        if name not in services.state.topics:
+            queues = services.config.topics.default_queues
+            config = {"name": name, "read_queues": queues, "write_queues": queues, **config}
+        services.propose([[CREATE_TOPIC, config, if_absent]], done)
+
+    def delete(self, name: str, done: Done) -> None:
+        """Deletes a topic, its queues and all groups' offsets of it."""
+        self._services.propose([[DELETE_TOPIC, name]], done)
+
+    def changed_attributes(self, name: str, changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+        """The topic's attributes after these changes in their order; None removes one. Raises Refused."""
+        existing = self._services.state.topics.get(name)
+        changed = dict(existing.attributes) if existing is not None else {}
+        for attribute, value in changes:
+            if value is None:
+                changed.pop(attribute, None)
+            else:
+                _check_attribute(attribute, value)
+                changed[attribute] = value
+        return changed
+
+
+def _check_attribute(name: str, value: str) -> None:
+    if name == RETENTION:
+        if not is_retention(value):
+            remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"
+            raise Refused(Reason.INVALID, remark)
+        return
+    allowed = ATTRIBUTE_VALUES.get(name)
+    if allowed is None:
+        known = [*ATTRIBUTE_VALUES, RETENTION]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; known are {', '.join(sorted(known))}"
+        raise Refused(Reason.INVALID, f"unknown topic attribute {name[:80]}{hint}")
+    if value not in allowed:
+        remark = f"topic attribute {name} cannot be {value[:80]}, only {', '.join(allowed)}"
+        raise Refused(Reason.INVALID, remark)
