@@ -1,22 +1,42 @@
-"""Consumer groups as administrators change them, on the node that leads."""
+"""Consumer groups as administrators change them and look at them. The leader's; reads are for callers who hold a
+ReadIndex round."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.broker.names import check_group_name
+from cluster.broker.names import check_group_name, no_topic
+from cluster.broker.refusal import Reason, Refused
 from statemachine.commands import DELETE_GROUP, PUT_GROUP
 
 if TYPE_CHECKING:
+    from cluster.broker.group_members import Members
     from cluster.broker.services import Services
     from cluster.replication.outcome import Done
+    from statemachine.topics import TopicConfig
+
+ROWS_MAX = 10_000
+"""Queues in one answer of `progress`: what the loop looks up in a tenth of a second."""
+
+
+class Progress(NamedTuple):
+    """How far a group is in one queue."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    offset: int
+    """The committed one within the queue's bounds; the first one where the group never committed."""
+    store_ms: int
+    """When the last message before `offset` was stored; 0 if there is none."""
 
 
 class Groups:
-    """Proposes changes of groups. `done` is called when a change is applied or undecided."""
+    """All groups. Of a change, `done` is called when it is applied or undecided."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, members: Members) -> None:
         self._services = services
+        self._members = members
 
     def put(self, config: dict[str, Any], done: Done) -> None:
         """Makes the group `config["name"]` or changes it. Raises Refused."""
@@ -26,3 +46,45 @@ class Groups:
     def delete(self, name: str, done: Done, *, clean_offsets: bool) -> None:
         """Deletes a group, and its offsets if `clean_offsets`."""
         self._services.propose([[DELETE_GROUP, name, clean_offsets]], done)
+
+    def progress(self, group: str, topic: str = "") -> list[Progress]:
+        """Each queue of the topics that the group subscribes to or has committed in, or of the one that is named.
+        Raises Refused."""
+        state = self._services.state
+        config = state.groups.get(group)
+        if config is None:
+            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
+        offsets = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(group)}
+        names = {state.topics_by_id[topic_id].name for topic_id, _ in offsets if topic_id in state.topics_by_id}
+        names |= config.subscriptions.keys() & state.topics.keys()
+        if topic:
+            names &= {topic}
+        topics = [state.topics[name] for name in sorted(names)]
+        if sum(each.read_queues for each in topics) > ROWS_MAX:
+            remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
+            raise Refused(Reason.ERROR, remark)
+        return [
+            self._progress(each, queue_id, offsets.get((each.id, queue_id)))
+            for each in topics
+            for queue_id in range(each.read_queues)
+        ]
+
+    def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
+        state = self._services.state
+        first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
+        at = first if offset is None else max(first, min(offset, end))
+        last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
+        return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)
+
+    def readers(self, topic: str) -> list[str]:
+        """Groups that subscribe to the topic or have committed in it, by name. Raises Refused."""
+        state = self._services.state
+        config = state.topics.get(topic)
+        if config is None:
+            raise no_topic(topic[:255])
+        groups = {group for group, each in state.groups.items() if topic in each.subscriptions}
+        groups |= {group for group, found in self._members.consumers.items() if topic in found.subscriptions}
+        for group in state.groups.keys() - groups:
+            if any(topic_id == config.id for topic_id, _, _ in state.offsets_of_group(group)):
+                groups.add(group)
+        return sorted(groups)

@@ -1,20 +1,18 @@
 """Requests before consuming: the queues assigned to a client (400), and whether its filter is supported (46).
 
 400 is sent by consumers that leave the choice of queues to the broker, POP consumers above all. There is no POP here:
-the answer is mode PULL, RocketMQ's default, and the queues that the client would have chosen for itself by the same
-strategy over the same sorted lists. The leader answers, so that all members of a group hear of the same members.
-Source: RocketMQ's QueryAssignmentProcessor, AllocateMessageQueueAveragely, -AveragelyByCircle, ClientManageProcessor.
+the answer is mode PULL, RocketMQ's default. Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
+from cluster.broker.assignment import assigned_queues
 from cluster.broker.group_members import BROADCASTING, Members
-from cluster.broker.names import PERM_READ
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.subscription import check_expression
@@ -48,26 +46,6 @@ _decode_check = msgspec.json.Decoder(ClientCheck, strict=False).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
-    """Runs of neighbours, the first clients one more; [] for a client that is no member."""
-    if client not in clients:
-        return []
-    index, (size, more) = clients.index(client), divmod(len(queues), len(clients))
-    start = index * size + min(index, more)
-    return list(queues[start : start + size + (index < more)])
-
-
-def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
-    """Every n-th queue; [] for a client that is no member."""
-    return list(queues[clients.index(client) :: len(clients)]) if client in clients else []
-
-
-_STRATEGIES: dict[str, Callable[[Sequence[int], Sequence[str], str], list[int]]] = {
-    "AVG": averagely,
-    "AVG_BY_CIRCLE": by_circle,
-}
-
-
 class Assignments:
     """Handlers of 46 and 400."""
 
@@ -84,29 +62,29 @@ class Assignments:
 
     def _query(self, request: Request) -> None:
         question = _parse(request.body, _decode_question, "QueryAssignmentRequestBody")
+        after_read_index(self._services, request, lambda request: self._answer(request, question))
 
-        def answer(request: Request) -> None:
-            request.reply(ResponseCode.SUCCESS, body=_encode({"messageQueueAssignments": self._assigned(question)}))
-
-        after_read_index(self._services, request, answer)
-
-    def _assigned(self, question: Question) -> list[dict[str, Any]] | None:
-        """The client's queues; None, which has it change nothing, if that cannot be said."""
-        topic = self._services.state.topics.get(question.topic)
-        if topic is None or not topic.perm & PERM_READ:
-            return None
-        queues: Sequence[int] = range(topic.read_queues)
-        if question.message_model not in _BROADCASTING_NAMES:
-            strategy = _STRATEGIES.get(question.strategy_name or "")
-            clients = self._members.consumer_ids(question.consumer_group)
-            if strategy is None or not clients:
-                return None
-            queues = strategy(queues, clients, question.client_id)
+    def _answer(self, request: Request, question: Question) -> None:
+        """A null has the client change nothing."""
+        queues = assigned_queues(
+            self._services,
+            self._members,
+            question.consumer_group,
+            question.client_id,
+            question.topic,
+            strategy=question.strategy_name or "",
+            broadcasting=question.message_model in _BROADCASTING_NAMES,
+        )
         name = self._services.config.cluster.broker_name
-        return [
-            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic.name}, "mode": "PULL"}
-            for queue_id in queues
-        ]
+        rows = (
+            None
+            if queues is None
+            else [
+                {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": question.topic}, "mode": "PULL"}
+                for queue_id in queues
+            ]
+        )
+        request.reply(ResponseCode.SUCCESS, body=_encode({"messageQueueAssignments": rows}))
 
 
 def _check_client(request: Request) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from cluster.broker.group_members import Member, Members
-from cluster.broker.names import check_group_name, no_topic
+from cluster.broker.groups import Groups, Progress
+from cluster.broker.names import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
@@ -19,10 +20,6 @@ from cluster.remoting.fields import text
 from cluster.remoting.request import Handler, Request
 from cluster.wire.codec import LANGUAGES
 from cluster.wire.codes import RequestCode, ResponseCode
-from statemachine.topics import TopicConfig
-
-ROWS_MAX = 10_000
-"""Queues in one answer to 208: what the loop looks up in a tenth of a second."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,9 +27,10 @@ _encode = msgspec.json.Encoder().encode
 class GroupStats:
     """Handlers of 203, 208 and 300."""
 
-    def __init__(self, services: Services, members: Members) -> None:
+    def __init__(self, services: Services, members: Members, groups: Groups) -> None:
         self._services = services
         self._members = members
+        self._groups = groups
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; 208 and 300 are the leader's."""
@@ -71,66 +69,35 @@ class GroupStats:
     def _stats(self, request: Request) -> None:
         group = text(request, "consumerGroup")
         check_group_name(group)
-        wanted = request.ext.get("topic", "")
 
         def answer(request: Request) -> None:
-            rows = self._rows(group, wanted)
+            rows = [self._row(each) for each in self._groups.progress(group, request.ext.get("topic", ""))]
             body = b'{"consumeTps":0.0,"offsetTable":{%b}}' % b",".join(rows)
             request.reply(ResponseCode.SUCCESS, body=body)
 
         # Commits on their way count: a group that has just caught up must not seem behind.
         self._services.settle_offsets(group, lambda: after_read_index(self._services, request, answer))
 
-    def _rows(self, group: str, wanted: str) -> list[bytes]:
-        """`queue: offsets` of each queue of the topics that the group reads. Raises Refused."""
-        state = self._services.state
-        config = state.groups.get(group)
-        if config is None:
-            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
-        offsets = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(group)}
-        topics = {state.topics_by_id[topic_id].name for topic_id, _ in offsets if topic_id in state.topics_by_id}
-        topics |= config.subscriptions.keys() & state.topics.keys()
-        if wanted:
-            topics &= {wanted}
-        known = [state.topics[name] for name in sorted(topics)]
-        if sum(topic.read_queues for topic in known) > ROWS_MAX:
-            remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
-            raise Refused(Reason.ERROR, remark)
-        return [
-            self._row(topic, queue_id, offsets.get((topic.id, queue_id)))
-            for topic in known
-            for queue_id in range(topic.read_queues)
-        ]
-
-    def _row(self, topic: TopicConfig, queue_id: int, offset: int | None) -> bytes:
-        """A queue that was never committed is behind by all that is in it."""
-        state = self._services.state
-        first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
-        at = first if offset is None else max(first, min(offset, end))
-        last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
-        queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic.name}
+    def _row(self, row: Progress) -> bytes:
+        """`queue: offsets`."""
+        queue = {
+            "brokerName": self._services.config.cluster.broker_name,
+            "queueId": row.queue_id,
+            "topic": row.topic,
+        }
         values = {
-            "brokerOffset": end,
-            "consumerOffset": at,
-            "lastTimestamp": last[0].store_time_ms if last else 0,
-            "pullOffset": at,
+            "brokerOffset": row.max_offset,
+            "consumerOffset": row.offset,
+            "lastTimestamp": row.store_ms,
+            "pullOffset": row.offset,
         }
         return _encode(queue) + b":" + _encode(values)
 
     def _groups_of(self, request: Request) -> None:
-        name = text(request, "topic")
+        topic = text(request, "topic")
 
         def answer(request: Request) -> None:
-            state = self._services.state
-            topic = state.topics.get(name)
-            if topic is None:
-                raise no_topic(name[:255])
-            groups = {group for group, config in state.groups.items() if name in config.subscriptions}
-            groups |= {group for group, found in self._members.consumers.items() if name in found.subscriptions}
-            for group in state.groups.keys() - groups:
-                if any(topic_id == topic.id for topic_id, _, _ in state.offsets_of_group(group)):
-                    groups.add(group)
-            request.reply(ResponseCode.SUCCESS, body=_encode({"groupList": sorted(groups)}))
+            request.reply(ResponseCode.SUCCESS, body=_encode({"groupList": self._groups.readers(topic)}))
 
         after_read_index(self._services, request, answer)
 

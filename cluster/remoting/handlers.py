@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from cluster.broker.groups import Groups
 from cluster.broker.queue_locks import QueueLocks
 from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
@@ -33,16 +34,16 @@ def handlers_of(
     metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
-    locks = QueueLocks(services)
+    locks, groups = QueueLocks(services), Groups(services, members)
     return {
         **route.handlers(services, unreached),
-        **TopicsAdmin(services).handlers(),
+        **TopicsAdmin(services, groups).handlers(),
         **heartbeat.handlers(services, members, locks),
         **QueueLockRequests(locks).handlers(),
         **offsets.handlers(services, members),
         **pulls.handlers(),
         **QueryRequests(services, metrics).handlers(),
         **Assignments(services, members).handlers(),
-        **GroupStats(services, members).handlers(),
+        **GroupStats(services, members, groups).handlers(),
         **SendBack(services, proposals).handlers(),
     }

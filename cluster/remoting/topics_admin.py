@@ -81,10 +81,10 @@ _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 class TopicsAdmin:
     """Handlers of topic and group administration."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, groups: Groups) -> None:
         self._services = services
         self._topics = Topics(services)
-        self._groups = Groups(services)
+        self._groups = groups
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; all of them the leader's."""

@@ -11,6 +11,7 @@ import google_crc32c
 import pytest
 
 from cluster.broker.group_members import Members
+from cluster.broker.groups import Groups
 from cluster.broker.queue_locks import QueueLocks
 from cluster.config.config import Config
 from cluster.config.loading import load
@@ -144,17 +145,17 @@ class FakeNode:
         self._cancelled: set[int] = set()
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
-        locks = QueueLocks(self)
+        locks, groups = QueueLocks(self), Groups(self, self.members)
         self.table = {
             **route.handlers(self, lambda: self.unreached),
-            **TopicsAdmin(self).handlers(),
+            **TopicsAdmin(self, groups).handlers(),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks).handlers(),
             **offsets.handlers(self, self.members),
             **pull.handlers(self, self.members),
             **QueryRequests(self).handlers(),
             **Assignments(self, self.members).handlers(),
-            **GroupStats(self, self.members).handlers(),
+            **GroupStats(self, self.members, groups).handlers(),
         }
 
     # --- Services ---

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.assignment import averagely, by_circle
+from cluster.broker.assignment import averagely, by_circle
 
 
 @pytest.mark.parametrize("strategy", [averagely, by_circle])

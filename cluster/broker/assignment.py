@@ -1,0 +1,48 @@
+"""Which of a topic's queues a client reads, for clients that leave the choice to the broker.
+
+They are the queues that the client would have chosen for itself by the same strategy over the same sorted lists.
+Source: RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cluster.broker.group_members import Members
+from cluster.broker.names import PERM_READ
+from cluster.broker.services import Services
+
+
+def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
+    """Runs of neighbours, the first clients one more; [] for a client that is no member."""
+    if client not in clients:
+        return []
+    index, (size, more) = clients.index(client), divmod(len(queues), len(clients))
+    start = index * size + min(index, more)
+    return list(queues[start : start + size + (index < more)])
+
+
+def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
+    """Every n-th queue; [] for a client that is no member."""
+    return list(queues[clients.index(client) :: len(clients)]) if client in clients else []
+
+
+_STRATEGIES: dict[str, Callable[[Sequence[int], Sequence[str], str], list[int]]] = {
+    "AVG": averagely,
+    "AVG_BY_CIRCLE": by_circle,
+}
+
+
+def assigned_queues(
+    services: Services, members: Members, group: str, client_id: str, topic: str, *, strategy: str, broadcasting: bool
+) -> Sequence[int] | None:
+    """Ids of the client's queues; None if that cannot be said. For the leader, so that all members of a group hear of
+    the same members, and for callers who hold a ReadIndex round."""
+    config = services.state.topics.get(topic)
+    if config is None or not config.perm & PERM_READ:
+        return None
+    queues = range(config.read_queues)
+    if broadcasting:
+        return queues
+    choose, clients = _STRATEGIES.get(strategy), members.consumer_ids(group)
+    return choose(queues, clients, client_id) if choose is not None and clients else None
