@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.broker.group_offsets import Offsets
-from cluster.broker.pulls import Pulls
 from cluster.broker.message_lookup import Found, KeyLookup
+from cluster.broker.pulls import Pulls
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
 from statemachine.dedup import ProducerSession
