@@ -7,6 +7,7 @@ answers for the group at once. Producers are known to the node they called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
@@ -22,8 +23,13 @@ CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
 """In so many groups may the clients of one connection be, and those of all connections together."""
 TEXT_BYTES_MAX = 64 << 20
 """Of what all groups subscribe to, as this node keeps it."""
-_PRODUCER = "producer"
-_CONSUMER = "consumer"
+
+
+class Role(StrEnum):
+    """What a client is in a group. Values are on the wire between nodes."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
 
 
 class Member:
@@ -84,8 +90,12 @@ class Members:
         self._services = services
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._groups_of: dict[Client, dict[tuple[str, str, str], None]] = {}
-        """Client -> (PRODUCER or CONSUMER, group, client id), so that its end touches nobody else's groups."""
+        self._producer_clients: dict[str, dict[str, Member]] = {}
+        """Client id -> producer group -> member: who is known by the client id alone."""
+        self._turn = 0
+        """Counts who was chosen among several."""
+        self._groups_of: dict[Client, dict[tuple[Role, str, str], None]] = {}
+        """Client -> (role, group, client id), so that its end touches nobody else's groups."""
         self._count = 0
         """Of all of these."""
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
@@ -105,13 +115,29 @@ class Members:
     def clients_of(self, connection: Client, group: str) -> frozenset[str]:
         """Ids of the group's consumers that this connection's heartbeats named."""
         mine = self._groups_of.get(connection, ())
-        return frozenset(client_id for kind, name, client_id in mine if kind == _CONSUMER and name == group)
+        return frozenset(client_id for kind, name, client_id in mine if kind == Role.CONSUMER and name == group)
+
+    def find(self, role: Role, group: str | None, client_id: str | None) -> Member | None:
+        """A connected member: that client, or with None each of the group in turn. `group` None: any, which is known of
+        producers with a client id only."""
+        if group is None:
+            candidates = self._producer_clients.get(client_id or "", {}) if role is Role.PRODUCER else {}
+        elif role is Role.PRODUCER:
+            candidates = self.producers.get(group, {})
+        else:
+            found = self.consumers.get(group)
+            candidates = found.members if found is not None else {}
+        wanted = None if group is None else client_id
+        able = [one for one in candidates.values() if not one.connection.closed and wanted in (None, one.client_id)]
+        self._turn += 1
+        return able[self._turn % len(able)] if able else None
 
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
         members = self.producers.get(group, {})
-        self._note(members, member, (_PRODUCER, group, member.client_id))
+        self._note(members, member, (Role.PRODUCER, group, member.client_id))
         self.producers[group] = members
+        self._producer_clients.setdefault(member.client_id, {})[group] = member
 
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
@@ -126,7 +152,7 @@ class Members:
         if found is None:
             found = self.consumers[group] = ConsumerGroup()
         found.message_model = message_model
-        joined = self._note(found.members, member, (_CONSUMER, group, member.client_id))
+        joined = self._note(found.members, member, (Role.CONSUMER, group, member.client_id))
         changed = subscriptions is not None and found.subscribe(subscriptions)
         if changed:
             if found.text is None:
@@ -170,7 +196,7 @@ class Members:
             )
             raise Refused(Reason.BUSY, remark)
 
-    def _note(self, members: dict[str, Member], member: Member, key: tuple[str, str, str]) -> bool:
+    def _note(self, members: dict[str, Member], member: Member, key: tuple[Role, str, str]) -> bool:
         """True if the client is new or came over another connection."""
         member.last_seen_ms = self._services.monotonic_ms()
         old = members.get(member.client_id)
@@ -197,15 +223,15 @@ class Members:
 
     def _scan(self) -> None:
         oldest = self._services.monotonic_ms() - EXPIRY_MS
-        for kind, groups in ((_PRODUCER, self.producers), (_CONSUMER, self.consumers)):
+        for kind, groups in ((Role.PRODUCER, self.producers), (Role.CONSUMER, self.consumers)):
             for name in list(groups):
                 self._drop_if(kind, name, lambda member: member.last_seen_ms < oldest)
         self._scanning = bool(self.consumers or self.producers)
         if self._scanning:
             self._services.call_later(SCAN_MS, self._scan)
 
-    def _drop_if(self, kind: str, name: str, gone: Callable[[Member], bool]) -> None:
-        if kind == _PRODUCER:
+    def _drop_if(self, kind: Role, name: str, gone: Callable[[Member], bool]) -> None:
+        if kind == Role.PRODUCER:
             members = self.producers.get(name, {})
             self._drop_producers(name, {m.client_id for m in members.values() if gone(m)})
         elif name in self.consumers:
@@ -216,7 +242,11 @@ class Members:
         members = self.producers.get(name, {})
         for client_id in client_ids:
             if (member := members.pop(client_id, None)) is not None:
-                self._leave(member, (_PRODUCER, name, client_id))
+                self._leave(member, (Role.PRODUCER, name, client_id))
+                mine = self._producer_clients[client_id]
+                del mine[name]
+                if not mine:
+                    del self._producer_clients[client_id]
         if not members:
             self.producers.pop(name, None)
 
@@ -227,7 +257,7 @@ class Members:
         before = len(group.members)
         for client_id in client_ids:
             if (member := group.members.pop(client_id, None)) is not None:
-                self._leave(member, (_CONSUMER, name, client_id))
+                self._leave(member, (Role.CONSUMER, name, client_id))
         if not group.members:
             del self.consumers[name]
             if group.text is not None:
@@ -235,7 +265,7 @@ class Members:
         elif len(group.members) != before:
             self._notify(name, group)
 
-    def _leave(self, member: Member, key: tuple[str, str, str]) -> None:
+    def _leave(self, member: Member, key: tuple[Role, str, str]) -> None:
         groups = self._groups_of.get(member.connection)
         if groups is not None and key in groups:
             del groups[key]

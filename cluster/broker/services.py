@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
+    from cluster.broker.client_request import ClientAnswer, ClientRequest
     from cluster.config.config import Config
     from cluster.replication.outcome import CommitSession, Done
     from statemachine.broker_state import BrokerState
@@ -27,6 +28,13 @@ class Client(Protocol):
 
     def consumers_changed(self, group: str) -> None:
         """Tells the client, unasked, to divide the group's queues anew. Dropped if closed."""
+
+    def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
+        """Sends the client a request. `ended` is called once, later: with its answer, or with None when it disconnects
+        or the returned function was called, which gives up."""
+
+    def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        """Sends the client a request that wants no answer. Dropped if closed."""
 
 
 class Services(Protocol):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import MemberView, NodeStatus
 from cluster.backup.service import Backups
+from cluster.broker import client_relay
+from cluster.broker.client_relay import ClientRelay
 from cluster.broker.group_members import Members
 from cluster.broker.pulls import Pulls
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
@@ -231,6 +233,7 @@ class Node:
             room=router.rooms.unsent,
         )
         self._members = Members(services)
+        self.relay = ClientRelay(services, self._members, self.transport)
         self.pulls = Pulls(services, self._members, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, metrics)
         handlers = handlers_of(services, self._members, pulls, proposals, self.links.unreached, metrics)
@@ -358,11 +361,15 @@ class Node:
     def _on_peer_closed(self, peer: NodeId) -> None:
         self.driver.peer_closed(peer)
         self.forwarder.peer_closed(peer)
+        self.relay.peer_closed(peer)
         self.repairs.peer_closed(peer)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         if kind in modes.KINDS or kind in links.KINDS:
             (self.modes if kind in modes.KINDS else self.links).on_frame(peer, kind, header)
+            return
+        if kind in client_relay.KINDS:
+            self.relay.on_frame(peer, kind, header, payload)
             return
         handler = self.repairs if kind in (Kind.FETCH, Kind.FETCHED) else self.forwarder
         handler.on_frame(peer, kind, header, payload)

@@ -193,6 +193,11 @@ class PeerTransport:
         """The level of commands that `peer` announced last; 0 if it has announced none."""
         return self._levels.get(peer, 0)
 
+    def peers_of_level(self, level: int) -> list[NodeId]:
+        """Connected members that have announced this level of commands, ascending."""
+        peers = [peer for peer in self.roster.peers() if not self.roster.is_guest(peer)]
+        return [peer for peer in peers if self.connected(peer) and self.level_of(peer) >= level]
+
     def connected(self, peer: NodeId) -> bool:
         """True if something sent now has a connection to travel on."""
         return (peer, BULK) in self.links

@@ -85,6 +85,10 @@ class Kind(IntEnum):
     """[the dialler's proof]"""
     WELCOME = 12
     """[cluster uuid, node id, node uuid, the acceptor's proof]"""
+    RELAY = 13
+    """A request for a client of the node addressed (`cluster.broker.relay_frame`). Sent only to nodes that have
+    announced level 2; an unknown kind ends the connection of an older one"""
+    RELAY_REPLY = 14
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
     APPEND_ENTRIES = 18
@@ -95,7 +99,7 @@ class Kind(IntEnum):
     INSTALL_SNAPSHOT = 23
 
 
-NODE_KINDS = frozenset(range(Kind.FORWARD, Kind.PONG + 1))
+NODE_KINDS = frozenset({*range(Kind.FORWARD, Kind.PONG + 1), Kind.RELAY, Kind.RELAY_REPLY})
 """Kinds that the node handles itself; every other kind is a Raft message."""
 
 

@@ -6,6 +6,8 @@ import socket
 from collections.abc import Callable
 from typing import ClassVar
 
+from cluster.broker.client_request import ClientRequest
+from cluster.remoting.client_calls import ClientCalls, Ended
 from cluster.remoting.order_line import OrderLine
 from cluster.replication.identity import ConnectionSession
 from cluster.runtime.room import Room
@@ -18,6 +20,7 @@ class ReplyPath:
 
     __slots__ = (
         "born_host",
+        "calls",
         "closed",
         "inflight_bytes",
         "line",
@@ -45,6 +48,9 @@ class ReplyPath:
         self.line: OrderLine | None = None
         """What is held here and keeps its order; None while nothing was."""
 
+        self.calls: ClientCalls | None = None
+        """Requests to the client that it has not answered; None before the first."""
+
     def order_line(self) -> OrderLine:
         """The connection's line, begun when the first request is held."""
         if self.line is None:
@@ -69,6 +75,16 @@ class ReplyPath:
     def consumers_changed(self, group: str) -> None:
         """See `cluster.broker.services.Client`."""
         self.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def call(self, request: ClientRequest, ended: Ended) -> Callable[[], None]:
+        """See `cluster.broker.services.Client`."""
+        if self.calls is None:
+            self.calls = ClientCalls()
+            self.on_close.append(self.calls.close)
+        opaque = next_opaque()
+        give_up = self.calls.begin(opaque, ended)
+        self.write(encode_frame(request.code, opaque, 0, ext=request.ext, body=request.body, language="JAVA"))
+        return give_up
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Sends a server-to-client request that wants no reply."""

@@ -24,9 +24,6 @@ class Connection(Client, Protocol):
     def write(self, data: bytes) -> None:
         """Queues bytes; one transport write per loop iteration. Dropped if closed."""
 
-    def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """Sends a server-to-client request that wants no reply (for example 40)."""
-
 
 class Request(Protocol):
     """One client request. A handler answers it at most once, now or later; oneway replies are dropped."""

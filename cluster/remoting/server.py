@@ -288,6 +288,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             if not header.flag & FLAG_RESPONSE:
                 body = buffer[end:stop]
                 self._dispatch.on_request(Frame(self, serialize_type, header, header_bytes, body, stop - start - 4))
+            elif self.calls is not None:
+                self.calls.on_response(header, buffer[end:stop])
             if self._halted:
                 rest = frames[at:]
                 if rest and not self.closed:

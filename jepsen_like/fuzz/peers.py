@@ -110,17 +110,15 @@ class Frames:
             case Kind.FETCHED:
                 about = [rng.randrange(100), rng.randrange(6), [], "x"]
                 payload = mutate.noise(rng)
+            case Kind.RELAY | Kind.RELAY_REPLY:
+                about, payload = self._relayed(kind)
             case Kind.WANT_WRITTEN:
                 about = []
             case Kind.WRITTEN:
                 about = [term, index]
             case Kind.PING:
-                about = [
-                    rng.choice(("control", "bulk")),
-                    rng.randrange(100),
-                    1000,
-                    rng.choice((None, [], [1], [1, 2, 3])),
-                ]
+                unreached = rng.choice((None, [], [1], [1, 2, 3]))
+                about = [rng.choice(("control", "bulk")), rng.randrange(100), 1000, unreached]
             case Kind.PONG:
                 about = [rng.choice(("control", "bulk")), rng.randrange(100)]
             case Kind.CHALLENGE:
@@ -151,6 +149,14 @@ class Frames:
                 about[2] = rng.choice((0, self._term - 1, *_HUGE))
         return about, payload
 
+    def _relayed(self, kind: Kind) -> tuple[list[Any], bytes]:
+        rng = self._rng
+        if kind == Kind.RELAY_REPLY:
+            return [rng.randrange(100), rng.randrange(6)], msgpack.packb([0, "", {"a": "b"}, b"x"])
+        role = rng.choice(("producer", "consumer", ""))
+        about = [rng.randrange(100), role, rng.choice(("g", None)), rng.choice((None, "c")), 1000]
+        return about, msgpack.packb([rng.choice((39, -1)), rng.random() < 0.5, {"a": "b"}, b"x"])
+
 
 KINDS = tuple(Kind)
 KNOWN = frozenset(
@@ -164,6 +170,8 @@ KNOWN = frozenset(
         Kind.FORWARD_REPLY,
         Kind.FETCH,
         Kind.FETCHED,
+        Kind.RELAY,
+        Kind.RELAY_REPLY,
         Kind.WANT_WRITTEN,
         Kind.WRITTEN,
         Kind.PING,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pytest
 
+from cluster.broker.client_request import ClientAnswer, ClientRequest
 from cluster.broker.group_members import Members
 from cluster.broker.groups import Groups
 from cluster.broker.queue_locks import QueueLocks
@@ -53,6 +54,7 @@ class FakeConnection:
         self.listener = listener
         self.on_close: list[Callable[[], None]] = []
         self.groups: list[str] = []
+        self.calls: list[tuple[ClientRequest, Callable[[ClientAnswer | None], None]]] = []
         self.has_room = True
         self.waiting: list[Callable[[], None]] = []
         """Answers that wait for room."""
@@ -65,6 +67,10 @@ class FakeConnection:
 
     def consumers_changed(self, group: str) -> None:
         self.groups.append(group)
+
+    def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
+        self.calls.append((request, ended))
+        return lambda: ended(None)
 
     def close(self) -> None:
         self.closed = True
