@@ -25,14 +25,18 @@ from statemachine.groups import GroupConfig, Groups
 from statemachine.kv import KV, META, KVError
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
+from statemachine.payload import RowKind
 from statemachine.query import QueueItem
 from statemachine.queue_locks import Queue, QueueLock, QueueLocks
 from statemachine.stage import Stage
 from statemachine.sums import MARKERS, RunningSums
+from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
 from statemachine.trim import TrimMark, TrimState, highest
 from statemachine.trim import decode as decode_trim
 
+_IN_NO_QUEUE = int(RowKind.SCHEDULED)
+"""The first kind of rows that come into no queue."""
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
 
 
@@ -73,6 +77,8 @@ class BrokerState:
         self._queues = ConsumeQueues(kv)
         self._dedup = Dedup(kv)
         self._index = MessageIndex(kv)
+        self.timers = Timers(kv)
+        """Messages that wait until they are due."""
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
@@ -143,7 +149,7 @@ class BrokerState:
 
     def lowest_pinned_position(self) -> int | None:
         """The lowest position of the log that rows of this state still refer to; None if there is none."""
-        return None
+        return self.timers.lowest_position()
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """The group's committed offset (next to consume), None if it never committed."""
@@ -238,6 +244,7 @@ class BrokerState:
         self._level = self._staged_level
         self._dedup.publish()
         self._index.publish()
+        self.timers.publish()
         self._members.publish()
         self._trim.publish()
         grown = self._queues.publish()
@@ -272,10 +279,14 @@ class BrokerState:
         decoded = payload.decode(entry.payload)
         results = self._apply_commands(stage, commands.unpack(decoded.effects)) if decoded.effects else []
         topics, append = self._topics, self._queues.append
-        for topic_id, queue_id, base, count, _, items in decoded.iter_runs():
+        for run in decoded.iter_runs():
+            topic_id, queue_id, base, count, kind, items = run
             if not topics.exists(topic_id):
                 raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
-            append(stage, topic_id, queue_id, base, count, items)
+            if kind < _IN_NO_QUEUE:
+                append(stage, topic_id, queue_id, base, count, items)
+            else:
+                self._keep(stage, run)
         if decoded.sessions:
             for session in decoded.iter_sessions():
                 self._dedup.add_session(stage, session, entry.index, entry.timestamp_ms)
@@ -285,6 +296,12 @@ class BrokerState:
         if decoded.keys:
             self._index.add(stage, entry.position, entry.end_position, entry.timestamp_ms, decoded.keys)
         return results
+
+    def _keep(self, stage: Stage, run: payload.Run) -> None:
+        """Messages that are in no queue yet."""
+        if run.kind != RowKind.SCHEDULED:
+            raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
+        self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
 
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
         """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `_parts`."""
@@ -360,6 +377,12 @@ class BrokerState:
             stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
         return commands.done(self._staged_level)
 
+    def _deliver_timers(self, stage: Stage, rows: Any) -> CommandResult:
+        return self.timers.remove(stage, rows, delivered=True)
+
+    def _drop_timers(self, stage: Stage, rows: Any) -> CommandResult:
+        return self.timers.remove(stage, rows, delivered=False)
+
     def _lock_queues(
         self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
     ) -> CommandResult:
@@ -384,6 +407,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.RAISE_LEVEL: (BrokerState._raise_level, 1),
     commands.LOCK_QUEUES: (BrokerState._lock_queues, 5),
     commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
+    commands.DELIVER_TIMERS: (BrokerState._deliver_timers, 1),
+    commands.DROP_TIMERS: (BrokerState._drop_timers, 1),
 }
 """Name -> (method, number of arguments)."""
 

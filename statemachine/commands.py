@@ -16,6 +16,8 @@ with a result. Only a command that a client sent may be answered with an error; 
   from level 1 on
     lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
     unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
+    deliver_timers  [[due_ms, position], ...]      rows of scheduled messages; their copies are in the same entry
+    drop_timers     [[due_ms, position], ...]      the same, without copies: nobody can have the messages any more
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ ACKNOWLEDGE = "acknowledge"
 RAISE_LEVEL = "raise_level"
 LOCK_QUEUES = "lock_queues"
 UNLOCK_QUEUES = "unlock_queues"
+DELIVER_TIMERS = "deliver_timers"
+DROP_TIMERS = "drop_timers"
 
 LEVEL = 2
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a

@@ -23,6 +23,11 @@
     index    bucket u64 | 00                                               first_ms u64 | last_ms u64
              bucket u64 | 01 | partition u8 | first entry's position u64   merged records of 8 bytes, message_index.py
              bucket u64 | 02 | entry's position u64                        records of 8 bytes of one entry
+    timer    "d" | due_ms u64 | position u64 of the first message          topic_id u32 | queue_id u32 |
+                                                                           1..256 items of 32 bytes, payload.py
+             "p" | position u64                                            due_ms u64
+             "c"                                                           messages waiting u64 | their bytes u64 |
+                                                                           delivered u64 | dropped u64
 
     applied row (36 bytes)
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry
@@ -57,12 +62,16 @@ UNIQUE_VALUE = struct.Struct(">IQQQ")
 INDEX_BUCKET = struct.Struct(">QQ")
 TRIM = struct.Struct(">QQQQ")
 CQ_BOUNDS = struct.Struct(">QQ")
+TIMER_COUNTS_KEY = b"c"
+TIMER_COUNTS = struct.Struct(">QQQQ")
+TIMER_QUEUE = struct.Struct(">II")
 
 _CQ = struct.Struct(">IIQ")
 _QUEUE = struct.Struct(">II")
 _SESSION = struct.Struct(">s16sQ")
 _UNIQUE = struct.Struct(">sIQI")
 _UNIQUE_TIME = struct.Struct(">sQIQI")
+_TIMER = struct.Struct(">sQQ")
 _INDEX_BUCKET = struct.Struct(">Qx")
 _INDEX_MERGED = struct.Struct(">QBBQ")
 _INDEX_ENTRY = struct.Struct(">QBQ")
@@ -163,6 +172,38 @@ def unique_key_of_time_key(key: bytes) -> tuple[bytes, int]:
     """(unique row's key, time_ms)."""
     _, time_ms, topic_id, key_hash, body_crc = _UNIQUE_TIME.unpack(key)
     return unique_key(topic_id, key_hash, body_crc), time_ms
+
+
+def timer_key(due_ms: int, position: int) -> bytes:
+    """Key of a row of scheduled messages; `position` is the first one's."""
+    return _TIMER.pack(b"d", due_ms, position)
+
+
+def parse_timer_key(key: bytes) -> tuple[int, int]:
+    """(due_ms, position)."""
+    _, due_ms, position = _TIMER.unpack(key)
+    return due_ms, position
+
+
+def timer_due_range(until_ms: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of the rows that are due at or before `until_ms`."""
+    return b"d", b"d" + U64.pack(until_ms) + b"\xff" * 9
+
+
+def timer_position_key(position: int) -> bytes:
+    """Key that finds a row by its first message's position."""
+    return b"p" + U64.pack(position)
+
+
+def timer_position(key: bytes) -> int:
+    """The position in such a key."""
+    position: int = U64.unpack_from(key, 1)[0]
+    return position
+
+
+def timer_position_range(until: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of those at or below the position."""
+    return b"p", b"p" + U64.pack(until) + b"\0"
 
 
 index_bucket_key = _INDEX_BUCKET.pack

@@ -58,6 +58,10 @@ class LogBuilder:
         self.ends[topic_id, queue_id] = base + count
         return payload.Run(topic_id, queue_id, base, count, 0, self.items(base, count))
 
+    def scheduled(self, topic_id: int, queue_id: int, count: int, due_ms: int) -> payload.Run:
+        """Messages that wait; call it right before the entry that holds the run is added."""
+        return payload.Run(topic_id, queue_id, due_ms, count, payload.RowKind.SCHEDULED, self.items(0, count))
+
     def messages(
         self,
         *runs: payload.Run,
@@ -93,6 +97,7 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
     ids: dict[str, int] = {}
     next_id = 1
     sequences: dict[int, int] = {}
+    waiting: list[list[int]] = []
     for _ in range(length):
         log.now_ms += rng.choice([0, 0, 1, 50, 1000])
         step = rng.random()
@@ -119,6 +124,8 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
             log.add(rng.choice([EntryType.NOOP, EntryType.DIGEST]))
         elif step < 0.48:
             _drawn_trim(log, rng)
+        elif step < 0.56:
+            _drawn_timers(log, rng, sorted(ids.values()), waiting)
         else:
             _drawn_messages(log, rng, sorted(ids.values()), sequences)
     return log.entries
@@ -141,6 +148,18 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
     effects = (commit,) if rng.random() < 0.4 else ()
     keys = rng.randbytes(8 * rng.choice([0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 40, 40, 6000]))
     log.messages(*runs, sessions=sessions, unique=unique, effects=effects, keys=keys)
+
+
+def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: list[list[int]]) -> None:
+    """Scheduled messages, with or without the end of some that waited, or of some that do not exist."""
+    ended = rng.sample(waiting, min(len(waiting), rng.randrange(4)))
+    waiting[:] = [row for row in waiting if row not in ended]
+    effects = [[rng.choice(["deliver_timers", "drop_timers"]), [*ended, [rng.randrange(9), 7]]]] if ended else []
+    due = log.now_ms + rng.choice([0, 1, 1, 50, 10**9])
+    position = log.tail.end_position
+    waiting.append([due, position])
+    run = log.scheduled(rng.choice(topic_ids), rng.randrange(2), rng.choice([1, 2, 256]), due)
+    log.messages(run, effects=tuple(effects))
 
 
 def _drawn_trim(log: LogBuilder, rng: Random) -> None:

@@ -71,6 +71,9 @@ def views(state: BrokerState) -> list[object]:
         [state.max_offset(*queue) for queue in queues],
         [state.min_offset(*queue) for queue in queues],
         state.trim_mark,
+        state.timers.earliest,
+        state.timers.counts,
+        state.lowest_pinned_position(),
         [state.session(bytes([producer]) * 16) for producer in range(3)],
     ]
 
