@@ -47,7 +47,7 @@ VOTERS = (Voter(NodeId(1), UUID(int=1)), Voter(NodeId(2), UUID(int=2)))
 FS = OsFileSystem()
 
 
-class Keeper:
+class Checkpointer:
     """What the state source needs of a running node."""
 
     frozen = wanted = False
@@ -119,7 +119,7 @@ def measure(root: Path, messages: int, segment_size: int) -> dict[str, Any]:
     made = checkpoints.make(kv, {}, 1)
     client = Direct(
         {
-            STATE: state_source(FS, Keeper(checkpoints)),
+            STATE: state_source(FS, Checkpointer(checkpoints)),
             LOG: log_source(giver.log, lambda: giver.log.tail.index),
             SEGMENT: segment_source(giver.log),
         }

@@ -1,4 +1,4 @@
-"""A running node: puts the parts together, and is what handlers and the HTTP API see of each other.
+"""A running node: puts its services together, and is what handlers and the HTTP API see of each other.
 
 Fail-stop: a storage error or an impossible state ends the process with exit code 1 and the reason in its log. The peers
 notice the closed connections at once and continue.
@@ -67,7 +67,7 @@ from cluster.runtime.contained import contain_each
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
-from cluster.state.data_directory import Parts
+from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up
 from raftlog.core.raw_node import RawNode
@@ -101,10 +101,10 @@ class Node:
         self.alarms = Alarms(self._clock.wall_ms)
         self.leases = Leases(self._clock.monotonic_ms)
         self.started_ms = self._clock.monotonic_ms()
-        self.parts = Parts(config, self.failpoints, self.environment, self.alarms)
-        self.state: BrokerState = self.parts.state
-        identity = self.parts.directory.identity
-        self.backups = Backups(config, identity, self.parts.kv, self.alarms, self._clock.wall_ms, self.leases)
+        self.storage = NodeStorage(config, self.failpoints, self.environment, self.alarms)
+        self.state: BrokerState = self.storage.state
+        identity = self.storage.directory.identity
+        self.backups = Backups(config, identity, self.storage.kv, self.alarms, self._clock.wall_ms, self.leases)
         self._admin: AdminServer | None = None
         self.stopping = False
         """It is stopping, and directs its clients to other nodes (`cluster.node.retirement`)."""
@@ -145,15 +145,15 @@ class Node:
 
     def _build_consensus(self, loop: asyncio.AbstractEventLoop) -> None:
         """The core and its driver; who belongs to the cluster, and the connections to them."""
-        parts, config, metrics = self.parts, self.config, self.metrics
-        self.raw = raw = parts.raw_node(config, self.environment.random())
+        storage, config, metrics = self.storage, self.config, self.metrics
+        self.raw = raw = storage.raw_node(config, self.environment.random())
         self.driver = driver = RaftDriver(
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
         self._context = context = NodeContext(
             config, self.environment, loop, raw, self.alarms, wake=driver.wake, fail=driver.fail
         )
-        log, identity = parts.directory.log, parts.directory.identity
+        log, identity = storage.directory.log, storage.directory.identity
         self.membership = members = MembersService(
             context, identity, metrics.members, (voter.id for voter in log.genesis.voters)
         )
@@ -164,15 +164,17 @@ class Node:
 
     def _build_repair(self) -> None:
         """What mends, compares and trims the log and the state."""
-        context, parts, metrics = self._context, self.parts, self.metrics
-        self.repairs = Repairs(context, parts.directory, self.transport, metrics=metrics.repair, transfer=self.transfer)
+        context, storage, metrics = self._context, self.storage, self.metrics
+        self.repairs = Repairs(
+            context, storage.directory, self.transport, metrics=metrics.repair, transfer=self.transfer
+        )
         self.installs = Installs(
-            context, parts, self.repairs, self.leases, metrics=metrics.install, restart=self.restart
+            context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.restart
         )
         self.consistency = Consistency(context, self.state, self.repairs, mark_suspect=self._mark_suspect)
         self.scrubber = Scrubber(
             self.node_id,
-            parts.directory.path,
+            storage.directory.path,
             config=self.config.consistency,
             wall_ms=self._clock.wall_ms,
             report=self.repairs.report,
@@ -194,11 +196,11 @@ class Node:
             replies=replies,
             before_open=self.consistency.before_open,
             metrics=metrics,
-            ledger=Ledger(context.fs, self.parts.directory.path, config.limits.batches_inflight_max),
+            ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
         )
-        self.modes = Modes(context, proposals.early, self.parts.directory.log, self.transport, state, metrics.modes)
+        self.modes = Modes(context, proposals.early, self.storage.directory.log, self.transport, state, metrics.modes)
         self.services = services = NodeServices(
-            context, self.parts, self.driver, proposals, self.membership, self.consistency, self.repairs
+            context, self.storage, self.driver, proposals, self.membership, self.consistency, self.repairs
         )
         self.router = router = Router(
             config,
@@ -242,18 +244,18 @@ class Node:
 
     def _build_lanes(self) -> None:
         """Makes the services that write, apply, flush and trim, each on its own lane."""
-        context, parts = self._context, self.parts
-        self.disk = disk_of(context, parts.directory.path, self.proposals, self.metrics.modes)
+        context, storage = self._context, self.storage
+        self.disk = disk_of(context, storage.directory.path, self.proposals, self.metrics.modes)
         self.retention = Retention(
             context,
-            parts,
+            storage,
             self.leases,
             metrics=self.metrics.retention,
             writes_open=self.services.writes_open,
         )
         self._lanes = NodeLanes(
             context,
-            parts,
+            storage,
             self.failpoints,
             reserved=self.disk.reserved,
             on_persisted=self._on_persisted,
@@ -268,7 +270,7 @@ class Node:
             on_open=lambda: loop.call_soon(self.forwarder.pump), on_unproposed=self.router.reroute
         )
         self.disk.attach(self._lanes.retry_append)
-        self.parts.watch(self._clock.wall_ms, lambda error: loop.call_soon_threadsafe(self.driver.fail, error))
+        self.storage.watch(self._clock.wall_ms, lambda error: loop.call_soon_threadsafe(self.driver.fail, error))
         self.driver.attach(
             FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
             self,
@@ -302,7 +304,7 @@ class Node:
         self.failpoints.clear()
         await self._lanes.close()
         self.modes.close()
-        await self._context.loop.run_in_executor(None, self.parts.close, self.failure is None)
+        await self._context.loop.run_in_executor(None, self.storage.close, self.failure is None)
 
     def stop(self) -> None:
         """Makes the process close the node; on a second call, without waiting."""
@@ -329,7 +331,7 @@ class Node:
     def on_applied_run(self, applied: Applied) -> None:
         """Settles waiters, then wakes pulls that wait for messages."""
         self.metrics.applied(len(applied.entries), applied.seconds)
-        self.parts.recovery.applied(self.state.applied.index)
+        self.storage.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
         self.changes.on_applied(applied.entries)
         self.consistency.on_applied(applied.entries)
@@ -337,7 +339,7 @@ class Node:
         grown = applied.run.grown
         if grown:
             contain_each("waking those who wait for messages", self.services.watchers, grown)
-        if self.parts.directory.log.needs_next():
+        if self.storage.directory.log.needs_next():
             self._lanes.prepare()
 
     def on_role(self, raw: RawNode) -> None:
@@ -407,9 +409,9 @@ class Node:
         return True
 
     def _mark_suspect(self, why: str, sound_index: int) -> None:
-        parts = self.parts
+        storage = self.storage
         moved = give_up(
-            self.environment.fs, parts.directory.path, parts.keeper, why, sound_index, self._clock.wall_ms()
+            self.environment.fs, storage.directory.path, storage.checkpointer, why, sound_index, self._clock.wall_ms()
         )
         logger.error("the state is discarded, and so are the checkpoints %s", ", ".join(moved) or "(none)")
 
@@ -421,7 +423,7 @@ class Node:
 
     def genesis_payload(self) -> bytes:
         """See AdminPort."""
-        return self.parts.directory.log.genesis.entry().payload
+        return self.storage.directory.log.genesis.entry().payload
 
     def transfer(self, to: NodeId) -> None:
         """See AdminPort."""

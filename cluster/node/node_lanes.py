@@ -16,7 +16,7 @@ from raftlog.types import Entry
 if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints import FailpointSet
-    from cluster.state.data_directory import Parts
+    from cluster.state.node_storage import NodeStorage
 
 FLUSH_EVERY_MS = 1000
 """RocksDB's WAL is synced this often while entries are applied: what a power loss makes a restart replay."""
@@ -28,7 +28,7 @@ class NodeLanes:
     def __init__(
         self,
         context: NodeContext,
-        parts: Parts,
+        storage: NodeStorage,
         failpoints: FailpointSet,
         *,
         reserved: Callable[[], str],
@@ -36,10 +36,10 @@ class NodeLanes:
         on_applied: Callable[[Applied], None],
     ) -> None:
         """`reserved`: why messages may not be written now, "" if they may; any thread."""
-        log, clock, loop, fail = parts.directory.log, context.clock, context.loop, context.fail
-        hard_state_store, idle_mark_ms = parts.directory.hard_state_store, context.config.log.idle_mark_ms
+        log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
+        hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s)
-        apply_lane: Lane[list[Entry], Applied] = ApplyLane(parts.state)
+        apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state)
         runner = apply_runner = context.environment.runner
         if failpoints.enabled:  # a point that holds apply must hold a thread, not the loop
             apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")
@@ -48,12 +48,12 @@ class NodeLanes:
         prepare_lane = PrepareLane(log, clock.monotonic_s, reserved)
         self.append: LaneRunner[PersistJob] = runner("append", append_lane, loop, on_persisted, fail)
         self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
-        self._flush: LaneRunner[object] = runner("flush", parts.keeper, loop, _ignore, fail)
+        self._flush: LaneRunner[object] = runner("flush", storage.checkpointer, loop, _ignore, fail)
         self._prepare: LaneRunner[object] = runner("prepare", prepare_lane, loop, _ignore, fail)
         self._loop = loop
         self._raw = context.raw
-        self._keeper = parts.keeper
-        self._flush_index = parts.state.applied.index
+        self._checkpointer = storage.checkpointer
+        self._flush_index = storage.state.applied.index
         self.flushes = Every(FLUSH_EVERY_MS, self._flush_state)
         """A chore."""
 
@@ -67,7 +67,7 @@ class NodeLanes:
 
     def _flush_state(self) -> bool:
         applied = self._raw.applied_index
-        if applied <= self._flush_index and not self._keeper.due:
+        if applied <= self._flush_index and not self._checkpointer.due:
             return False
         self._flush_index = applied
         self._flush.submit(True)

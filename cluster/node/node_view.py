@@ -30,7 +30,7 @@ def status(node: OwnPort) -> NodeStatus:
     return NodeStatus(
         node=node.node_id,
         cluster=node.config.cluster.name,
-        cluster_id=str(node.parts.directory.identity.cluster_uuid),
+        cluster_id=str(node.storage.directory.identity.cluster_uuid),
         broker=node.config.cluster.broker_name,
         role=_ROLES[raft.role],
         member=node.membership.own_role,
@@ -55,7 +55,7 @@ def status(node: OwnPort) -> NodeStatus:
         ],
         quorum=quorum(node),
         load=load,
-        recovery=node.parts.recovery.status(node.parts.keeper.run),
+        recovery=node.storage.recovery.status(node.storage.checkpointer.run),
         install=node.installs.view(),
         limits=_numbers(node.config.limits),
         links=node.links.view(),

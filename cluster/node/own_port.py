@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.replication.raft_driver import RaftDriver
     from cluster.retention.disk_space import DiskSpace
     from cluster.runtime.environment import Environment
-    from cluster.state.data_directory import Parts
+    from cluster.state.node_storage import NodeStorage
     from raftlog.core.raw_node import RawNode
     from raftlog.types import NodeId
 
@@ -31,7 +31,7 @@ class OwnPort(AdminPort, Protocol):
 
     environment: Environment
     node_id: NodeId
-    parts: Parts
+    storage: NodeStorage
     raw: RawNode
     driver: RaftDriver
     transport: PeerTransport

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.replication.raft_driver import RaftDriver
     from cluster.runtime.context import NodeContext
-    from cluster.state.data_directory import Parts
+    from cluster.state.node_storage import NodeStorage
     from raftlog.types import NodeId
     from statemachine.commands import Command
 
@@ -30,7 +30,7 @@ class NodeServices:
     def __init__(
         self,
         context: NodeContext,
-        parts: Parts,
+        storage: NodeStorage,
         driver: RaftDriver,
         proposals: Proposals,
         membership: MembersService,
@@ -39,11 +39,11 @@ class NodeServices:
     ) -> None:
         self.config = context.config
         self.node_id = context.config.node_id
-        self.state = parts.state
+        self.state = storage.state
         self._raw = context.raw
         self._loop = context.loop
         self._clock = context.clock
-        self._directory = parts.directory
+        self._directory = storage.directory
         self._driver = driver
         self._proposals = proposals
         self._membership = membership

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 def tell(node: Node) -> None:
     """Logs it once the node serves clients."""
-    config, raft, identity = node.config, node.raw, node.parts.directory.identity
+    config, raft, identity = node.config, node.raw, node.storage.directory.identity
     used = versions()
     ports = ", ".join(
         [
@@ -33,7 +33,7 @@ def tell(node: Node) -> None:
         used["raftmq"],
         used["python"],
         ports,
-        node.parts.directory.path,
+        node.storage.directory.path,
         raft.term,
         raft.tail.index,
         raft.applied_index,

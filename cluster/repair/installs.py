@@ -18,7 +18,7 @@ from cluster.repair.snapshot import Where
 from cluster.repair.state_source import state_source
 from cluster.retention.leases import Leases
 from cluster.runtime.context import NodeContext
-from cluster.state.data_directory import Parts
+from cluster.state.node_storage import NodeStorage
 from raftlog.errors import OutOfRangeError
 from raftlog.messages import InstallSnapshot
 
@@ -34,7 +34,7 @@ class Installs:
     def __init__(
         self,
         context: NodeContext,
-        parts: Parts,
+        storage: NodeStorage,
         repairs: Repairs,
         leases: Leases,
         *,
@@ -42,11 +42,11 @@ class Installs:
         restart: Callable[[str], None],
     ) -> None:
         """`restart(why)`: ends the node so that its process opens it again."""
-        raw, directory, fs = context.raw, parts.directory, context.fs
+        raw, directory, fs = context.raw, storage.directory, context.fs
         self._log = log = directory.log
         self._leases = leases
         self._loop = context.loop
-        self._parts = parts
+        self._storage = storage
         self._fs = fs
         self._metrics = metrics
         self.progress = progress = Progress(metrics, context.loop.time)
@@ -65,8 +65,8 @@ class Installs:
             log,
             directory.path,
             repairs.client,
-            trim_position=lambda: parts.state.trim_position,
-            applied=lambda: parts.state.applied.index,
+            trim_position=lambda: storage.state.trim_position,
+            applied=lambda: storage.state.applied.index,
             peers=repairs.givers,
             metrics=metrics,
             progress=progress,
@@ -74,21 +74,21 @@ class Installs:
         repairs.server.sources.update(
             {
                 LOG: log_source(log, lambda: raw.commit_index, self._hold_log),
-                STATE: state_source(fs, parts.keeper, self._hold_log),
+                STATE: state_source(fs, storage.checkpointer, self._hold_log),
                 SEGMENT: segment_source(log),
             }
         )
 
     def start(self) -> None:
         """Before the driver starts: a node that lacks log must not campaign."""
-        installed = self._parts.directory.installed
+        installed = self._storage.directory.installed
         if installed is not None:
             logger.warning("the last run fetched a snapshot: %s", installed.why)
         if installed is not None and installed.done:
             self._metrics.installed()
-            names = [installed.set_aside, self._parts.recovery.state_set_aside]
+            names = [installed.set_aside, self._storage.recovery.state_set_aside]
             self._removal = self._loop.run_in_executor(
-                None, remove_leftovers, self._fs, self._parts.directory.path, names
+                None, remove_leftovers, self._fs, self._storage.directory.path, names
             )
         self._backfill.start()
 

@@ -28,7 +28,7 @@ from cluster.repair.log_forward import LogForward
 from cluster.repair.progress import Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
 from cluster.runtime.environment import Environment, open_rows
-from cluster.state import aside
+from cluster.state import suspect
 from cluster.state.checkpoints import FETCHED, Checkpoint, Checkpoints
 from cluster.state.opening import StateLostError, is_of_log
 from raftlog import membership as memberships
@@ -202,13 +202,13 @@ async def _snapshot(
 def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said: str) -> bool:
     """Tells the next opening what came for a state of wrong rows; False if that is not what is wrong. Raises
     StorageError."""
-    known = aside.suspicion_of(fs, directory)
+    known = suspect.suspicion_of(fs, directory)
     if known is None or known.sound_index is None:
         return False
     try:
-        aside.peers_were_asked(fs, directory, taken.path.name if taken else "", said)
+        suspect.peers_were_asked(fs, directory, taken.path.name if taken else "", said)
     except OSError as error:
-        raise storage_error(fs, "writing", directory / aside.SUSPECT, error) from error
+        raise storage_error(fs, "writing", directory / suspect.SUSPECT, error) from error
     return True
 
 

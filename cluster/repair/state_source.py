@@ -6,11 +6,11 @@
     ["file", name, file, offset, size]     payload: bytes of one of its files
 
 A manifest is sent only after every file of the checkpoint was compared with its CRC: tables are shared with the state,
-so a corrupt block is corrupt in both. A damaged checkpoint is not offered again; if none is left, the keeper makes
-another, and the peer is told to ask again. A node that knows that its rows are wrong serves none at all.
+so a corrupt block is corrupt in both. A damaged checkpoint is not offered again; if none is left, the checkpointer
+makes another, and the peer must ask again. A node that knows that its rows are wrong serves none at all.
 
 A checkpoint that is being copied, and the log from its last entry on, are kept for a minute after each request
-(`Keeper.hold`, `hold_log`), so that the peer's next request can be served.
+(`Checkpointer.hold`, `hold_log`), so that the peer's next request can be served.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from raftlog.storage.fs import FileSystem, read_file
 logger = logging.getLogger(__name__)
 
 
-class Keeper(Protocol):
-    """The part of StateKeeper that is used."""
+class Checkpointer(Protocol):
+    """The part of Checkpointer that is used."""
 
     checkpoints: Checkpoints
     frozen: bool
@@ -42,28 +42,30 @@ class Keeper(Protocol):
         """A peer reads from this checkpoint: it is kept for a while."""
 
 
-def state_source(fs: FileSystem, keeper: Keeper, hold_log: Callable[[int], object] = lambda position: None) -> Source:
-    """Serves the checkpoints of `keeper`; see the module. `hold_log(position)`: a peer needs the log from there on, for
-    a while."""
-    return _StateSource(fs, keeper, hold_log).answer
+def state_source(
+    fs: FileSystem, checkpointer: Checkpointer, hold_log: Callable[[int], object] = lambda position: None
+) -> Source:
+    """Serves the checkpoints of `checkpointer`; see the module. `hold_log(position)`: for a while a peer needs the log
+    from there on."""
+    return _StateSource(fs, checkpointer, hold_log).answer
 
 
 class _StateSource:
     """Used by one lane."""
 
-    def __init__(self, fs: FileSystem, keeper: Keeper, hold_log: Callable[[int], object]) -> None:
+    def __init__(self, fs: FileSystem, checkpointer: Checkpointer, hold_log: Callable[[int], object]) -> None:
         self._fs = fs
-        self._keeper = keeper
+        self._checkpointer = checkpointer
         self._hold_log = hold_log
         self._sound: Manifest | None = None
         """The one that was read through last."""
         self._damaged: list[Manifest] = []
         self._asked = False
-        """The keeper was asked for another one."""
+        """The checkpointer was asked for another one."""
 
     def answer(self, arguments: list[Any]) -> Fetched:
         """See `fetch.Source`."""
-        if self._keeper.frozen:
+        if self._checkpointer.frozen:
             raise Refused(Status.MISSING, "its own rows are not to be trusted")
         match arguments:
             case ["list"]:
@@ -84,7 +86,7 @@ class _StateSource:
         raise ValueError(f"not a request for a checkpoint: {arguments!r:.100}")
 
     def _list(self, least: int) -> list[Any]:
-        there = self._keeper.checkpoints.all()
+        there = self._checkpointer.checkpoints.all()
         self._damaged = [one.manifest for one in there if one.manifest in self._damaged]
         marks = [(one.path.name, one.manifest.mark) for one in there if one.manifest not in self._damaged]
         if marks and marks[0][1].index >= least:
@@ -92,8 +94,8 @@ class _StateSource:
             return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
         if not self._asked:
             self._asked = True
-            self._keeper.want_checkpoint()
-        elif not self._keeper.wanted:
+            self._checkpointer.want_checkpoint()
+        elif not self._checkpointer.wanted:
             self._asked = False  # whoever asks next has it tried once more
             if marks:
                 return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
@@ -101,10 +103,10 @@ class _StateSource:
         raise Refused(Status.BUSY, "it makes a checkpoint first")
 
     def _known(self, name: str) -> Checkpoint:
-        found = self._keeper.checkpoints.load(name) if manifests.is_name(name) else None
+        found = self._checkpointer.checkpoints.load(name) if manifests.is_name(name) else None
         if found is None:
             raise Refused(Status.MISSING, f"there is no checkpoint {name[:80]} any more")
-        self._keeper.hold(name)
+        self._checkpointer.hold(name)
         self._hold_log(max(0, found.manifest.mark.end_position - 1))
         return found
 
@@ -112,7 +114,7 @@ class _StateSource:
         known = self._known(name)
         if known.manifest == self._sound:
             return known
-        wrong = next(self._keeper.checkpoints.problems(known), None)
+        wrong = next(self._checkpointer.checkpoints.problems(known), None)
         if wrong is None:
             self._sound = known.manifest
             return known

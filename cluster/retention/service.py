@@ -24,7 +24,7 @@ from cluster.retention.policy import Decision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
-from cluster.state.data_directory import Parts
+from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
 from raftlog.types import Entry, EntryId, EntryType, Role
 from statemachine.trim import Trim, TrimMark, decode, encode
@@ -53,27 +53,29 @@ class Retention:
     def __init__(
         self,
         context: NodeContext,
-        parts: Parts,
+        storage: NodeStorage,
         leases: Leases,
         *,
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
     ) -> None:
         """`writes_open`: whether this node leads and takes writes."""
-        directory, state = parts.directory, parts.state
+        directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
         self._raw = context.raw
         self._state = state
         self._log = directory.log
-        self._keeper = parts.keeper
+        self._checkpointer = storage.checkpointer
         self._clock = context.clock
         self._loop = context.loop
         self._alarms = context.alarms
         self._metrics = metrics
         self._writes_open = writes_open
         self._wake = context.wake
-        self._lane = RetentionLane(context.fs, directory.path, directory.log, state, parts.keeper.checkpoints, rules)
+        self._lane = RetentionLane(
+            context.fs, directory.path, directory.log, state, storage.checkpointer.checkpoints, rules
+        )
         self._make_runner, self._fail = context.environment.runner, context.fail
         self._looking = False
         self._due_ms = 0
@@ -212,7 +214,7 @@ class Retention:
     def _want_checkpoint(self, found: Survey) -> None:
         """Only where another one would be newer."""
         if self._state.applied.index > found.newest_index:
-            self._keeper.want_checkpoint()
+            self._checkpointer.want_checkpoint()
 
     def run(self) -> asyncio.Future[Ran | None]:
         """A person asks: looks at once, whatever the hour; None if this node does not lead (any more)."""

@@ -80,7 +80,7 @@ class Environment:
     pid: Callable[[], int] = os.getpid
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
-    """See `state.keeper`."""
+    """See `cluster.state.checkpointer`."""
     read_config: Callable[[], Config] | None = None
     """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.state import aside
+from cluster.state import suspect
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.opening import doubtful, is_of_log, unusable
 from cluster.state.overlay_fs import OverlayFileSystem
@@ -116,7 +116,7 @@ class Fsck:
     def _rehearse_state(self, opened: NodeDir) -> str:
         """What found.py's table says of what was found."""
         log, facts, run = opened.log, self._facts, self._run()
-        suspicion = aside.suspicion_of(self._fs, self._directory)
+        suspicion = suspect.suspicion_of(self._fs, self._directory)
         found = self._found = classify(
             Facts(
                 log_first=log.first_index,

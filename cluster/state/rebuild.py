@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.state import aside
+from cluster.state import suspect
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.opening import doubtful, set_aside_doubtful, unusable
 from raftlog.errors import RaftLogError
@@ -116,7 +116,7 @@ class Rebuild:
         state = self._directory / layout.STATE
         if self._fs.exists(state):
             why = f"raftmq rebuild: {'; '.join(plan.because)}"
-            where = str(aside.set_aside(self._fs, self._directory, state, why, self._now_ms, plan.applied))
+            where = str(suspect.set_aside(self._fs, self._directory, state, why, self._now_ms, plan.applied))
         try:
             if plan.checkpoint:
                 chosen = self._checkpoints.load(plan.checkpoint)
@@ -130,7 +130,7 @@ class Rebuild:
             run = self._run_file.previous
             if run is not None:
                 self._run_file.write(run._replace(synced_index=plan.replay_from - 1, checkpoint_index=-1))
-            aside.clear_suspicion(self._fs, self._directory)
+            suspect.clear_suspicion(self._fs, self._directory)
         except OSError as error:
             raise storage_error(self._fs, "rebuilding", state, error) from error
         return where
@@ -199,9 +199,9 @@ class Rebuild:
                 return self._checkpoints.load(name)
         return None
 
-    def _suspicion(self) -> aside.Suspicion | None:
+    def _suspicion(self) -> suspect.Suspicion | None:
         """Whoever types this does not wait for peers."""
-        known = aside.suspicion_of(self._fs, self._directory)
+        known = suspect.suspicion_of(self._fs, self._directory)
         return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
 
     def _newest_checkpoint(self) -> int:
@@ -212,4 +212,4 @@ class Rebuild:
         for one in self._checkpoints.all():
             if one.manifest.mark.index > last:
                 why = f"raftmq rebuild: newer than the log, which ends at {last}"
-                aside.set_aside(self._fs, self._directory, one.path, why, self._now_ms, one.manifest.mark.index)
+                suspect.set_aside(self._fs, self._directory, one.path, why, self._now_ms, one.manifest.mark.index)

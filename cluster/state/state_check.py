@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 from google_crc32c import value as crc32c
 
-from cluster.state import aside, tables
+from cluster.state import suspect, tables
 from cluster.state.checkpoints import Checkpoints, stored_sums
 from cluster.state.file_crc import file_crc
 from raftlog.errors import RaftLogError
@@ -66,8 +66,8 @@ class StateCheck:
 
     def findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
         """Everything that is wrong. With `log` every row of a queue is also compared with the message it points to."""
-        if (why := aside.suspicion(self._fs, self._directory)) is not None:
-            path = self._directory / aside.SUSPECT
+        if (why := suspect.why_suspect(self._fs, self._directory)) is not None:
+            path = self._directory / suspect.SUSPECT
             yield Finding(path, 0, 0, "state", Severity.REPAIRABLE, f"the last run met damage in the state: {why}")
         if not self._fs.exists(self._state):
             return

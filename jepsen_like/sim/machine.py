@@ -241,7 +241,7 @@ class Machine:
 
     def _opened(self, node: Node) -> None:
         self.watcher.opened(self)
-        self.was_installing = self.was_installing or node.parts.directory.installed is not None
+        self.was_installing = self.was_installing or node.storage.directory.installed is not None
         self.node = node
         self.nodes.append(node)
 
@@ -385,7 +385,7 @@ class Machine:
         """Whether somebody holds a lock of the log: then nobody may stop."""
         if self.node is None:
             return True
-        log = self.node.parts.directory.log
+        log = self.node.storage.directory.log
         state = log.state
         locks = (state.filing, state.cutting, state.publishing, state.damage._lock, log._preparer.preparing)
         return any(lock.locked() for lock in locks)

@@ -189,7 +189,7 @@ class Monitor:
         node, node_id = machine.node, machine.node_id
         assert node is not None
         assert machine.process is not None
-        log = node.parts.directory.log
+        log = node.storage.directory.log
         known = self._disks[node_id]
         for job in self._writing.pop(node_id, ()):
             known.forget_conflict(job.entries)
@@ -215,7 +215,7 @@ class Monitor:
 
     def _rows_as_told(self, machine: Machine, node: Node) -> None:
         """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
-        for name, text in node.parts.findings:
+        for name, text in node.storage.findings:
             if name == LOST_ROWS:
                 self.report("durability", f"node {machine.node_id}: {text}")
 
@@ -233,7 +233,7 @@ class Monitor:
     def count_mended(self, machine: Machine) -> None:
         """At the end: what rotted and is whole again."""
         assert machine.node is not None
-        log = machine.node.parts.directory.log
+        log = machine.node.storage.directory.log
         for index in machine.rotten:
             known = self._disks[machine.node_id].at(index)
             if known is not None and index >= log.first_index:
@@ -241,7 +241,7 @@ class Monitor:
 
     def _count_recovery(self, machine: Machine, node: Any) -> None:
         count = self.sometimes
-        report = node.parts.directory.log.report
+        report = node.storage.directory.log.report
         count["database lost applied rows"] += machine.applied_lost
         machine.applied_lost = False
         machine.backfilling = node.installs.missing_bytes > 0

@@ -344,7 +344,7 @@ class Nemesis:
         if not machine.up or not hasattr(machine.node, "raw"):
             return
         assert machine.node is not None
-        log = machine.node.parts.directory.log
+        log = machine.node.storage.directory.log
         first = max(1, log.first_index)
         index = rng.randint(first, max(first, _raft(machine).log.commit_index))
         if index > log.tail.index or index in machine.rotten:

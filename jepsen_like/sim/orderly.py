@@ -42,7 +42,7 @@ class OrderlyStops:
         if machine.kv.unsynced:
             what = f"node {machine.node_id} stopped in order and left {machine.kv.unsynced} batches of rows unsynced"
             self._report("stop", what)
-        tail = node.parts.directory.log.tail
+        tail = node.storage.directory.log.tail
         self._left[machine.node_id] = Left(tail.index, tail.header_crc, node.state.applied.index)
 
     def ended(self, machine: Machine, how: str) -> None:
@@ -63,7 +63,7 @@ def found_wrong(machine: Machine, left: Left) -> Iterator[str]:
     """What its next start should not have met."""
     node = machine.node
     assert node is not None
-    log = node.parts.directory.log
+    log = node.storage.directory.log
     report = log.report
     if (log.tail.index, log.tail.header_crc) != (left.last_index, left.header_crc):
         yield f"its log ended at index {left.last_index} and now at {log.tail.index}, or with another entry"

@@ -350,7 +350,7 @@ class Stage(World, Interpreter):
 
     def do_rot(self, name: str, index: str) -> None:
         machine = self._machine(name)
-        log = machine.nodes[-1].parts.directory.log
+        log = machine.nodes[-1].storage.directory.log
         machine.rot(log.read_entries(int(index), int(index) + 1, 1)[0], log)
 
     def do_spoil(self, name: str) -> None:

@@ -69,7 +69,7 @@ class TrimCheck:
     def _catch_up(self, machine: Machine, index: int) -> None:
         """Whoever applied those entries ended in the same call."""
         assert machine.node is not None
-        for entry in machine.node.parts.directory.log.read_entries(self._next, index, 1 << 30):
+        for entry in machine.node.storage.directory.log.read_entries(self._next, index, 1 << 30):
             self._learn(machine, entry)
 
     def counts(self) -> Iterator[tuple[Queue, int]]:
@@ -95,12 +95,12 @@ class TrimCheck:
         node = machine.node
         if node is None or node.installs.missing_bytes:
             return
-        log, state = node.parts.directory.log, node.state
+        log, state = node.storage.directory.log, node.state
         known = self._began.get(machine.node_id)
         self._began[machine.node_id] = (node, log.first_position)
         if known is None or known[0] is not node or log.first_position <= known[1]:
             return
-        marks = [one.manifest.mark.index for one in node.parts.keeper.checkpoints.all()]
+        marks = [one.manifest.mark.index for one in node.storage.checkpointer.checkpoints.all()]
         used = node.retention.view(machine.node_id).disk_used_percent or 0
         counts = marks[:1] if used > machine.config.retention.disk_force_clean_percent else marks[1:]
         limits = {

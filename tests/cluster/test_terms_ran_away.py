@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.config.config import Config, NodeSection
-from cluster.state.data_directory import Parts
+from cluster.state.node_storage import NodeStorage
 from raftlog.core.plausible import TERM_MAX
 from raftlog.errors import StorageError
 from raftlog.types import NOBODY, HardState
@@ -21,7 +21,7 @@ def test_a_term_above_which_there_is_none_refuses_the_start() -> None:
     directory = SimpleNamespace(
         log=SimpleNamespace(genesis=None), hard_state_store=SimpleNamespace(load=lambda: saved), path=Path("/data")
     )
-    parts: Any = SimpleNamespace(directory=directory)
+    storage: Any = SimpleNamespace(directory=directory)
     with pytest.raises(StorageError, match="unsafe-recover /data --plan") as refused:
-        Parts.raw_node(parts, Config(node=NodeSection(id=1, data_dir="/data")), random.Random(1))
+        NodeStorage.raw_node(storage, Config(node=NodeSection(id=1, data_dir="/data")), random.Random(1))
     assert len(str(refused.value).split("\n")) == 3

@@ -37,7 +37,7 @@ GENESIS = Genesis(UUID(int=7), GROUP, SEGMENT_SIZE, START_MS, VOTERS)
 TWO, THREE = NodeId(2), NodeId(3)
 
 
-class Keeper:
+class Checkpointer:
     """What the STATE source needs of a running node. `make` is called when another checkpoint is wanted."""
 
     def __init__(self, checkpoints: Checkpoints, make: Callable[[], object]) -> None:
@@ -65,7 +65,7 @@ class Giver:
         self.state = BrokerState(self.kv)
         self.state.apply(self.log.read_entries(0, 1, 1))
         self.checkpoints = Checkpoints(self.fs, DATA, GROUP)
-        self.keeper = Keeper(self.checkpoints, self.checkpoint)
+        self.checkpointer = Checkpointer(self.checkpoints, self.checkpoint)
         self.grow(count, term)
 
     def grow(self, count: int, term: int = 1) -> None:
@@ -86,7 +86,7 @@ class Giver:
     @property
     def sources(self) -> dict[str, Any]:
         return {
-            STATE: state_source(self.fs, self.keeper),
+            STATE: state_source(self.fs, self.checkpointer),
             LOG: log_source(self.log, lambda: self.log.tail.index),
             SEGMENT: segment_source(self.log),
         }

@@ -271,7 +271,7 @@ class SimNode(Machine):
     @property
     def log(self) -> SegmentedLog:
         """Its log."""
-        return self.running.parts.directory.log
+        return self.running.storage.directory.log
 
     @property
     def state(self) -> BrokerState:

@@ -62,7 +62,7 @@ async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: p
     async with asyncio.timeout(PATIENCE_S):
         assert await running is lives[1]
     first, second = [line for line in caplog.messages if " serves: raftmq " in line]
-    listener, identity = config.listeners[0], lives[0].parts.directory.identity
+    listener, identity = config.listeners[0], lives[0].storage.directory.identity
     parts = (
         "node 1 of cluster",
         f"broker 127.0.0.1:{listener.port}",

@@ -44,7 +44,7 @@ def test_a_snapshot_takes_the_place_of_log_and_state(giver: Giver) -> None:
     assert opened.log.first_index <= 100
     assert opened.log.segment_at(opened.log.first_position).previous.index >= giver.log.first_index - 1
     assert taker.fs.listdir(taker.where.path / "checkpoints") == [opened.installed.checkpoint]  # type: ignore[union-attr]
-    assert giver.keeper.held
+    assert giver.checkpointer.held
 
 
 def test_nothing_changes_before_it_is_committed(giver: Giver) -> None:

@@ -19,7 +19,7 @@ from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
-from cluster.state.data_directory import Parts
+from cluster.state.node_storage import NodeStorage
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import ROWS_FILE, MemoryKV
 from raftlog.errors import NotLeaderError, StorageError
@@ -50,7 +50,7 @@ class Core:
 
     @property
     def applied_index(self) -> int:
-        return self._node.parts.state.applied.index
+        return self._node.storage.state.applied.index
 
     def log_time_ms(self) -> int:
         return self._node.log_ms
@@ -78,7 +78,7 @@ class InLine:
 
 
 class Node:
-    """One node's parts and its retention; a message of 1000 bytes per entry."""
+    """One node's storage and its retention; a message of 1000 bytes per entry."""
 
     def __init__(self, **rules: Any) -> None:
         self.fs, self.clock, self.log_ms = MemoryFileSystem(), Clock(), START_MS
@@ -88,7 +88,7 @@ class Node:
         given: dict[str, Any] = {"ms": 1000, "delete_when": "", "every_ms": 100, "delete_gap_ms": 10} | rules
         self.rules = RetentionSection(**given)
         self.open()
-        self.parts.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
+        self.storage.directory.hard_state_store.save(HardState(1, NodeId(1), 0))
         self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t", "read_queues": 1}, False]]))
 
     def open(self) -> None:
@@ -108,12 +108,12 @@ class Node:
             checkpoint_every_ms=10**9,
         )
         self.alarms, self.leases = Alarms(self.clock.wall_ms), Leases(self.clock.monotonic_ms)
-        self.parts = Parts(config, FailpointSet(False), environment, self.alarms)
+        self.storage = NodeStorage(config, FailpointSet(False), environment, self.alarms)
         self.core: Any = Core(self)
         self.registry = CollectorRegistry()
         context = context_of(self.core, self.alarms, config=config, environment=environment)
         metrics = RetentionMetrics(self.registry)
-        self.retention = Retention(context, self.parts, self.leases, metrics=metrics, writes_open=lambda: True)
+        self.retention = Retention(context, self.storage, self.leases, metrics=metrics, writes_open=lambda: True)
         self.retention.start()
 
     def _open_kv(self, path: str) -> MemoryKV:
@@ -123,7 +123,7 @@ class Node:
 
     @property
     def log(self) -> Any:
-        return self.parts.directory.log
+        return self.storage.directory.log
 
     def add(self, kind: int, data: bytes) -> Entry:
         tail: LogTail = self.log.tail
@@ -132,7 +132,7 @@ class Node:
         )
         assert tail_after(tail, entry).index == tail.index + 1
         self.log.append([entry])
-        state = self.parts.state
+        state = self.storage.state
         applied: Sequence[Entry] = self.log.read_entries(state.applied.index + 1, entry.index + 1, 1 << 30)
         state.apply(applied)
         self.retention.on_applied(applied)
@@ -140,13 +140,13 @@ class Node:
 
     def store(self, count: int) -> None:
         for _ in range(count):
-            at, base = self.log.tail.end_position + payload.MESSAGES_AT, self.parts.state.max_offset(1, 0)
+            at, base = self.log.tail.end_position + payload.MESSAGES_AT, self.storage.state.max_offset(1, 0)
             run = payload.Run(1, 0, base, 1, 0, payload.ITEM.pack(at, 1000, 0, 0, self.log_ms))
             self.add(EntryType.MESSAGES, payload.encode([bytes(1000)], 1, [run]))
 
     def checkpoint(self) -> None:
-        self.parts.keeper.checkpoint()
-        self.parts.keeper.wanted = False
+        self.storage.checkpointer.checkpoint()
+        self.storage.checkpointer.wanted = False
 
     def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 50):
@@ -186,18 +186,18 @@ async def test_what_expires_goes_from_the_queue_at_once_and_from_the_disk_when_b
     node.store(300)
     node.checkpoint()
     node.pass_ms(500)
-    assert node.parts.state.trim_position == 0, "nothing is a second old"
+    assert node.storage.state.trim_position == 0, "nothing is a second old"
     node.store(10)
     node.checkpoint()
     node.pass_ms(800)
-    state = node.parts.state
+    state = node.storage.state
     assert state.trim_position == node.files()[-1] > 0, "everything but the newest segment"
     assert state.min_offset(1, 0) > 250
     assert state.fetch(1, 0, state.min_offset(1, 0), 1)[0].position >= state.trim_position
     view = node.retention.view(1)
     assert (view.trim_position, view.first_position, view.files_held_by) == (state.trim_position, 0, OLDER)
     assert view.files_left == len(node.files()) - 1 >= 4
-    assert node.parts.keeper.wanted, "files wait for a checkpoint"
+    assert node.storage.checkpointer.wanted, "files wait for a checkpoint"
     node.checkpoint()
     node.pass_ms(200)
     assert len(node.files()) > 1, "the older one does not know of it yet"
@@ -228,13 +228,13 @@ async def test_after_a_restart_files_that_were_let_go_are_let_go_again(make: Cal
     assert len(before) > 2, "one file a minute"
     await node.retention.close()
     kv = node.kv
-    node.parts.close(clean=True)
+    node.storage.close(clean=True)
     node._open_kv = lambda path: kv  # type: ignore[method-assign]
     kv._closed = False
     node.rules = RetentionSection(ms=1000, delete_when="", every_ms=100, delete_gap_ms=0)
     node.open()
     node.pass_ms(1000)
-    assert node.files() == [node.parts.state.trim_position]
+    assert node.files() == [node.storage.state.trim_position]
 
 
 def trimmed(node: Node) -> None:
@@ -255,25 +255,25 @@ async def test_a_lease_holds_files_but_no_messages(make: Callable[..., Node]) ->
     node.leases.touch("a peer", held, 5000)
     trimmed(node)
     node.pass_ms(400)
-    assert node.parts.state.trim_position > held
+    assert node.storage.state.trim_position > held
     assert node.files()[0] <= held < node.files()[1]
     view = node.retention.view(1)
     assert view.files_held_by == "the lease of a peer"
     assert [(lease.holder, lease.position) for lease in view.leases] == [("a peer", held)]
     node.pass_ms(5000)
-    assert node.files()[0] == node.parts.state.trim_position
+    assert node.files()[0] == node.storage.state.trim_position
 
 
 async def test_without_two_checkpoints_the_leader_gives_up_nothing_and_asks_for_them(make: Callable[..., Node]) -> None:
     node = make()
     node.store(300)
     node.pass_ms(2000)
-    assert node.parts.state.trim_position == 0
-    assert node.parts.keeper.wanted
+    assert node.storage.state.trim_position == 0
+    assert node.storage.checkpointer.wanted
     assert node.retention.view(1).log_held_by == "the older checkpoint of the leader"
     node.checkpoint()
     node.pass_ms(200)
-    assert not node.parts.keeper.wanted, "another one would be the same"
+    assert not node.storage.checkpointer.wanted, "another one would be the same"
 
 
 async def test_on_a_disk_that_is_nearly_full_the_newest_checkpoint_counts_if_it_is_sound(
@@ -290,22 +290,22 @@ async def test_on_a_disk_that_is_nearly_full_the_newest_checkpoint_counts_if_it_
         lambda fs, path: (1000 - used[0]) * SEGMENT // 10 + (files - len(node.files())) * SEGMENT,
     )
     node.pass_ms(200)
-    assert node.parts.state.trim_position == 0
+    assert node.storage.state.trim_position == 0
     used[0] = 878
-    (name,) = node.parts.keeper.checkpoints.names()
-    row = node.parts.keeper.checkpoints.path / name / ROWS_FILE
+    (name,) = node.storage.checkpointer.checkpoints.names()
+    row = node.storage.checkpointer.checkpoints.path / name / ROWS_FILE
     node.fs.damage(row, 9, b"\xff")
     node.pass_ms(300)
-    assert node.parts.state.trim_position == 0, "nobody would bring it back"
+    assert node.storage.state.trim_position == 0, "nobody would bring it back"
     node.store(1)
     node.checkpoint()
     node.pass_ms(150)
-    assert node.parts.state.trim_position == node.log.segment_at(2 * SEGMENT + 100).end_position, (
+    assert node.storage.state.trim_position == node.log.segment_at(2 * SEGMENT + 100).end_position, (
         "with three files less it is below 85 %"
     )
     node.checkpoint()
     node.pass_ms(300)
-    assert node.files()[0] == node.parts.state.trim_position
+    assert node.files()[0] == node.storage.state.trim_position
 
 
 async def test_what_a_group_has_not_read_is_protected_or_told(make: Callable[..., Node]) -> None:
@@ -317,7 +317,7 @@ async def test_what_a_group_has_not_read_is_protected_or_told(make: Callable[...
         )
         trimmed(node)
         node.pass_ms(400)
-        first = node.parts.state.min_offset(1, 0)
+        first = node.storage.state.min_offset(1, 0)
         if protect:
             assert 0 < first <= 100
             assert "group g has not consumed t queue 0 offset 100" in node.retention.view(1).log_held_by
@@ -351,7 +351,7 @@ async def test_a_file_that_cannot_be_removed_is_tried_again(
         assert tries == [2]
     node.pass_ms(AGAIN_MS + 1000)
     assert not node.alarms.raised(FILES)
-    assert node.files() == [node.parts.state.trim_position]
+    assert node.files() == [node.storage.state.trim_position]
 
 
 async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.Monk
     node.store(1)
     node.checkpoint()
     node.pass_ms(1500)
-    assert node.parts.state.trim_position == 0, "not its hour"
+    assert node.storage.state.trim_position == 0, "not its hour"
     for refuses in (True, False):
         node.core.refuses = refuses
         ran = node.retention.run()
@@ -372,7 +372,7 @@ async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.Monk
         done = await asyncio.wait_for(ran, 1)
         assert done is not None
         assert (done.decision.reason, done.entry is None) == ("age", refuses)
-    assert node.parts.state.trim_position > 0
+    assert node.storage.state.trim_position > 0
     node.core.role = Role.FOLLOWER
     ran = node.retention.run()
     node.retention.tick(node.clock.now_ms)
@@ -387,4 +387,4 @@ async def test_a_large_log_is_given_up_in_pieces(make: Callable[..., Node]) -> N
     node.checkpoint()
     node.pass_ms(1500)
     assert node.count("raftmq_trims_total") >= 2
-    assert node.parts.state.trim_position == node.files()[-1]
+    assert node.storage.state.trim_position == node.files()[-1]

@@ -1,4 +1,4 @@
-"""A node's directory without a node: parts are opened, entries appended and applied, files damaged between starts."""
+"""A node's directory without a node: storage is opened, entries appended and applied, files damaged between starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.checkpoints import Checkpoints
-from cluster.state.data_directory import Parts
+from cluster.state.node_storage import NodeStorage
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from raftlog.storage.genesis import Genesis, Voter
@@ -50,19 +50,19 @@ class Place:
         peer = PeerNode(id=1, host="127.0.0.1", port=1, listeners={})
         return Config(node=NodeSection(id=1, data_dir=str(self.path)), peers=(peer,))
 
-    def open(self) -> Parts:
+    def open(self) -> NodeStorage:
         """Starts: everything but the network."""
         environment = Environment(fs=self.fs, clock=self.clock, serves_admin=False, **self.environment)
-        return Parts(self.config, FailpointSet(False), environment, self.alarms)
+        return NodeStorage(self.config, FailpointSet(False), environment, self.alarms)
 
     @staticmethod
-    def write(parts: Parts, count: int, *, apply: int | None = None, term: int = 1) -> list[Entry]:
+    def write(storage: NodeStorage, count: int, *, apply: int | None = None, term: int = 1) -> list[Entry]:
         """Appends entries durably and applies the first `apply` of them (None: all)."""
-        if parts.directory.hard_state_store.load().term < term:
-            parts.directory.hard_state_store.save(HardState(term, NodeId(1), 0))
-        entries = entries_after(parts.directory.log.tail, count, segment_size=SEGMENT_SIZE, term=term)
-        parts.directory.log.append(entries)
-        replay(parts, None if apply is None else entries[0].index + apply)
+        if storage.directory.hard_state_store.load().term < term:
+            storage.directory.hard_state_store.save(HardState(term, NodeId(1), 0))
+        entries = entries_after(storage.directory.log.tail, count, segment_size=SEGMENT_SIZE, term=term)
+        storage.directory.log.append(entries)
+        replay(storage, None if apply is None else entries[0].index + apply)
         return entries
 
     def run(
@@ -76,20 +76,20 @@ class Place:
         term: int = 1,
     ) -> int:
         """A whole life: opens, replays, writes, stops (`kill`: as kill -9 leaves it). Returns the applied index."""
-        parts = self.open()
-        replay(parts)
+        storage = self.open()
+        replay(storage)
         if count:
-            self.write(parts, count, apply=apply, term=term)
-        parts.keeper.sync()
+            self.write(storage, count, apply=apply, term=term)
+        storage.checkpointer.sync()
         if checkpoint:
-            parts.keeper.checkpoint()
-        index = parts.state.applied.index
+            storage.checkpointer.checkpoint()
+        index = storage.state.applied.index
         if not kill:
-            parts.close(clean=clean)
+            storage.close(clean=clean)
             return index
         image = self.path.with_name(self.path.name + "-killed")
         shutil.copytree(self.path, image)
-        parts.close(clean=False)
+        storage.close(clean=False)
         shutil.rmtree(self.path)
         image.rename(self.path)
         return index
@@ -126,15 +126,15 @@ class Place:
         return digest(kv)
 
 
-def replay(parts: Parts, stop: int | None = None) -> None:
+def replay(storage: NodeStorage, stop: int | None = None) -> None:
     """Applies what the log holds above the state, below index `stop`."""
-    first, last = parts.state.applied.index + 1, parts.directory.log.tail.index + 1
+    first, last = storage.state.applied.index + 1, storage.directory.log.tail.index + 1
     last = last if stop is None else min(stop, last)
     while first < last:
-        entries = parts.directory.log.read_entries(first, last, 1 << 20)
-        parts.state.apply(entries)
+        entries = storage.directory.log.read_entries(first, last, 1 << 20)
+        storage.state.apply(entries)
         first = entries[-1].index + 1
-    parts.recovery.applied(parts.state.applied.index)
+    storage.recovery.applied(storage.state.applied.index)
 
 
 @pytest.fixture

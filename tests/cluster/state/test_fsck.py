@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import aside
+from cluster.state import suspect
 from cluster.state.fsck import Fsck
 from raftlog.storage.verify import Severity
 from raftmq.cli import run as raftmq
@@ -42,8 +42,8 @@ def test_a_sound_directory_is_found_sound_and_left_alone(place: Place, clean: bo
     assert report.sound, report.judged
     assert "8 entries to apply" in report.start or "0 entries" in report.start
     assert content(place.path) == before
-    parts = place.open()
-    parts.close(clean=True)
+    storage = place.open()
+    storage.close(clean=True)
 
 
 def test_a_start_after_fsck_is_the_start_it_told(place: Place) -> None:
@@ -53,10 +53,10 @@ def test_a_start_after_fsck_is_the_start_it_told(place: Place) -> None:
     assert not report.sound
     assert "from checkpoint" in report.start
     (cure,) = {one.cure for one in report.judged}
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert status.state_checkpoint in cure
-    parts.close(clean=True)
+    storage.close(clean=True)
     assert Fsck(place.path).run().sound
 
 
@@ -75,7 +75,7 @@ def test_every_part_of_the_state_is_looked_at(place: Place) -> None:
         assert kind in damaged_kinds(place), pattern
         shutil.rmtree(place.path)
         shutil.copytree(image, place.path)
-    aside.mark_suspect(place.fs, place.path, "a reason", 1)
+    suspect.mark_suspect(place.fs, place.path, "a reason", 1)
     assert damaged_kinds(place) == {"state"}
 
 
@@ -83,11 +83,11 @@ def test_wrong_rows_are_left_to_the_peers(place: Place) -> None:
     place.run(20, checkpoint=True)
     place.run(20, checkpoint=True)
     newer, older = place.checkpoints().names()
-    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 30)
+    suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 30)
     report = Fsck(place.path).run()
     assert report.start.endswith(f"20 entries to apply; without a peer: from checkpoint {older}")
     assert report.judged[0].cure == "start the node while its peers run: it takes a checkpoint of one of them"
-    aside.peers_were_asked(place.fs, place.path, newer, "")
+    suspect.peers_were_asked(place.fs, place.path, newer, "")
     assert Fsck(place.path).run().start.endswith(f"0 entries to apply; without a peer: from checkpoint {newer}")
 
 
@@ -124,10 +124,10 @@ def test_the_command(place: Place, capsys: pytest.CaptureFixture[str], tmp_path:
     assert "sound" in capsys.readouterr().out
     assert raftmq(["fsck", str(tmp_path / "none")]) == 2
     assert "holds no node" in capsys.readouterr().err
-    parts = place.open()
+    storage = place.open()
     assert raftmq(["fsck", str(place.path)]) == 5
     assert "in use by process" in capsys.readouterr().err
-    parts.close(clean=True)
+    storage.close(clean=True)
     place.flip("state/*.sst", 0.4)
     assert raftmq(["fsck", "--json", str(place.path)]) == 1
     (told,) = json.loads(capsys.readouterr().out)["directories"]

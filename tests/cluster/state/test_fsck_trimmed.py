@@ -22,13 +22,13 @@ def kinds(place: Place) -> list[tuple[str, Severity]]:
 
 def trim(place: Place, count: int) -> None:
     """Begins the log `count` files later, below the newest checkpoint."""
-    parts = place.open()
-    log = parts.directory.log
+    storage = place.open()
+    log = storage.directory.log
     newest = place.checkpoints().all()[-1].manifest.mark.end_position
     base = log.state.segments[count].base
     assert base < newest
     assert log.remove_files(log.trim(base)) == count
-    parts.close(clean=True)
+    storage.close(clean=True)
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def trimmed(place: Place) -> Place:
 
 def test_a_trimmed_log_is_sound(trimmed: Place) -> None:
     assert kinds(trimmed) == []
-    parts = trimmed.open()
-    assert parts.directory.log.first_index > 0
-    parts.close(clean=True)
+    storage = trimmed.open()
+    assert storage.directory.log.first_index > 0
+    storage.close(clean=True)
     assert kinds(trimmed) == []
 
 
@@ -68,7 +68,7 @@ def test_a_log_that_waits_to_be_installed(trimmed: Place, new_place: Any, tmp_pa
     peer = trimmed.open()
     log = peer.directory.log
     trimmed.write(peer, 1200)
-    peer.keeper.checkpoint()
+    peer.checkpointer.checkpoint()
     (name,) = trimmed.checkpoints().names()[:1]
     mark = next(one.manifest.mark for one in trimmed.checkpoints().all() if one.path.name == name)
     log.trim(log.segment_at(mark.end_position - 1).previous.end_position)
@@ -87,10 +87,10 @@ def test_a_log_that_waits_to_be_installed(trimmed: Place, new_place: Any, tmp_pa
     assert "ends before the oldest entry" in report.start
     assert f"from checkpoint {name}" in report.start
     assert sorted(str(path) for path in away.rglob("*")) == before
-    parts = node.open()
-    installed = parts.directory.installed
+    storage = node.open()
+    installed = storage.directory.installed
     assert installed is not None
     assert (installed.done, installed.checkpoint) == (True, name)
-    assert parts.state.applied.index == mark.index
-    parts.close(clean=True)
+    assert storage.state.applied.index == mark.index
+    storage.close(clean=True)
     assert kinds(node) == []

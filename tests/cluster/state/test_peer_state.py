@@ -14,8 +14,8 @@ from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused, Statu
 from cluster.repair.log_source import log_source
 from cluster.repair.peer_state import StateFetch, note_answer
 from cluster.repair.state_source import state_source
-from cluster.state import aside
 from cluster.state import manifest as manifests
+from cluster.state import suspect
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.opening import StateLostError
 from raftlog.storage.node_dir import open_node_dir
@@ -30,7 +30,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
 
 
-class Keeper:
+class Checkpointer:
     """What a source needs of a running node."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
@@ -66,7 +66,7 @@ class Peers:
 
 
 def served(place: Place, path: Path) -> Any:
-    return state_source(place.fs, Keeper(Checkpoints(place.fs, path, 1)))
+    return state_source(place.fs, Checkpointer(Checkpoints(place.fs, path, 1)))
 
 
 @pytest.fixture
@@ -122,17 +122,17 @@ def test_a_log_that_ends_below_is_brought_forward(ahead: Any, replay_all: Any) -
     lose_state(place)
     checkpoint, _ = fetch(place, Peers({3: running.sources}))
     assert checkpoint.manifest.mark.index == 340
-    parts = place.open()
-    assert parts.directory.log.tail == running.directory.log.tail
-    assert parts.directory.hard_state_store.load() == HardState(3, NOBODY, 340)
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    assert storage.directory.log.tail == running.directory.log.tail
+    assert storage.directory.hard_state_store.load() == HardState(3, NOBODY, 340)
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_source, status.replaying) == ("peer", False)
     assert any(
         "fetched from node 3, and with it entries 31..340 of the log, which ended at 30" in reason
         for reason in status.reasons
     )
-    assert digest(parts.kv) == place.expected(340)
-    parts.close(clean=True)
+    assert digest(storage.kv) == place.expected(340)
+    storage.close(clean=True)
     place.run(5, term=3)
 
 
@@ -143,12 +143,12 @@ def test_an_end_that_was_never_committed_gives_way(ahead: Any, own: int, replay_
     lose_state(place)
     checkpoint, refusals = fetch(place, Peers({3: running.sources}))
     assert checkpoint is not None, refusals
-    parts = place.open()
-    assert parts.directory.log.tail == running.directory.log.tail
-    assert digest(parts.kv) == place.expected(340)
-    reasons = parts.recovery.status(parts.keeper.run).reasons
+    storage = place.open()
+    assert storage.directory.log.tail == running.directory.log.tail
+    assert digest(storage.kv) == place.expected(340)
+    reasons = storage.recovery.status(storage.checkpointer.run).reasons
     assert any(f"ended at {30 + own}; what this node had from 31 on was never committed" in one for one in reasons)
-    parts.close(clean=True)
+    storage.close(clean=True)
 
 
 def test_a_checkpoint_that_needs_no_more_of_the_log_comes_first(ahead: Any, tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_a_lost_state_comes_from_a_peer(pair: tuple[Place, Any], replay_all: Any
     checkpoint, refusals = fetch(place, Peers({3: source}))
     assert checkpoint.manifest.mark.index == 40
     assert "node 2 does not give state" in refusals[0]
-    parts = place.open()
-    assert parts.recovery.status(parts.keeper.run).state_source == "peer"
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(40)
-    parts.close(clean=True)
+    storage = place.open()
+    assert storage.recovery.status(storage.checkpointer.run).state_source == "peer"
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(40)
+    storage.close(clean=True)
 
 
 @pytest.mark.parametrize("wrong", ["byte", "short", "manifest", "sums", "log"])
@@ -269,34 +269,34 @@ def test_a_peer_without_a_sound_one_makes_another(place: Place, replay_all: Any)
     place.run(20, checkpoint=True)
     (name,) = place.checkpoints().names()
     (place.path / "checkpoints" / name / "CURRENT").write_bytes(b"x")
-    parts = place.open()
-    parts.keeper.sync()
-    source = state_source(place.fs, parts.keeper)
+    storage = place.open()
+    storage.checkpointer.sync()
+    source = state_source(place.fs, storage.checkpointer)
     with pytest.raises(Refused, match="damaged here"):
         source(["manifest", name])
     for _ in range(2):
         with pytest.raises(Refused, match="makes a checkpoint first") as told:
             source(["list"])
         assert told.value.status is Status.BUSY
-    assert parts.keeper.due
-    parts.keeper.drain([True])
-    assert not parts.keeper.due
+    assert storage.checkpointer.due
+    storage.checkpointer.drain([True])
+    assert not storage.checkpointer.due
     ((name, *_),) = source(["list"]).fields
     assert source(["manifest", name]).payload
-    parts.keeper.freeze()
+    storage.checkpointer.freeze()
     with pytest.raises(Refused, match="own rows are not to be trusted"):
         source(["list"])
-    parts.close(clean=False)
+    storage.close(clean=False)
 
 
 def test_a_peer_that_cannot_make_one_says_so_and_may_be_asked_again(place: Place) -> None:
-    keeper = Keeper(place.checkpoints())
-    source = state_source(place.fs, keeper)
+    checkpointer = Checkpointer(place.checkpoints())
+    source = state_source(place.fs, checkpointer)
     for _ in range(2):
         with pytest.raises(Refused, match="makes a checkpoint first"):
             source(["list"])
-        assert keeper.wanted
-        keeper.wanted = False
+        assert checkpointer.wanted
+        checkpointer.wanted = False
         with pytest.raises(Refused, match="could not make one") as told:
             source(["list"])
         assert told.value.status is Status.MISSING
@@ -319,16 +319,16 @@ def test_a_checkpoint_in_the_making_is_waited_for(pair: tuple[Place, Any]) -> No
 
 def test_the_answer_is_noted_for_wrong_rows_only(place: Place) -> None:
     assert not note_answer(place.fs, place.path, None, "no answer")
-    aside.mark_suspect(place.fs, place.path, "a block", 1)
+    suspect.mark_suspect(place.fs, place.path, "a block", 1)
     assert not note_answer(place.fs, place.path, None, "no answer")
-    aside.mark_suspect(place.fs, place.path, "its rows differ", 2, 30)
-    aside.mark_suspect(place.fs, place.path, "again", 3, 40)
-    known = aside.Suspicion("its rows differ", 2, 30)
-    assert aside.suspicion_of(place.fs, place.path) == known
+    suspect.mark_suspect(place.fs, place.path, "its rows differ", 2, 30)
+    suspect.mark_suspect(place.fs, place.path, "again", 3, 40)
+    known = suspect.Suspicion("its rows differ", 2, 30)
+    assert suspect.suspicion_of(place.fs, place.path) == known
     assert note_answer(place.fs, place.path, None, "no answer")
-    assert aside.suspicion_of(place.fs, place.path) == known._replace(peer_checkpoint="", said="no answer")
+    assert suspect.suspicion_of(place.fs, place.path) == known._replace(peer_checkpoint="", said="no answer")
     (place.path / "STATE_SUSPECT").write_text("{")
-    unreadable = aside.suspicion_of(place.fs, place.path)
+    unreadable = suspect.suspicion_of(place.fs, place.path)
     assert unreadable is not None
     assert unreadable.sound_index == -1, "taken for the worse"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import aside
+from cluster.state import suspect
 from cluster.state.overlay_fs import OverlayFileSystem
 from cluster.state.rebuild import SEGMENT, START, Rebuild, RebuildPlan
 from raftlog.storage import vote_withheld
@@ -45,12 +45,12 @@ def test_a_plan_changes_nothing_and_yes_does_what_it_said(
     assert told["plan"]["replay_from"] == 31
     assert told["plan"]["entries"] == 10
     assert Path(told["set_aside_as"]).name == "000001-state"
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.replay_index, status.replay_target) == ("behind", 30, 40)
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(40)
-    parts.close(clean=True)
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(40)
+    storage.close(clean=True)
 
 
 def test_from_start_replays_everything(place: Place, replay_all: Any) -> None:
@@ -58,11 +58,11 @@ def test_from_start_replays_everything(place: Place, replay_all: Any) -> None:
     plan = planned(place, START)
     assert (plan.checkpoint, plan.replay_from, plan.position, plan.entries) == ("", 0, 0, 31)
     assert raftmq(["rebuild", str(place.path), "--yes", "--from", "start"]) == 0
-    parts = place.open()
-    assert parts.state.applied.index == -1
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(30)
-    parts.close(clean=True)
+    storage = place.open()
+    assert storage.state.applied.index == -1
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(30)
+    storage.close(clean=True)
 
 
 def test_from_segment_goes_back_to_the_third_last_after_an_orderly_stop(place: Place) -> None:
@@ -102,17 +102,17 @@ def test_a_state_newer_than_its_log_is_rebuilt_and_the_vote_withheld(place: Plac
     assert withheld is not None
     assert withheld.index == 20
     assert sorted(name.partition("-")[2].partition("-")[0] for name, _ in place.trash()) == [f"{20:020d}", "state"]
-    parts = place.open()
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(10)
-    parts.close(clean=True)
+    storage = place.open()
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(10)
+    storage.close(clean=True)
 
 
 def test_checkpoints_that_others_contradict_are_passed_over(place: Place, replay_all: Any) -> None:
     place.run(10, checkpoint=True)
     place.run(10, checkpoint=True)
     newer, older = place.checkpoints().names()
-    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 15)
+    suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ", 1, 15)
     plan = planned(place)
     assert plan.checkpoint == older
     assert any(f"{newer} may hold the same wrong rows" in reason for reason in plan.because)
@@ -121,17 +121,17 @@ def test_checkpoints_that_others_contradict_are_passed_over(place: Place, replay
     work.close()
     assert place.checkpoints().names() == [older]
     assert f"000002-{newer}" in [name for name, _ in place.trash()]
-    parts = place.open()
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(20)
-    parts.close(clean=True)
+    storage = place.open()
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(20)
+    storage.close(clean=True)
 
 
 def test_bad_input_is_explained(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place.run(10)
     assert raftmq(["rebuild", str(place.path), "--plan", "--yes"]) == 2
     assert raftmq(["rebuild", str(tmp_path / "none")]) == 5
-    parts = place.open()
+    storage = place.open()
     assert raftmq(["rebuild", str(place.path), "--yes"]) == 5
     assert "in use by process" in capsys.readouterr().err
-    parts.close(clean=True)
+    storage.close(clean=True)

@@ -17,8 +17,8 @@ from statemachine.trim import Trim, encode
 Place = Any
 
 
-def add(parts: Any, replay: Any, kind: int, payload: bytes = b"") -> None:
-    log = parts.directory.log
+def add(storage: Any, replay: Any, kind: int, payload: bytes = b"") -> None:
+    log = storage.directory.log
     entry = make_entry(
         log.tail,
         term=1,
@@ -29,27 +29,27 @@ def add(parts: Any, replay: Any, kind: int, payload: bytes = b"") -> None:
         segment_size=log.segment_size,
     )
     log.append([entry])
-    replay(parts)
+    replay(storage)
 
 
 def trim(place: Place, replay: Any) -> dict[str, int]:
     """Three segments go, two checkpoints know it; returns the digest."""
     place.run(800, checkpoint=True)
-    parts = place.open()
-    log = parts.directory.log
+    storage = place.open()
+    log = storage.directory.log
     span = log.segment_at(0)
     for _ in range(2):
         span = log.segment_at(span.end_position)
     previous = log.segment_at(span.end_position).previous
-    add(parts, replay, EntryType.TRIM, encode(Trim(previous.end_position, previous.index + 1, "age")))
-    parts.keeper.checkpoint()
-    add(parts, replay, EntryType.NOOP)
-    parts.keeper.checkpoint()
-    add(parts, replay, EntryType.COMMAND, commands.pack([["create_topic", {"name": "later"}, False]]))
-    assert len(log.trim(parts.state.trim_position)) == 3
+    add(storage, replay, EntryType.TRIM, encode(Trim(previous.end_position, previous.index + 1, "age")))
+    storage.checkpointer.checkpoint()
+    add(storage, replay, EntryType.NOOP)
+    storage.checkpointer.checkpoint()
+    add(storage, replay, EntryType.COMMAND, commands.pack([["create_topic", {"name": "later"}, False]]))
+    assert len(log.trim(storage.state.trim_position)) == 3
     log.remove_files(sorted((place.path / "log").glob("*.seg"))[:3])
-    found: dict[str, int] = digest(parts.kv)
-    parts.close(clean=False)
+    found: dict[str, int] = digest(storage.kv)
+    storage.close(clean=False)
     return found
 
 
@@ -73,11 +73,11 @@ def test_it_goes_back_to_a_checkpoint_and_comes_to_the_same_rows(place: Place, r
     work = Rebuild(place.fs, place.path, 5)
     work.carry_out(work.plan(back))
     work.close()
-    parts = place.open()
-    assert parts.state.trim_position == parts.directory.log.first_position > 0
-    replay_all(parts)
-    assert digest(parts.kv) == before
-    parts.close(clean=True)
+    storage = place.open()
+    assert storage.state.trim_position == storage.directory.log.first_position > 0
+    replay_all(storage)
+    assert digest(storage.kv) == before
+    storage.close(clean=True)
 
 
 def test_without_any_checkpoint_it_says_what_is_left_to_do(place: Place, replay_all: Any) -> None:

@@ -107,17 +107,17 @@ def test_rows_that_a_store_lost_are_found(
     assert "rows of topics" in found["text"]
     assert done["kind"] == "done"
 
-    class Keeper:
+    class Checkpointer:
         frozen = False
 
         def freeze(self) -> None:
             self.frozen = True
 
-    keeper: Any = Keeper()
-    keeper.checkpoints = checkpoints
-    assert give_up(fs, data, keeper, "why", made.manifest.mark.index, 7) == []
-    assert give_up(fs, data, keeper, "why", -1, 7) == [made.path.name]
-    assert keeper.frozen
+    checkpointer: Any = Checkpointer()
+    checkpointer.checkpoints = checkpoints
+    assert give_up(fs, data, checkpointer, "why", made.manifest.mark.index, 7) == []
+    assert give_up(fs, data, checkpointer, "why", -1, 7) == [made.path.name]
+    assert checkpointer.frozen
     assert checkpoints.names() == []
     assert json.loads((data / "STATE_SUSPECT").read_text())["why"] == "why"
     assert any(made.path.name in path.name for path in (data / "trash").iterdir())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state import aside
+from cluster.state import suspect
 from cluster.state.opening import StateLostError
 from cluster.state.state_case import Done, Facts, StateCase, classify
 from raftlog.errors import CorruptLogError
@@ -73,37 +73,37 @@ def test_the_page_shows_the_table() -> None:
 
 
 def test_new(place: Place) -> None:
-    parts = place.open()
-    assert parts.recovery.status(parts.keeper.run).state_found == "new"
-    assert parts.state.applied.index == -1
-    parts.close(clean=True)
+    storage = place.open()
+    assert storage.recovery.status(storage.checkpointer.run).state_found == "new"
+    assert storage.state.applied.index == -1
+    storage.close(clean=True)
 
 
 def test_fits(place: Place) -> None:
     place.run(20)
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.replaying, status.clean) == ("fits", False, True)
     assert status.previous.ended == "orderly"
     assert status.bytes_scanned == 0
-    parts.close(clean=False)
+    storage.close(clean=False)
 
 
 def test_behind(place: Place, replay_all: Replay) -> None:
     place.run(20, apply=12, clean=False)
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.replaying, status.replay_target) == ("behind", True, 20)
     assert status.entries_replayed == 0
-    replay_all(parts, 17)
-    assert parts.recovery.status(parts.keeper.run).entries_replayed == 16 - parts.recovery._from
-    assert parts.recovery.status(parts.keeper.run).replaying
-    replay_all(parts)
-    status = parts.recovery.status(parts.keeper.run)
+    replay_all(storage, 17)
+    assert storage.recovery.status(storage.checkpointer.run).entries_replayed == 16 - storage.recovery._from
+    assert storage.recovery.status(storage.checkpointer.run).replaying
+    replay_all(storage)
+    status = storage.recovery.status(storage.checkpointer.run)
     assert not status.replaying
     assert "replay" in status.stages_ms
-    assert digest(parts.kv) == place.expected(20)
-    parts.close(clean=False)
+    assert digest(storage.kv) == place.expected(20)
+    storage.close(clean=False)
 
 
 def test_lost_rows_without_a_newer_checkpoint_are_replayed(place: Place, replay_all: Replay, alarms: Any) -> None:
@@ -113,17 +113,17 @@ def test_lost_rows_without_a_newer_checkpoint_are_replayed(place: Place, replay_
     place.run(10, clean=False)
     shutil.rmtree(place.path / "state")
     before.rename(place.path / "state")
-    parts = place.open()
-    parts.watch(lambda: 0, lambda _: None)
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    storage.watch(lambda: 0, lambda _: None)
+    status = storage.recovery.status(storage.checkpointer.run)
     assert status.state_found == "lost_rows"
     assert status.state_source == "own"
     assert any("drops only a suffix" in reason for reason in status.reasons)
     assert [alarm.key for alarm in alarms.all()] == ["state_lost_rows"]
     assert place.trash() == []
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(20)
-    parts.close(clean=False)
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(20)
+    storage.close(clean=False)
 
 
 def test_lost_rows_below_a_checkpoint_are_restored_from_it(place: Place, replay_all: Replay) -> None:
@@ -132,11 +132,11 @@ def test_lost_rows_below_a_checkpoint_are_restored_from_it(place: Place, replay_
     place.run(10, clean=False, checkpoint=True)
     shutil.rmtree(place.path / "state")
     place.path.with_name("before").rename(place.path / "state")
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.state_source, status.replaying) == ("lost_rows", "checkpoint", False)
-    assert digest(parts.kv) == place.expected(20)
-    parts.close(clean=False)
+    assert digest(storage.kv) == place.expected(20)
+    storage.close(clean=False)
 
 
 @pytest.mark.parametrize("damage", ["table", "manifest", "current", "missing", "suspect"])
@@ -153,9 +153,9 @@ def test_damage_is_replaced_from_a_checkpoint(place: Place, replay_all: Replay, 
     elif damage == "missing":
         shutil.rmtree(state)
     else:
-        aside.mark_suspect(place.fs, place.path, "a block failed its checksum", 5)
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+        suspect.mark_suspect(place.fs, place.path, "a block failed its checksum", 5)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     found = {"suspect": "suspect", "current": "missing", "missing": "missing"}.get(damage, "corrupt")
     assert (status.state_found, status.state_source) == (found, "checkpoint")
     assert status.state_checkpoint.startswith(f"{20:020d}-1-")
@@ -166,11 +166,11 @@ def test_damage_is_replaced_from_a_checkpoint(place: Place, replay_all: Replay, 
         assert name == "000001-state"
         assert status.state_set_aside == "trash/000001-state"
         assert report["why"]
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(25)
-    parts.close(clean=True)
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(25)
+    storage.close(clean=True)
     again = place.open()
-    assert again.recovery.status(again.keeper.run).state_found == "fits"
+    assert again.recovery.status(again.checkpointer.run).state_found == "fits"
     again.close(clean=True)
 
 
@@ -180,13 +180,13 @@ def test_the_older_checkpoint_counts_where_the_newer_is_rotten(place: Place, rep
     newest, older = place.checkpoints().names()
     place.flip(f"checkpoints/{newest}/*.sst", 0.3)
     (place.path / "state" / "CURRENT").unlink()
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert status.state_checkpoint == older
     assert any(newest in reason and "is damaged" in reason for reason in status.reasons)
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(20)
-    parts.close(clean=True)
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(20)
+    storage.close(clean=True)
 
 
 class WrongRows:
@@ -199,7 +199,7 @@ class WrongRows:
         place.run(15, checkpoint=True)
         place.run(10, checkpoint=False, clean=False)
         self.newer, self.older = place.checkpoints().names()
-        aside.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
+        suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
 
     def peer(self, tmp_path: Path) -> str:
         """As a fetch leaves it."""
@@ -222,39 +222,39 @@ def test_wrong_rows_are_replaced_by_a_peers(place: Place, tmp_path: Path, replay
         place.open()
     assert place.trash() == []
     name = wrong.peer(tmp_path)
-    aside.peers_were_asked(place.fs, place.path, name, "")
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    suspect.peers_were_asked(place.fs, place.path, name, "")
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.state_source, status.state_checkpoint) == ("wrong_rows", "peer", name)
     assert "fetched from node 3" in status.reasons
     assert [alarm for alarm in status.alarms if "its rows (cq) differ at index 30" in alarm]
     assert [moved for moved, _ in place.trash()] == ["000001-state", f"000002-{wrong.newer}"]
     assert place.checkpoints().names() == [name, wrong.older]
-    assert aside.suspicion(place.fs, place.path) is None
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(40)
-    parts.close(clean=True)
+    assert suspect.why_suspect(place.fs, place.path) is None
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(40)
+    storage.close(clean=True)
 
 
 def test_wrong_rows_are_replaced_by_own_ones_that_others_had_if_no_peer_gives_any(
     place: Place, replay_all: Replay
 ) -> None:
     wrong = WrongRows(place)
-    aside.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    suspect.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_source, status.state_checkpoint) == ("checkpoint", wrong.older)
     assert any("(node 2 does not give state: no answer)" in reason for reason in status.reasons)
     assert place.checkpoints().names() == [wrong.older]
-    replay_all(parts)
-    assert digest(parts.kv) == place.expected(40)
-    parts.close(clean=False)
+    replay_all(storage)
+    assert digest(storage.kv) == place.expected(40)
+    storage.close(clean=False)
 
 
 def test_wrong_rows_that_nobody_agreed_with_are_never_used(place: Place) -> None:
     place.run(15, checkpoint=True)
-    aside.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 9", 5, -1)
-    aside.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
+    suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 9", 5, -1)
+    suspect.peers_were_asked(place.fs, place.path, "", "node 2 does not give state: no answer")
     with pytest.raises(StateLostError, match=r"(?s)may hold the same.*The peers were asked: node 2 .*rebuild"):
         place.open()
     assert place.trash() == []
@@ -300,23 +300,23 @@ def test_a_log_that_lost_what_was_applied_withholds_the_vote(place: Place, alarm
     assert run_file.previous is not None
     run_file.write(run_file.previous._replace(synced_index=15))
     run_file.close()
-    parts = place.open()
-    parts.watch(lambda: 0, lambda _: None)
+    storage = place.open()
+    storage.watch(lambda: 0, lambda _: None)
     withheld = vote_withheld.load(place.fs, place.path, 1)
     assert withheld is not None
     assert withheld.index == 15
-    assert parts.recovery.status(parts.keeper.run).state_found == "fits"
-    assert parts.keeper.run.synced_index == 10
-    parts.close(clean=False)
+    assert storage.recovery.status(storage.checkpointer.run).state_found == "fits"
+    assert storage.checkpointer.run.synced_index == 10
+    storage.close(clean=False)
 
 
 def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_place: Any) -> None:
     other = new_place(tmp_path / "other")
     other.run(10, apply=4, clean=False)
     place.run(10, clean=False)
-    parts = place.open()
-    place_mark = parts.state.applied_mark
-    parts.close(clean=False)
+    storage = place.open()
+    place_mark = storage.state.applied_mark
+    storage.close(clean=False)
     from statemachine import keys
     from statemachine.kv import META, Batch
     from statemachine.rocks import RocksKV
@@ -346,18 +346,18 @@ def test_damage_met_while_running_stops_the_node_and_the_next_start_replaces_the
 ) -> None:
     place.run(20, checkpoint=True)
     place.flip("state/*.sst", 0.2)
-    parts = place.open()
+    storage = place.open()
     told: list[KVCorruptError] = []
-    parts.watch(lambda: 77, told.append)
-    assert parts.recovery.status(parts.keeper.run).state_found == "fits", "a start reads no consume queue"
+    storage.watch(lambda: 77, told.append)
+    assert storage.recovery.status(storage.checkpointer.run).state_found == "fits", "a start reads no consume queue"
     with pytest.raises(KVCorruptError):
-        digest(parts.kv)
+        digest(storage.kv)
     assert len(told) == 1
-    assert "checksum" in str(aside.suspicion(place.fs, place.path))
-    parts.close(clean=False)
-    parts = place.open()
-    status = parts.recovery.status(parts.keeper.run)
+    assert "checksum" in str(suspect.why_suspect(place.fs, place.path))
+    storage.close(clean=False)
+    storage = place.open()
+    status = storage.recovery.status(storage.checkpointer.run)
     assert (status.state_found, status.state_source) == ("suspect", "checkpoint")
-    assert aside.suspicion(place.fs, place.path) is None
-    assert digest(parts.kv) == place.expected(20)
-    parts.close(clean=True)
+    assert suspect.why_suspect(place.fs, place.path) is None
+    assert digest(storage.kv) == place.expected(20)
+    storage.close(clean=True)

@@ -13,8 +13,10 @@ def witness_S10() -> None:
     class Looked(Stage):
         def _phases(self) -> None:
             super()._phases()
-            parts = self.machines[NodeId(2)].nodes[-1].parts
-            applied.append((parts.state.applied.index, parts.recovery.status(parts.keeper.run).replay_target))
+            storage = self.machines[NodeId(2)].nodes[-1].storage
+            applied.append(
+                (storage.state.applied.index, storage.recovery.status(storage.checkpointer.run).replay_target)
+            )
 
     sent = "send 10\nwait 4\nsend 5\nwait 0.8\nsend 5\nwait 0.8\n"
     Looked(f"nodes 3\nlead 1\n{sent}kill 2\nspoil 2\nstart 2\nwait 3\n", black_box=True).run()

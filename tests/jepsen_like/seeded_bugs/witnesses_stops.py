@@ -15,7 +15,7 @@ from cluster.peer.links import Links
 from cluster.peer.roster import Membership
 from cluster.peer.transport import PeerTransport
 from cluster.peer.wire import Kind
-from cluster.state.keeper import StateKeeper
+from cluster.state.checkpointer import Checkpointer
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core import transfer
 from raftlog.types import NOBODY, NodeId
@@ -60,10 +60,10 @@ def witness_O02() -> None:
 
 def witness_O03() -> None:
     done: list[str] = []
-    keeper: Any = object.__new__(StateKeeper)
-    keeper._kv, keeper._newest = MemoryKV(), SimpleNamespace(index=-10)
-    keeper.sync, keeper.checkpoint = lambda: done.append("sync"), lambda: done.append("checkpoint")
-    keeper.stop()
+    checkpointer: Any = object.__new__(Checkpointer)
+    checkpointer._kv, checkpointer._newest = MemoryKV(), SimpleNamespace(index=-10)
+    checkpointer.sync, checkpointer.checkpoint = lambda: done.append("sync"), lambda: done.append("checkpoint")
+    checkpointer.stop()
     assert done == ["sync", "checkpoint"]
 
 

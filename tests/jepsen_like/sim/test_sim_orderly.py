@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state.keeper import StateKeeper
+from cluster.state.checkpointer import Checkpointer
 from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.scripted import play
 from raftlog.core import transfer
@@ -29,7 +29,7 @@ def never_clean(patch: pytest.MonkeyPatch) -> None:
 
 def rows_not_synced(patch: pytest.MonkeyPatch) -> None:
     """The database is closed without its last sync."""
-    patch.setattr(StateKeeper, "stop", lambda keeper: None)
+    patch.setattr(Checkpointer, "stop", lambda checkpointer: None)
 
 
 @pytest.mark.parametrize("breaks", [never_clean, rows_not_synced])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.state.aside import suspicion
+from cluster.state.suspect import why_suspect
 from jepsen_like.sim.machine import DATA
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
@@ -22,8 +22,8 @@ def played(script: str) -> tuple[Any, Any]:
     class Looked(Stage):
         def _phases(self) -> None:
             super()._phases()
-            parts = self.machines[TWO].nodes[-1].parts
-            seen.append(parts.recovery.status(parts.keeper.run))
+            storage = self.machines[TWO].nodes[-1].storage
+            seen.append(storage.recovery.status(storage.checkpointer.run))
 
     return Looked(script).run(), seen[0] if seen else None
 
@@ -58,5 +58,5 @@ def test_damage_that_a_running_node_meets_stops_it_and_is_left_to_its_next_start
     (stopped,) = [one.what for one in verdict.violations]
     assert stopped == "node 2 stopped: KVCorruptError: a block fails its checksum"
     machine = stage.machines[TWO]
-    assert suspicion(machine.fs, DATA) == "a block fails its checksum"
+    assert why_suspect(machine.fs, DATA) == "a block fails its checksum"
     assert len(machine.fs.listdir(DATA / "checkpoints")) >= 1

@@ -26,7 +26,7 @@ class Looked(Stage):
         self.kept_bytes: dict[NodeId, int] = {}
         for name, machine in self.machines.items():
             if machine.node is not None:
-                log = machine.node.parts.directory.log
+                log = machine.node.storage.directory.log
                 self.first[name] = machine.node.state.min_offset(1, 0)
                 self.position[name] = log.first_position
                 self.kept_bytes[name] = log.tail.end_position - log.first_position

@@ -87,7 +87,7 @@ def test_what_rots_on_one_disk_is_mended_from_the_others() -> None:
     def sound(stage: Stage) -> bool:
         machine = stage.machines[TWO]
         assert machine.node is not None
-        log = machine.node.parts.directory.log
+        log = machine.node.storage.directory.log
         (entry,) = log.read_entries(7, 8, 1)
         return machine.rotten == {7} and machine.bytes_of(entry, log) == entry.header + entry.payload
 

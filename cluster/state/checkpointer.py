@@ -29,7 +29,7 @@ HELD_MS = 60_000
 ALARM = "checkpoint_failed"
 
 
-class StateKeeper:
+class Checkpointer:
     """A lane: a job is "see to it now", and however many gather, one is done. Raising stops the node."""
 
     idle_after_s: float | None = None

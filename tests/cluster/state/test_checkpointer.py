@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.state import tables
-from cluster.state.keeper import ALARM
+from cluster.state.checkpointer import ALARM
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
 from raftlog.storage.fs import OsFileSystem
@@ -20,19 +20,19 @@ Place = Any
 
 
 def test_run_tells_of_this_life_and_of_the_one_before(place: Place) -> None:
-    parts = place.open()
-    assert parts.recovery.status(parts.keeper.run).previous is None
+    storage = place.open()
+    assert storage.recovery.status(storage.checkpointer.run).previous is None
     run = load_run(place.fs, place.path, 1)
     assert run is not None
     assert (run.state, run.pid, run.synced_index, run.checkpoint_index) == (RunState.RUNNING, 42, -1, -1)
-    place.write(parts, 10)
+    place.write(storage, 10)
     place.clock.now_ms = 5000
-    parts.keeper.drain([True])
+    storage.checkpointer.drain([True])
     run = load_run(place.fs, place.path, 1)
     assert run is not None
     assert run.synced_index == 10
     assert run.log_flushed_ms == run.queues_flushed_ms == run.index_flushed_ms == place.clock.wall_ms()
-    parts.close(clean=True)
+    storage.close(clean=True)
     run = load_run(place.fs, place.path, 1)
     assert run is not None
     assert (run.state, run.synced_index, run.checkpoint_index) == (RunState.STOPPED, 10, 10)
@@ -42,72 +42,72 @@ def test_run_tells_of_this_life_and_of_the_one_before(place: Place) -> None:
 def test_how_the_run_before_ended(place: Place, boot: bytes, ended: str) -> None:
     place.run(5, clean=False)
     place.environment["boot_id"] = lambda: boot
-    parts = place.open()
-    previous = parts.recovery.status(parts.keeper.run).previous
+    storage = place.open()
+    previous = storage.recovery.status(storage.checkpointer.run).previous
     assert (previous.ended, previous.pid, previous.synced_index) == (ended, 42, 5)
-    parts.close(clean=True)
+    storage.close(clean=True)
 
 
 def test_checkpoints_are_made_by_bytes_by_time_and_at_the_end(tmp_path: Path, new_place: Any) -> None:
     place = new_place(tmp_path / "n1", checkpoint_bytes=20_000, checkpoint_every_ms=60_000)
-    parts = place.open()
-    keeper, made = parts.keeper, []
+    storage = place.open()
+    checkpointer, made = storage.checkpointer, []
 
     def tick(entries: int, ms: int) -> None:
-        place.write(parts, entries)
+        place.write(storage, entries)
         place.clock.now_ms += ms
-        keeper.drain([True])
-        made.append(keeper.run.checkpoint_index)
+        checkpointer.drain([True])
+        made.append(checkpointer.run.checkpoint_index)
 
     tick(2, 1000)
     tick(60, 1000)  # over 20,000 bytes
     tick(1, 1000)
     tick(0, 56_000)
-    assert not keeper.due
+    assert not checkpointer.due
     tick(0, 4_000)  # a minute since the last try, one entry since the last checkpoint
     tick(0, 100_000)  # nothing new
     tick(1, 0)
     assert made == [-1, 62, 62, 62, 63, 63, 64]
-    place.write(parts, 1)
-    parts.close(clean=True)
+    place.write(storage, 1)
+    storage.close(clean=True)
     assert [name[:20].lstrip("0") for name in place.checkpoints().names()] == ["65", "64"]
 
 
 def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
     place: Place, alarms: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = place.open()
-    parts.watch(lambda: 0, lambda _: None)
-    place.write(parts, 10)
+    storage = place.open()
+    storage.watch(lambda: 0, lambda _: None)
+    place.write(storage, 10)
 
     def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "no space left", str(target))
 
     monkeypatch.setattr(OsFileSystem, "link", no_space)
-    parts.keeper.checkpoint()
+    storage.checkpointer.checkpoint()
     (alarm,) = alarms.all()
     assert alarm.key == ALARM
     assert "no space left" in alarm.text
     assert place.fs.listdir(place.path / "checkpoints") == []
-    assert parts.keeper.run.checkpoint_index == -1
+    assert storage.checkpointer.run.checkpoint_index == -1
     monkeypatch.undo()
-    parts.keeper.checkpoint()
+    storage.checkpointer.checkpoint()
     assert alarms.all() == []
-    assert parts.keeper.run.checkpoint_index == 10
-    parts.close(clean=True)
+    assert storage.checkpointer.run.checkpoint_index == 10
+    storage.close(clean=True)
 
 
 def test_a_run_that_cannot_be_written_stops_the_node(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = place.open()
-    place.write(parts, 3)
+    storage = place.open()
+    place.write(storage, 3)
 
     def failing(self: RunFile, run: Any) -> None:
         raise StorageError("fdatasync failed")
 
     monkeypatch.setattr(RunFile, "write", failing)
     with pytest.raises(StorageError):
-        parts.keeper.drain([True])
-    parts.close(clean=True)  # says why it could not, and lets go of everything
+        storage.checkpointer.drain([True])
+    storage.close(clean=True)  # says why it could not, and lets go of everything
     monkeypatch.undo()
     run = load_run(place.fs, place.path, 1)
     assert run is not None
@@ -116,32 +116,32 @@ def test_a_run_that_cannot_be_written_stops_the_node(place: Place, monkeypatch: 
 
 
 def test_damage_met_by_the_keeper_stops_the_node(place: Place, alarms: Any) -> None:
-    parts = place.open()
+    storage = place.open()
     told: list[KVCorruptError] = []
-    parts.watch(lambda: 0, told.append)
-    place.write(parts, 3)
+    storage.watch(lambda: 0, told.append)
+    place.write(storage, 3)
 
     def corrupt() -> None:
         error = KVCorruptError("rotten")
-        parts.kv.on_corruption(error)
+        storage.kv.on_corruption(error)
         raise error
 
-    parts.kv.flush_wal, flush = corrupt, parts.kv.flush_wal
+    storage.kv.flush_wal, flush = corrupt, storage.kv.flush_wal
     with pytest.raises(KVCorruptError):
-        parts.keeper.drain([True])
-    parts.kv.flush_wal = flush
+        storage.checkpointer.drain([True])
+    storage.kv.flush_wal = flush
     assert len(told) == 1
-    parts.close(clean=False)
+    storage.close(clean=False)
     assert (place.path / "STATE_SUSPECT").exists()
 
 
 def test_the_list_of_tables_follows_the_tables(place: Place) -> None:
-    parts = place.open()
-    place.write(parts, 20)
-    parts.kv.flush_tables()
-    parts.keeper.sync()
+    storage = place.open()
+    place.write(storage, 20)
+    storage.kv.flush_tables()
+    storage.checkpointer.sync()
     listed = tables.load(place.fs, place.path / "state", 1)
     assert listed is not None
-    assert sorted(listed) == sorted(parts.kv.tables())
-    parts.close(clean=True)
+    assert sorted(listed) == sorted(storage.kv.tables())
+    storage.close(clean=True)
     assert tables.load(MemoryFileSystem(), Path("/no"), 1) == {}

@@ -14,10 +14,10 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoint_fs import FailpointFileSystem
 from cluster.runtime.failpoints import FailpointSet
-from cluster.state.aside import mark_suspect
-from cluster.state.keeper import StateKeeper
+from cluster.state.checkpointer import Checkpointer
 from cluster.state.opening import StateLostError, StateOpening
 from cluster.state.recovery_status import RecoveryAccount, Stages
+from cluster.state.suspect import mark_suspect
 from raftlog.core.config import RaftConfig
 from raftlog.core.plausible import TERM_MAX
 from raftlog.core.raw_node import RawNode
@@ -33,7 +33,7 @@ from statemachine.kv import KVCorruptError
 logger = logging.getLogger(__name__)
 
 
-class Parts:
+class NodeStorage:
     """What was opened. `close` undoes it in reverse."""
 
     def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment, alarms: Alarms) -> None:
@@ -90,7 +90,7 @@ class Parts:
         boot_id, mark = environment.boot_id(), opened.state.applied_mark
         run = Run(RunState.RUNNING, environment.pid(), boot_id, clock.wall_ms(), mark.index, mark.term, mark.header_crc)
         try:
-            self.keeper = StateKeeper(
+            self.checkpointer = Checkpointer(
                 fs,
                 path,
                 group_id,
@@ -166,13 +166,13 @@ class Parts:
         """Closes RocksDB, then the directory. `clean` only when every lane finished without a failure."""
         if clean:
             try:
-                self.keeper.stop()
+                self.checkpointer.stop()
             except StorageError as error:
                 logger.critical("the state could not be closed in order: %s", error)
                 clean = False
         self.kv.close()
         if clean:
             self.directory.log.close(clean)
-            self.keeper.write_stopped()
+            self.checkpointer.write_stopped()
         self._run_file.close()
         self.directory.close(clean)
