@@ -65,8 +65,8 @@ class Forwarder:
         return await self._send(request, node, f"http://{address}{request.raw_path}", changes=True)
 
     def _address(self, node: NodeId) -> str:
-        place = self._port.membership.places.get(node)
-        return place.admin if place is not None else ""
+        known = self._port.membership.addresses.get(node)
+        return known.admin if known is not None else ""
 
     async def _send(self, request: web.Request, node: NodeId, target: str, changes: bool) -> web.Response:
         if self._session is None:

@@ -14,9 +14,9 @@ from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
 from cluster.config.config import PeerNode, split_address
 from cluster.errors import LocalError
+from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import Group, Unconfirmed
-from cluster.members.places import Place
 from cluster.members.views import (
     AddRequest,
     AncestorView,
@@ -66,7 +66,7 @@ async def list_members(call: Call) -> MembersView:
 
 def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
     service, peer = port.membership, group.peers.get(node)
-    members, place = service.in_force, service.places.get(node, Place("", 0, "", {}))
+    members, addresses = service.in_force, service.addresses.get(node, MemberAddresses("", 0, "", {}))
     is_learner, knows = node in members.learner_ids, peer is not None
     return NodeMember(
         id=node,
@@ -74,10 +74,10 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
         role="learner" if is_learner else "voter",
         manual=node in members.manual,
         leader=node == port.services.leader_id(),
-        host=place.host,
-        port=place.port,
-        admin=place.admin,
-        listeners=dict(place.listeners),
+        host=addresses.host,
+        port=addresses.port,
+        admin=addresses.admin,
+        listeners=dict(addresses.listeners),
         connected=node == port.config.node.id or port.connected(node),
         match_index=peer.match_index if peer else None,
         lag_entries=peer.lag if peer else None,
@@ -107,8 +107,14 @@ async def describe_joining(call: Call) -> JoinView:
         next_id=service.next_id,
         taken_ids=service.taken_ids,
         peers=[
-            PeerNode(id=node, host=place.host, port=place.port, admin=place.admin, listeners=dict(place.listeners))
-            for node, place in service.places.items()
+            PeerNode(
+                id=node,
+                host=addresses.host,
+                port=addresses.port,
+                admin=addresses.admin,
+                listeners=dict(addresses.listeners),
+            )
+            for node, addresses in service.addresses.items()
         ],
         secret_key=port.status().secret.key,
     )
@@ -128,10 +134,12 @@ async def add_member(call: Call) -> MemberChanged:
             "changed",
             "give the new node an empty data directory: raftmq node add",
         )
-    place = _place(wanted)
+    addresses = _addresses(wanted)
     node, uuid = NodeId(wanted.id or call.port.membership.next_id), _uuid(wanted.uuid)
     manual = not wanted.auto_promote
-    entry = await _change(call.port, lambda done: call.port.changes.add(node, uuid, place, manual=manual, done=done))
+    entry = await _change(
+        call.port, lambda done: call.port.changes.add(node, uuid, addresses, manual=manual, done=done)
+    )
     return _changed(call.port, node, entry)
 
 
@@ -270,11 +278,11 @@ def _uuid(text: str) -> UUID:
         raise ApiError("bad_field", f"{text} is not a uuid", "give the one in the node's data directory") from None
 
 
-def _place(wanted: AddRequest) -> Place:
+def _addresses(wanted: AddRequest) -> MemberAddresses:
     for name, address in {"admin": wanted.admin, **wanted.listeners}.items():
         try:
             if address or name != "admin":
                 split_address(address)
         except ValueError as error:
             raise ApiError("bad_field", f"{name}: {error}", 'write it as "10.0.0.4:9644"') from None
-    return Place(wanted.host, wanted.port, wanted.admin, wanted.listeners)
+    return MemberAddresses(wanted.host, wanted.port, wanted.admin, wanted.listeners)

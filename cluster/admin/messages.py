@@ -10,7 +10,7 @@ import msgspec
 from cluster.admin.call import Call, Consistency
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
-from cluster.broker.message_lookup import Found, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
+from cluster.broker.message_lookup import QueryResult, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import encode_message_id, parse_properties
 
@@ -60,7 +60,7 @@ async def find_messages(call: Call) -> MessagesView:
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     lookup = KeyLookup(port.services, topic, KeyQuery(key, unique=False, count_max=MESSAGES_MAX))
-    done: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+    done: asyncio.Future[QueryResult] = asyncio.get_running_loop().create_future()
     lookup.run(
         lambda found: None if done.done() else done.set_result(found),
         lambda error: None if done.done() else done.set_exception(error),

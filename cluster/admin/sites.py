@@ -62,6 +62,6 @@ def _advertised(port: AdminPort) -> Iterable[str]:
     yield port.config.admin.bind.lower()
     for listener in port.config.listeners:
         yield _name_of(listener.advertised)
-    for place in port.membership.places.values():
-        yield place.host.lower()
-        yield from (_name_of(address) for address in (place.admin, *place.listeners.values()) if address)
+    for known in port.membership.addresses.values():
+        yield known.host.lower()
+        yield from (_name_of(address) for address in (known.admin, *known.listeners.values()) if address)

@@ -59,7 +59,7 @@ class KeyQuery(NamedTuple):
     end_ms: int = INT64_MAX
 
 
-class Found(NamedTuple):
+class QueryResult(NamedTuple):
     """What a lookup came to; `messages` newest first."""
 
     messages: list[Stored]
@@ -136,7 +136,7 @@ class KeyLookup:
 
     def run(
         self,
-        done: Callable[[Found], None],
+        done: Callable[[QueryResult], None],
         failed: Callable[[Exception], None],
         closed: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -147,7 +147,7 @@ class KeyLookup:
     def _drive(
         self,
         steps: Iterator[None],
-        done: Callable[[Found], None],
+        done: Callable[[QueryResult], None],
         failed: Callable[[Exception], None],
         closed: Callable[[], bool],
     ) -> None:
@@ -157,7 +157,7 @@ class KeyLookup:
             failed(error)
             return
         if taken < STEPS_PER_TURN:
-            done(Found(self._found, self._unreadable, self._stopped))
+            done(QueryResult(self._found, self._unreadable, self._stopped))
         elif not closed():
             self._node.call_later(0, lambda: self._drive(steps, done, failed, closed))
 

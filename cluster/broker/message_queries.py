@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cluster.broker.message_lookup import Found, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
+from cluster.broker.message_lookup import QueryResult, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
 from cluster.broker.names import no_topic
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
@@ -28,7 +28,7 @@ class MessageQueries:
         self._services = services
 
     def by_key(
-        self, client: Client, topic: str, query: KeyQuery, done: Callable[[Found | Refused], None], failed: Failed
+        self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed
     ) -> None:
         """The topic's messages with a key, at least one. Not called back when the client is gone."""
 
@@ -64,7 +64,7 @@ class MessageQueries:
         else:
             self._services.read_index(look)
 
-    def _why_none(self, key: str, found: Found) -> Refused:
+    def _why_none(self, key: str, found: QueryResult) -> Refused:
         if found.unreadable is not None:
             position, node = found.unreadable, self._services.node_id
             logger.error("the message at position %d cannot be read intact on node %d", position, node)

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from cluster.errors import LocalError
 from cluster.members import checks
+from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import Group
-from cluster.members.places import Place
 from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
@@ -61,19 +61,27 @@ class MemberChanges:
         live = frozenset(node for node, progress in raw.raft.members.peers.items() if progress.is_live)
         service = self._service
         return Group(
-            raw.raft.id, service.in_force, raw.committed_membership_index, peers, live, service.places, service.next_id
+            raw.raft.id,
+            service.in_force,
+            raw.committed_membership_index,
+            peers,
+            live,
+            service.addresses,
+            service.next_id,
         )
 
     def is_caught_up(self, node: NodeId) -> bool:
         """Whether that learner could be promoted now."""
         return node in self._caught_up
 
-    def add(self, node: NodeId, uuid: UUID, place: Place, *, manual: bool, done: Callable[[Ending], None]) -> EntryId:
+    def add(
+        self, node: NodeId, uuid: UUID, addresses: MemberAddresses, *, manual: bool, done: Callable[[Ending], None]
+    ) -> EntryId:
         """Adds a learner; the entry that says so. The same again changes nothing and is done at once; another place of
         a member moves it there. Raises LocalError, RaftLogError."""
         group = self.group()
-        members, address = group.membership, place.as_address(node)
-        if not checks.add(group, node, uuid, place):
+        members, address = group.membership, addresses.as_address(node)
+        if not checks.add(group, node, uuid, addresses):
             done(Ending.DONE)
             return EntryId(self._raw.term, members.index)
         if members.node_uuids.get(node) == uuid:

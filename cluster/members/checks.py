@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cluster.errors import ExitCode, LocalError
-from cluster.members.places import Place
+from cluster.members.addresses import MemberAddresses
 from cluster.members.quorum import SAFE_VOTERS, quorum_of, told
 from raftlog.core.quorum import majority
 from raftlog.core.status import PeerStatus
@@ -37,7 +37,7 @@ class Group(NamedTuple):
     peers: dict[NodeId, PeerStatus]
     live: frozenset[NodeId]
     """Those that the leader hears."""
-    places: dict[NodeId, Place]
+    addresses: dict[NodeId, MemberAddresses]
     next_id: int
     """For a new node."""
 
@@ -91,11 +91,11 @@ def known(group: Group, node: NodeId) -> None:
     )
 
 
-def add(group: Group, node: NodeId, uuid: UUID, place: Place) -> bool:
+def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> bool:
     """False if exactly this node is a member there already. Raises LocalError."""
     membership = group.membership
     members = membership.node_uuids
-    if members.get(node) == uuid and group.places.get(node) == place:
+    if members.get(node) == uuid and group.addresses.get(node) == addresses:
         return False
     fresh = f"raftmq node add    (the next free id is {group.next_id})"
     if node in members and members[node] != uuid:
@@ -114,10 +114,10 @@ def add(group: Group, node: NodeId, uuid: UUID, place: Place) -> bool:
                 f"the uuid {uuid} belongs to node {other}; two nodes with one uuid would vote twice",
                 "raftmq node add    (with a data directory that is empty)",
             )
-    for other, there in group.places.items():
-        if other != node and (there.host, there.port) == (place.host, place.port):
+    for other, there in group.addresses.items():
+        if other != node and (there.host, there.port) == (addresses.host, addresses.port):
             raise refusal(
-                f"node {other} listens at {place.host}:{place.port} already",
+                f"node {other} listens at {addresses.host}:{addresses.port} already",
                 "each node has a peer port of its own",
                 "give the new node another [peer] port, and host and port in its own [[peers]] table",
             )

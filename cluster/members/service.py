@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
+from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
 from cluster.members.events import EVENT
 from cluster.members.membership_metrics import MembersMetrics
-from cluster.members.places import Place, addresses, places
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
 from cluster.runtime.context import NodeContext
@@ -56,7 +56,7 @@ class MembersService:
         self._metrics = metrics
         self._first_ids = frozenset(first_ids)
         self._transport: Transport | None = None
-        self._places: dict[NodeId, Place] = {}
+        self._addresses: dict[NodeId, MemberAddresses] = {}
         self._seen = (-1, False)
         self._on_removed: Callable[[], object] = lambda: None
         self.removed_since: int | None = None
@@ -108,9 +108,9 @@ class MembersService:
         return self._alarms.raised(EVENT)
 
     @property
-    def places(self) -> dict[NodeId, Place]:
+    def addresses(self) -> dict[NodeId, MemberAddresses]:
         """Where each member is, as far as known."""
-        return self._places
+        return self._addresses
 
     def handshake(self) -> Handshake:
         """What nodes that connect are checked against. A node that joins a cluster which went on from another one, and
@@ -140,18 +140,18 @@ class MembersService:
         own = self._config.peer_of(self.own_id)
         return own.host, own.port
 
-    def addresses(self) -> Addresses:
+    def peer_addresses(self) -> Addresses:
         """Where the members listen for each other: by the log, by this node's configuration."""
-        return addresses(self._counted(), self._config)
+        return peer_addresses(self._counted(), self._config)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """Voter -> what its listener of that name advertises. A node that was removed is in no route, nor is a learner,
         whose rows may be far behind."""
         voters = self.in_force.voter_ids
         return {
-            node: place.listeners[listener]
-            for node, place in self._places.items()
-            if node in voters and listener in place.listeners and not (self.is_removed and node == self.own_id)
+            node: known.listeners[listener]
+            for node, known in self._addresses.items()
+            if node in voters and listener in known.listeners and not (self.is_removed and node == self.own_id)
         }
 
     @property
@@ -193,12 +193,12 @@ class MembersService:
                 f" ({members.detail})" if members.detail else "",
             )
         if self._transport is not None:
-            self._transport.set_members(self.handshake(), self.addresses())
+            self._transport.set_members(self.handshake(), self.peer_addresses())
 
     def _look(self) -> None:
         members, own = self.in_force, self.own_id
         self._seen = (members.index, self.is_committed)
-        self._places = places(members, self._config)
+        self._addresses = addresses_of(members, self._config)
         if members.node_uuids.get(own) == self.identity.node_uuid:
             if self.removed_since is not None and members.index > self.removed_since:
                 self._back()

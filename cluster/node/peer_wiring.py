@@ -19,7 +19,7 @@ def transport_of(
     config, environment = context.config, context.environment
     transport = PeerTransport(
         members.handshake(),
-        members.addresses(),
+        members.peer_addresses(),
         (config.peer.bind, config.peer.port),
         int.from_bytes(environment.entropy(8)),
         members.own_address,

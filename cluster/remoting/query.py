@@ -16,7 +16,7 @@ from cluster.wire.codec import is_true
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from cluster.broker.message_lookup import Found, Stored
+    from cluster.broker.message_lookup import QueryResult, Stored
     from cluster.remoting.request_figures import RequestFigures
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class QueryRequests:
         if count_max < 1:
             raise Refused(Reason.INVALID, f"maxNum is {count_max}, it must be at least 1")
 
-        def answer(found: Found | Refused) -> None:
+        def answer(found: QueryResult | Refused) -> None:
             if isinstance(found, Refused):
                 self._refuse(request, "key", found)
                 return

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import Config
-from cluster.members.places import addresses
+from cluster.members.addresses import peer_addresses
 from cluster.peer.secret import load as load_keys
 from cluster.peer.transport import Membership, PeerTransport
 from cluster.repair.asking import ask, at_once
@@ -162,7 +162,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     directory = open_node_dir(fs, Path(config.node.data_dir))
     try:
         membership = newest_above(directory.log, -1) or memberships.of_genesis(directory.log.genesis)
-        known = {node: tried for node, tried in addresses([membership], config).items() if tried}
+        known = {node: tried for node, tried in peer_addresses([membership], config).items() if tried}
         transport = PeerTransport(
             _handshake(directory, membership),
             known,

@@ -45,7 +45,7 @@ def report(
 ) -> int:
     """Runs and prints the matrix; exit code 1 if a bug is not caught, the unmutated code raises an alarm or, if the
     gate is `judged`, the bugs prove too little."""
-    from jepsen_like.seeded_bugs import gate, matrix, recorded
+    from jepsen_like.seeded_bugs import acceptance, matrix, recorded
     from jepsen_like.seeded_bugs.catalogue import BugError, patched
 
     try:
@@ -59,13 +59,13 @@ def report(
         if not as_json:
             _print_row(row)
     clean = matrix.clean(bugs, seeds, jobs=jobs, first_seed=first_seed)
-    standings = gate.standings(bugs, found, recorded.load())
+    standings = acceptance.standings(bugs, found, recorded.load())
     used = {engine: seeds[engine] for engine in dict.fromkeys(bug.engine for bug in bugs)}
     cpu_seconds = round(clean.cpu_seconds + sum(row.cpu_seconds for row in found), 1)
     if as_json:
         unmutated = {"first_seed": first_seed, "seeds": used, "alarms": clean.alarms}
         rows = [row.as_dict() | standing.as_dict() for row, standing in zip(found, standings, strict=True)]
-        held = [condition._asdict() for condition in gate.conditions(standings)] if judged else None
+        held = [condition._asdict() for condition in acceptance.conditions(standings)] if judged else None
         click.echo(json.dumps({"bugs": rows, "clean": unmutated, "cpu_seconds": cpu_seconds, "gate": held}))
     else:
         by_seed = sum(row.kills > 0 for row in found)
@@ -77,9 +77,9 @@ def report(
         )
         for alarm in clean.alarms:
             click.echo(f"false alarm: {alarm}")
-        for line in gate.lines(standings, judged=judged):
+        for line in acceptance.lines(standings, judged=judged):
             click.echo(line)
-    good = not judged or all(condition.holds for condition in gate.conditions(standings))
+    good = not judged or all(condition.holds for condition in acceptance.conditions(standings))
     return 0 if all(row.caught for row in found) and not clean.alarms and good else 1
 
 

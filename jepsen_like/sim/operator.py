@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cluster.errors import LocalError
-from cluster.members.places import of_peer
+from cluster.members.addresses import of_peer
 from jepsen_like.sim.machine import Machine, peer_of, uuid_of
 from jepsen_like.sim.monitor import Monitor
 from jepsen_like.sim.options import Options, stream
@@ -109,12 +109,12 @@ class Operator:
     def _join(self, node: NodeId) -> Iterator[None]:
         machine = self._machines.get(node) or self._build(node)
         machine.start()
-        place, uuid = of_peer(peer_of(node)), uuid_of(node)
+        addresses, uuid = of_peer(peer_of(node)), uuid_of(node)
         while node not in self._settled("voters"):
             self._try(
                 lambda raw, changes: (
                     node in raw.membership.node_uuids
-                    or changes.add(node, uuid, place, manual=False, done=self._count("learner added"))
+                    or changes.add(node, uuid, addresses, manual=False, done=self._count("learner added"))
                 )
             )
             yield

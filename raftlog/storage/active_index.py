@@ -30,7 +30,7 @@ class Point(NamedTuple):
     """Where a scan may begin: after `tail`, with the index of everything below."""
 
     tail: LogTail
-    places: SegmentIndex
+    segment_index: SegmentIndex
 
 
 def is_due(index: SegmentIndex, tail: LogTail, last_end: int) -> bool:

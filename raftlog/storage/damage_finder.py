@@ -17,13 +17,13 @@ class Extent(NamedTuple):
     """One segment's entries with everything needed to check their frames. `end`: the last entry that counts."""
 
     segment: Segment
-    places: SegmentIndex
+    segment_index: SegmentIndex
     end: LogTail
     group_id: int
 
     def begin(self, number: int) -> int:
         """Position of entry `number`, or of what follows the last one."""
-        return self.end.end_position if number > self.end.index else self.places.position(number)
+        return self.end.end_position if number > self.end.index else self.segment_index.position(number)
 
 
 def whole_file(segment: Segment, end: LogTail, why: str, *, located: bool) -> DamagedRange:
@@ -51,7 +51,7 @@ def first_damage(extent: Extent, file: File, low: int, high: int) -> DamagedRang
 
 def _grown(extent: Extent, file: File, number: int, why: str) -> DamagedRange:
     first = last = number
-    while first > extent.places.base_index and _fault(extent, file, first - 1) is not None:
+    while first > extent.segment_index.base_index and _fault(extent, file, first - 1) is not None:
         first -= 1
     while last < extent.end.index and _fault(extent, file, last + 1) is not None:
         last += 1
@@ -68,7 +68,7 @@ def _grown(extent: Extent, file: File, number: int, why: str) -> DamagedRange:
 
 def _before(extent: Extent, file: File, first: int) -> int:
     """header_crc of the frame before entry `first`."""
-    if first == extent.places.base_index:
+    if first == extent.segment_index.base_index:
         return extent.segment.header.previous.header_crc
     crc: int = _header(extent, file, first - 1).header_crc
     return crc
@@ -95,8 +95,8 @@ def _fault(extent: Extent, file: File, number: int) -> str | None:
         header = FrameHeader(data[:HEADER_SIZE], extent.group_id)
         if (header.index, header.position, header.frame_length) != (number, begin, end - begin):
             return f"at position {begin} lies entry {header.index} of position {header.position}, not entry {number}"
-        if header.term != extent.places.term(number):
-            return f"entry {number} is of term {header.term}, not of term {extent.places.term(number)}"
+        if header.term != extent.segment_index.term(number):
+            return f"entry {number} is of term {header.term}, not of term {extent.segment_index.term(number)}"
         header.entry(data[HEADER_SIZE:])
     except FrameError as error:
         return str(error)

@@ -120,7 +120,7 @@ class LogCutter:
         loaded = load_index(state.fs, before, dropped.header.previous, state.group_id)
         for damaged in loaded.damaged:
             state.damage.add(damaged)
-        before.index = loaded.places
+        before.index = loaded.segment_index
         before.tell(before.index)
         before.file = state.fs.open(before.path)
         # Its last mark may lie below its end; it is complete, and the mark lowered next says so.

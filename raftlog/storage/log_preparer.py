@@ -78,7 +78,7 @@ class LogPreparer:
                 self.loose_sidecars.popleft()
             if self._index_is_due() and (kept := self._index_now()) is not None:
                 path = state.log / layout.ACTIVE_INDEX
-                active_index.write(state.fs, state.log, kept.places, kept.tail, state.group_id)
+                active_index.write(state.fs, state.log, kept.segment_index, kept.tail, state.group_id)
                 self._kept_end = kept.tail.end_position
         except OSError as error:
             raise storage_error(state.fs, "keeping", path, error) from error
@@ -92,11 +92,11 @@ class LogPreparer:
             count = 0 if index is None else tail.index + 1 - index.base_index
             if index is None or count <= 0 or not state.segment_index_known(active):
                 return None
-            places = SegmentIndex(index.base, index.base_index)
-            places.offsets = index.offsets[:count]
-            places.terms = [run for run in tuple(index.terms) if run[0] <= tail.index]
-            places.members = [number for number in tuple(index.members) if number <= tail.index]
-            return active_index.Point(tail, places)
+            segment_index = SegmentIndex(index.base, index.base_index)
+            segment_index.offsets = index.offsets[:count]
+            segment_index.terms = [run for run in tuple(index.terms) if run[0] <= tail.index]
+            segment_index.members = [number for number in tuple(index.members) if number <= tail.index]
+            return active_index.Point(tail, segment_index)
 
     def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
         """A file that reads as zeroes, synced; None if the log was closed meanwhile."""

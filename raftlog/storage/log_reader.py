@@ -232,10 +232,10 @@ class LogReader:
         state = self._state
         if index < state.first_index or index > state.tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {state.first_index}..{state.tail.index}")
-        places = state.segment_index(state.segment_of(index))  # may find damage
+        segment_index = state.segment_index(state.segment_of(index))  # may find damage
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
-        return places.position(index)
+        return segment_index.position(index)
 
     def tail_at(self, index: int) -> LogTail:
         """What the tail was after entry `index`. Raises OutOfRangeError, and DamagedLogError if its header is lost."""

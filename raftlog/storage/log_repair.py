@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
     file: File
     previous: LogTail
-    places: SegmentIndex
+    segment_index: SegmentIndex
     """Only of these frames."""
     whole: bool
     """They begin the file: a ROLL frame comes first."""
@@ -153,8 +153,8 @@ class RangeRepair:
         if rolls or not self.parts:
             self._begin_part(rolls)
         part = self.parts[-1]
-        part.file.pwritev([frame], LOCAL_HEADER_SIZE + header.position - part.places.base)
-        part.places.add(header.position, header.term, header.type)
+        part.file.pwritev([frame], LOCAL_HEADER_SIZE + header.position - part.segment_index.base)
+        part.segment_index.add(header.position, header.term, header.type)
         base = header.position if rolls else self.tail.segment_base
         self.tail = LogTail(
             header.term,

@@ -81,9 +81,9 @@ class LogRepairer:
         """Base of the file that holds the part: a frame that rolls begins one, others lie in the last one below."""
         state = self._state
         if part.whole:
-            return part.places.base
+            return part.segment_index.base
         bases = layout.segment_bases(state.fs.listdir(state.log))
-        return max(base for base in bases if base <= part.places.base)
+        return max(base for base in bases if base <= part.segment_index.base)
 
     def _write_into(self, path: Path, base: int, part: Part, end: LogTail) -> None:
         # A descriptor of its own: it must not swallow the failure of an append's sync.
@@ -91,7 +91,9 @@ class LogRepairer:
         file = state.fs.open(path)
         if part.whole and header_is_damaged(file.pread(LOCAL_HEADER_SIZE, 0)):
             file.pwritev([encode_header(part.previous, state.group_id)[: MARK_OFFSETS[0]]], 0)
-        copy_frames(part, end.end_position - part.places.base, file, LOCAL_HEADER_SIZE + part.places.base - base)
+        copy_frames(
+            part, end.end_position - part.segment_index.base, file, LOCAL_HEADER_SIZE + part.segment_index.base - base
+        )
         file.close()
 
     def _build(self, staged: Path, path: Path, part: Part) -> None:
@@ -106,7 +108,7 @@ class LogRepairer:
         with state.publishing:
             known = {segment.base: segment for segment in state.segments}
             for part in parts:
-                base = part.places.base
+                base = part.segment_index.base
                 path = state.log / layout.segment_name(base)
                 if not part.whole:
                     if base in known and not state.fs.exists(path):
@@ -121,9 +123,9 @@ class LogRepairer:
 
     def _adopt_index(self, part: Part, end: LogTail, *, located: bool) -> None:
         state = self._state
-        segment = state.segment_of(part.places.base_index)
+        segment = state.segment_of(part.segment_index.base_index)
         if segment.index is not None:
-            adopt(segment.index, part.places)
+            adopt(segment.index, part.segment_index)
             return
         following = next((after for before, after in pairwise(state.segments) if before is segment), None)
         if following is None:
@@ -133,7 +135,7 @@ class LogRepairer:
         if located or load_sidecar(state.fs, segment, last, state.group_id) is not None:
             return
         whole = part.whole and end == last
-        index = part.places if whole else rebuild_index(state.fs, segment, last, state.group_id).places
+        index = part.segment_index if whole else rebuild_index(state.fs, segment, last, state.group_id).segment_index
         segment.tell(index)
         write_file(state.fs, path, b"".join(encode_index(index, last, state.group_id)))
 

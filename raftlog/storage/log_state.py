@@ -146,7 +146,7 @@ class LogState:
         loaded = load_index(self.fs, segment, following.header.previous, self.group_id)
         for damaged in loaded.damaged:
             self.damage.add(damaged)
-        return loaded.places
+        return loaded.segment_index
 
 
 def base_index_of(segment: Segment) -> int:

@@ -92,7 +92,7 @@ class Recovery:
         active.file = run.fs.open(active.path)
         loaded = load_index(run.fs, active, tail, run.group_id)
         run.damaged += loaded.damaged
-        active.index = loaded.places
+        active.index = loaded.segment_index
         active.tell(active.index)
         seq = newest_seq(active.file) + 1
         active.file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])

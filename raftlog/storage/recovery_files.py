@@ -245,15 +245,15 @@ def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
     loaded = rebuild_index(run.fs, segment, end, run.group_id)
     run.bytes_scanned += loaded.bytes_read
     run.note("sidecar", f"index of sealed {segment.path.name} was missing or stale: rebuilt from its frames")
-    segment.tell(loaded.places)
+    segment.tell(loaded.segment_index)
     for damaged in loaded.damaged:
-        after = loaded.places.term(damaged.last_index + 1) if damaged.last_index < end.index else end.term
-        check_terms(run, damaged, loaded.places.term(damaged.last_index), after)
+        after = loaded.segment_index.term(damaged.last_index + 1) if damaged.last_index < end.index else end.term
+        check_terms(run, damaged, loaded.segment_index.term(damaged.last_index), after)
         run.found_damage("damaged headers in a sealed segment", damaged)
     if loaded.damaged:
         return
     try:
-        write_file(run.fs, path, b"".join(encode_index(loaded.places, end, run.group_id)))
+        write_file(run.fs, path, b"".join(encode_index(loaded.segment_index, end, run.group_id)))
     except OSError as error:
         if not out_of_space(error):
             raise

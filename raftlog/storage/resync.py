@@ -26,7 +26,7 @@ class Chain(NamedTuple):
     """Frames without a gap up to the goal."""
 
     first: FrameHeader
-    places: SegmentIndex
+    segment_index: SegmentIndex
     timestamp_ms: int
     """Of the last one."""
     bytes_read: int
@@ -42,10 +42,10 @@ def find_chain(file: File, segment: Segment, low: LogTail, goal: LogTail) -> Cha
         searched = position - low.end_position
         walked = _walk(window, segment, position, low, goal, failed)
         if walked:
-            places = SegmentIndex(walked[0].position, walked[0].index)
+            segment_index = SegmentIndex(walked[0].position, walked[0].index)
             for header in walked:
-                places.add(header.position, header.term, header.type)
-            return Chain(walked[0], places, walked[-1].timestamp_ms, window.bytes_read + searched)
+                segment_index.add(header.position, header.term, header.type)
+            return Chain(walked[0], segment_index, walked[-1].timestamp_ms, window.bytes_read + searched)
         failed.add(position)
     return None
 
@@ -123,9 +123,9 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
     fill(index, hole, low.term if last_term is None or hole.first_index < hole.last_index else last_term)
     if chain is None:
         return Rejoined(hole, False, low.timestamp_ms, goal.end_position - low.end_position, last_term)
-    for number, offset in enumerate(chain.places.offsets, chain.places.base_index):
-        index.add(chain.places.base + offset, chain.places.term(number))
-    index.members += chain.places.members
+    for number, offset in enumerate(chain.segment_index.offsets, chain.segment_index.base_index):
+        index.add(chain.segment_index.base + offset, chain.segment_index.term(number))
+    index.members += chain.segment_index.members
     return Rejoined(hole, True, chain.timestamp_ms, chain.bytes_read, last_term)
 
 

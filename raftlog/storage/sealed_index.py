@@ -27,7 +27,7 @@ def same_end(first: LogTail, second: LogTail) -> bool:
 class Loaded(NamedTuple):
     """The entries' positions; `damaged`: ranges found lost; `bytes_read`: bytes scanned."""
 
-    places: SegmentIndex
+    segment_index: SegmentIndex
     damaged: list[DamagedRange]
     bytes_read: int
 

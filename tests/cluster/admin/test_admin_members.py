@@ -219,8 +219,8 @@ async def test_a_leader_that_is_removed_hands_over_first_and_the_next_one_remove
     new.leader = 3
     server = await serve(new)
     address = f"127.0.0.1:{server.port}"
-    places = old.membership.places
-    places[3] = places[3]._replace(admin=address)
+    addresses = old.membership.addresses
+    addresses[3] = addresses[3]._replace(admin=address)
     old.transfer = lambda to: setattr(old, "leader", to)
     removed = await (await (await serve(old)).delete("/v1/members/1?below_three=true")).json()
     assert (old.leader, removed["role"], removed["voters"]) == (3, "removed", [2, 3])

@@ -10,8 +10,8 @@ import pytest
 
 from cluster.errors import ExitCode, LocalError
 from cluster.members import checks
+from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import TRANSFER_LAG_MAX, Group
-from cluster.members.places import Place
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Voter
@@ -19,8 +19,8 @@ from raftlog.types import NodeId, Voter
 UUIDS = {node: UUID(int=node) for node in range(1, 10)}
 
 
-def place(node: int) -> Place:
-    return Place("10.0.0.1", 10900 + node, "", {})
+def addresses(node: int) -> MemberAddresses:
+    return MemberAddresses("10.0.0.1", 10900 + node, "", {})
 
 
 def peer(node: int, **changes: Any) -> PeerStatus:
@@ -54,13 +54,13 @@ def group(
         committed,
         known,
         frozenset(known) if live is None else frozenset(map(NodeId, live)),
-        {node: place(node) for node in members},
+        {node: addresses(node) for node in members},
         1 + max(*voters, *learners, *removed, 3),
     )
 
 
-def add(of: Group, node: int, uuid: int | None = None, at: Place | None = None) -> bool:
-    return checks.add(of, NodeId(node), UUIDS[uuid or node], at or place(node))
+def add(of: Group, node: int, uuid: int | None = None, at: MemberAddresses | None = None) -> bool:
+    return checks.add(of, NodeId(node), UUIDS[uuid or node], at or addresses(node))
 
 
 BAD: dict[str, tuple[Callable[[], object], str, str]] = {
@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Callable[[], object], str, str]] = {
     "a directory that is another node's": (
         lambda: add(group(), 4, uuid=2), "that data directory is node 2's", "a data directory that is empty"),
     "an address that another node has": (
-        lambda: add(group(), 4, at=place(2)), "node 2 listens at 10.0.0.1:10902 already", "another [peer] port"),
+        lambda: add(group(), 4, at=addresses(2)), "node 2 listens at 10.0.0.1:10902 already", "another [peer] port"),
     "add while a change is under way": (
         lambda: add(group(index=9), 4), "another membership change is in progress: node 4 joins", "raftmq node list"),
     "remove while a change is under way": (
@@ -133,7 +133,7 @@ def test_refused_with_the_command_that_would_work(name: str) -> None:
 def test_what_can_be_done_is_not_refused() -> None:
     assert add(group(), 4)
     assert add(group(removed=(4,)), 4), "who left may come back with its disk"
-    assert add(group(), 3, at=place(8)), "a member that moved"
+    assert add(group(), 3, at=addresses(8)), "a member that moved"
     assert not add(group(), 3), "the same again is no change"
     assert not add(group(index=9), 3), "and no reason to wait"
     checks.remove(group(), NodeId(1))

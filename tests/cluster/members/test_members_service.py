@@ -101,7 +101,7 @@ def test_who_joins_is_known_at_once_and_where_the_log_says_it_is() -> None:
     world.change(with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR), 7, commit=False)
     assert world.follows.told[-1][0].members[NodeId(4)] == str(UUIDS[NodeId(4)])
     assert world.follows.told[-1][1][NodeId(4)] == (("ten", 10914), ("127.0.0.1", 10904)), "then by configuration"
-    assert world.service.places[NodeId(4)].admin == "ten:9644"
+    assert world.service.addresses[NodeId(4)].admin == "ten:9644"
 
 
 def test_a_new_command_waits_for_every_member_learners_too() -> None:

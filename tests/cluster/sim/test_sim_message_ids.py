@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.broker.message_lookup import Found, KeyLookup, KeyQuery, message_at
+from cluster.broker.message_lookup import QueryResult, KeyLookup, KeyQuery, message_at
 from cluster.wire.message_format import decode_message_id
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
@@ -37,7 +37,7 @@ def lose_proposals(sim: SimCluster, leader: SimNode) -> None:
 
 
 def found_by_key(node: SimNode, key: str) -> list[bytes]:
-    found: list[Found] = []
+    found: list[QueryResult] = []
     topic = node.state.topics["T"]
     lookup = KeyLookup(node.running.services, topic, KeyQuery(key, unique=True, count_max=9))
     lookup.run(found.append, lambda error: pytest.fail(str(error)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.broker.group_offsets import Offsets
-from cluster.broker.message_lookup import Found, KeyLookup
+from cluster.broker.message_lookup import QueryResult, KeyLookup
 from cluster.broker.pulls import Pulls
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
@@ -35,7 +35,7 @@ def test_a_queue_that_there_is_not_and_takes_commits_is_found(monkeypatch: pytes
 
 
 def test_a_message_that_is_acknowledged_and_not_found_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Found([], None, False)
+    nothing = QueryResult([], None, False)
     monkeypatch.setattr(KeyLookup, "run", lambda lookup, found, failed, gone: found(nothing))
     assert "is not found" in found("seekers=1")[0][1]
 

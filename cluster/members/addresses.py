@@ -14,7 +14,7 @@ from raftlog.membership import Address, Membership
 from raftlog.types import NodeId
 
 
-class Place(NamedTuple):
+class MemberAddresses(NamedTuple):
     """The addresses of one member; a `PeerNode` without its id."""
 
     host: str
@@ -29,12 +29,12 @@ class Place(NamedTuple):
         return Address(node, self.host, self.port, self.admin, tuple(sorted(self.listeners.items())))
 
 
-def of_peer(peer: PeerNode) -> Place:
+def of_peer(peer: PeerNode) -> MemberAddresses:
     """What a [[peers]] table says."""
-    return Place(peer.host, peer.port, peer.admin, peer.listeners)
+    return MemberAddresses(peer.host, peer.port, peer.admin, peer.listeners)
 
 
-def addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
+def peer_addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
     """Where each member of these memberships (ascending) may listen for the others: by the log, newest first, then by
     configuration."""
     configured = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
@@ -49,9 +49,12 @@ def addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tup
     }
 
 
-def places(membership: Membership, config: Config) -> dict[NodeId, Place]:
+def addresses_of(membership: Membership, config: Config) -> dict[NodeId, MemberAddresses]:
     """node id -> addresses of each voter and learner of whom any are known, in id order."""
     configured = {NodeId(peer.id): of_peer(peer) for peer in config.peers}
-    logged = {each.id: Place(each.host, each.port, each.admin, dict(each.listeners)) for each in membership.addresses}
+    logged = {
+        each.id: MemberAddresses(each.host, each.port, each.admin, dict(each.listeners))
+        for each in membership.addresses
+    }
     known = configured | logged
     return {node: known[node] for node in sorted(membership.node_uuids) if node in known}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.seeded_bugs import classics, gate, recorded
+from jepsen_like.seeded_bugs import acceptance, classics, recorded
+from jepsen_like.seeded_bugs.acceptance import Standing
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, load_all
 from jepsen_like.seeded_bugs.cli import bugs as command
-from jepsen_like.seeded_bugs.gate import Standing
 from jepsen_like.seeded_bugs.matrix import Row
 from jepsen_like.seeded_bugs.recorded import NOTHING, PASS, KillRate, Recorded
 
@@ -42,15 +42,15 @@ def test_the_record_is_of_bugs_that_there_are() -> None:
 
 def test_the_recorded_bugs_are_enough_if_their_schedules_kill() -> None:
     """What the whole command says in the end, without its half hour."""
-    found = gate.standings(BUGS, rows(BUGS), recorded.load())
-    assert [condition.text for condition in gate.conditions(found) if not condition.holds] == []
-    assert sum(not each.lacks for each in found) >= gate.COUNT_MIN
+    found = acceptance.standings(BUGS, rows(BUGS), recorded.load())
+    assert [condition.text for condition in acceptance.conditions(found) if not condition.holds] == []
+    assert sum(not each.lacks for each in found) >= acceptance.COUNT_MIN
 
 
 def test_the_classical_bugs_are_planted_or_say_why_not() -> None:
     found = classics.load()
     assert classics.planted() <= {bug.id for bug in BUGS}
-    assert len({classic.id for classic in found if classic.bugs}) >= gate.SOURCED_MIN
+    assert len({classic.id for classic in found if classic.bugs}) >= acceptance.SOURCED_MIN
 
 
 @pytest.mark.parametrize("fields", ["bugs = []", "bugs = ['C01']\nwhy = 'it is planted'"])
@@ -64,8 +64,8 @@ def test_a_classical_bug_is_planted_or_has_a_reason(fields: str, tmp_path: Path)
 def test_who_dies_in_its_schedule_before_clients_needs_no_random_seed() -> None:
     blind = [standing(number)._replace(black_box=None) for number in range(60)]
     seen = [each._replace(clients="lost-ack") for each in blind]
-    assert not gate.conditions(blind)[3].holds
-    assert gate.conditions(seen)[3].holds
+    assert not acceptance.conditions(blind)[3].holds
+    assert acceptance.conditions(seen)[3].holds
 
 
 @pytest.mark.parametrize(
@@ -78,26 +78,26 @@ def test_who_dies_in_its_schedule_before_clients_needs_no_random_seed() -> None:
     ],
 )
 def test_what_a_bug_lacks(known: Recorded, scheduled: bool, lacks: tuple[str, ...]) -> None:
-    (found,) = gate.standings(BUGS[:1], rows(BUGS[:1], scheduled=scheduled), {BUGS[0].id: known})
+    (found,) = acceptance.standings(BUGS[:1], rows(BUGS[:1], scheduled=scheduled), {BUGS[0].id: known})
     assert found.lacks == lacks
 
 
 def test_two_bugs_of_one_line_count_once() -> None:
     twins = [BUGS[0], BUGS[0]]
-    first, second = gate.standings(twins, rows(twins), {BUGS[0].id: Recorded(PASS)})
+    first, second = acceptance.standings(twins, rows(twins), {BUGS[0].id: Recorded(PASS)})
     assert first.lacks == ()
     assert second.lacks == (f"the line is that of {BUGS[0].id}",)
 
 
 def test_a_kill_of_today_goes_before_a_recorded_rate() -> None:
     known = {BUGS[0].id: Recorded(PASS, random=KillRate(3, 200))}
-    assert gate.standings(BUGS[:1], rows(BUGS[:1]), known)[0].random == (3, 200)
-    assert gate.standings(BUGS[:1], rows(BUGS[:1], kills=2), known)[0].random == (2, 9)
+    assert acceptance.standings(BUGS[:1], rows(BUGS[:1]), known)[0].random == (3, 200)
+    assert acceptance.standings(BUGS[:1], rows(BUGS[:1], kills=2), known)[0].random == (2, 9)
 
 
 def test_the_line_of_a_bug_is_where_it_differs() -> None:
     bug = next(bug for bug in BUGS if bug.id == "C11")
-    file, line = gate.line_of(bug)
+    file, line = acceptance.line_of(bug)
     text = (Path(SOURCE_ROOT) / file).read_text().splitlines()
     assert "return" in text[line - 1], "a majority is computed there"
 
@@ -120,7 +120,7 @@ def test_the_line_of_a_bug_is_where_it_differs() -> None:
     ],
 )
 def test_each_condition_of_the_gate(change: dict[int, Standing], missed: list[str]) -> None:
-    conditions = gate.conditions([change.get(number, standing(number)) for number in range(60)])
+    conditions = acceptance.conditions([change.get(number, standing(number)) for number in range(60)])
     texts = [condition.text for condition in conditions if not condition.holds]
     assert len(texts) == len(missed), texts
     assert all(part in text for part, text in zip(missed, texts, strict=True))
