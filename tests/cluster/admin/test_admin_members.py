@@ -94,7 +94,7 @@ async def test_a_learner_may_stay_one(client: Any, node: Any) -> None:
 async def test_a_member_that_moved(client: Any, node: Any) -> None:
     await client.post("/v1/members", json=NEW)
     await client.post("/v1/members", json=NEW | {"id": 4, "host": "10.0.0.5"})
-    assert node.membership.addresses()[4] == (("10.0.0.5", 10914),)
+    assert node.membership.peer_addresses()[4] == (("10.0.0.5", 10914),)
     assert node.membership.in_force.reason == "address"
 
 
