@@ -10,7 +10,7 @@ import msgspec
 from cluster.admin.call import Call, Consistency
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
-from cluster.broker.message_lookup import QueryResult, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
+from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import encode_message_id, parse_properties
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cluster.broker.message_lookup import QueryResult, KeyLookup, KeyQuery, Stored, UnreadableError, message_at
+from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.broker.names import no_topic
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services

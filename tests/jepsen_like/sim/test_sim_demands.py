@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.broker.group_offsets import Offsets
-from cluster.broker.message_lookup import QueryResult, KeyLookup
+from cluster.broker.message_lookup import KeyLookup, QueryResult
 from cluster.broker.pulls import Pulls
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
