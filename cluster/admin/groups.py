@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from cluster.admin.call import Call, Consistency
@@ -11,6 +13,9 @@ from cluster.broker.group_lag import queue_lags
 from cluster.config.source import nearest
 from statemachine.broker_state import BrokerState
 from statemachine.groups import GroupConfig
+
+GROUPS_PER_TURN = 64
+"""Groups of the list that are counted before the event loop serves others."""
 
 
 class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +78,9 @@ async def list_groups(call: Call) -> GroupsView:
     state = call.port.state
     applied = state.applied.index
     groups = []
-    for name, config in sorted(state.groups.items()):
+    for at, (name, config) in enumerate(sorted(state.groups.items())):
+        if at % GROUPS_PER_TURN == 0:
+            await asyncio.sleep(0)
         offsets = _offsets(state, config)
         groups.append(
             GroupView(

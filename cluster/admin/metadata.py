@@ -44,7 +44,8 @@ class AlarmAcknowledged(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_metadata(call: Call) -> Metadata:
     """Topics and groups with every attribute, and offsets, as one document."""
-    return export(call.port.state, call.port.status().cluster_id)
+    # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
+    return await asyncio.to_thread(export, call.port.state, call.port.status().cluster_id)
 
 
 async def change_metadata(call: Call) -> MetadataChanged:

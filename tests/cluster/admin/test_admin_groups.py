@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from cluster.admin.call import Call
+from cluster.admin.groups import GROUPS_PER_TURN, list_groups
 from cluster.admin.port import MemberView
 from cluster.node.metrics import NodeMetrics
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP
 
 
 def fill(node: Any) -> None:
@@ -30,6 +33,18 @@ async def test_list(client: Any, node: Any) -> None:
         "applied_index": node.state.applied.index,
         "groups": [{"name": "billing", "topics": ["a", "b"], "members": 1, "lag": 6}],
     }
+
+
+async def test_others_are_served_while_many_groups_are_listed(node: Any) -> None:
+    names = [f"g{number:04}" for number in range(10 * GROUPS_PER_TURN)]
+    node.apply([[PUT_GROUP, {"name": name}, True] for name in names])
+    listing = asyncio.ensure_future(list_groups(Call(node, {}, None, "local")))
+    turns = 0
+    while not listing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert [group.name for group in listing.result().groups] == names
+    assert turns >= 10
 
 
 async def test_describe(client: Any, node: Any) -> None:
