@@ -29,6 +29,7 @@ from rocksdict import (
 )
 
 from statemachine.kv import FAMILIES, Batch, KVCorruptError, KVError, KVFullError, ignore_corruption
+from statemachine.rocks_log import check_manifest
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES = 8 * MIB
@@ -57,6 +58,10 @@ class RocksKV:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        try:
+            check_manifest(Path(path))
+        except KVCorruptError as error:
+            raise KVCorruptError(_cannot_open(path, error)) from error
         _check_families(path)
         cache = Cache(BLOCK_CACHE_BYTES)
         families = {name: _family_options(cache) for name in FAMILIES}

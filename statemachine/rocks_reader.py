@@ -22,6 +22,7 @@ from statemachine.digest import digest
 from statemachine.kv import FAMILIES, KV, META, KVCorruptError, KVError
 from statemachine.members import unpack_row
 from statemachine.rocks import is_damage
+from statemachine.rocks_log import check_manifest
 
 _SETTINGS = "rocksdict-config.json"
 
@@ -51,6 +52,7 @@ class CheckpointReader:
             raise kind(f"the state database at {path} cannot be opened: {error}") from error
 
     def _open(self) -> None:
+        check_manifest(self._path)
         names = set(Rdict.list_cf(str(self._links), Options(raw_mode=True))) - {"default"}
         if unknown := sorted(names - set(FAMILIES)):
             raise KVError(

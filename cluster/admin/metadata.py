@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from cluster.admin.call import Call, applied, decided
@@ -45,7 +47,8 @@ class AlarmAcknowledged(msgspec.Struct, frozen=True, kw_only=True):
 async def get_metadata(call: Call) -> Metadata:
     """Topics and groups with every attribute, and offsets, as one document."""
     # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
-    return await asyncio.to_thread(export, call.port.state, call.port.status().cluster_id)
+    cluster_id = call.port.status().cluster_id
+    return await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id)
 
 
 async def change_metadata(call: Call) -> MetadataChanged:

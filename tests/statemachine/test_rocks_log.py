@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from google_crc32c import value as crc32c
 
-from statemachine.kv import CQ, Batch
+from statemachine.kv import CQ, Batch, KVCorruptError
 from statemachine.rocks import RocksKV
 from statemachine.rocks_log import BLOCK_SIZE, bad_records, records
+from statemachine.rocks_reader import CheckpointReader
 
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 RECYCLED = 4
@@ -86,3 +87,21 @@ def test_the_log_that_rocksdb_wrote_is_sound_and_holds_the_rows(tmp_path: Path) 
     rows = [found.data for data in logs for found in records(data) if b"key" in found.data]
     assert len(rows) == 50
     assert all(b"key%d" % number in row and b"value%d" % number * 300 in row for number, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("kind", [2, 5, 6, 7, 8, 11, 255])
+def test_a_manifest_that_rocksdb_would_read_for_ever_is_refused(tmp_path: Path, kind: int) -> None:
+    """Types 5 to 8 and 11 are those of a recycled log: RocksDB 10 reads such a record of a MANIFEST again and again."""
+    path = tmp_path / "db"
+    RocksKV(str(path)).close()
+    (manifest,) = path.glob("MANIFEST-*")
+    sound = manifest.read_bytes()
+    starts = [0, *(found.end for found in records(sound))][:-1]
+    for at in (starts[len(starts) // 2], starts[-1]):
+        manifest.write_bytes(sound[: at + 6] + bytes([kind]) + sound[at + 7 :])
+        with pytest.raises(KVCorruptError, match=r"MANIFEST|Corruption"):
+            RocksKV(str(path))
+        with pytest.raises(KVCorruptError, match=r"MANIFEST|Corruption"):
+            CheckpointReader(path)
+    manifest.write_bytes(sound)
+    RocksKV(str(path)).close()
