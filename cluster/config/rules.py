@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,6 +16,83 @@ from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, do
 ANY_ADDRESS = ("0.0.0.0", "::")
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
+
+
+class _Limit(NamedTuple):
+    """A value that must not be below another one."""
+
+    high: str
+    low: str
+    why: str
+    low_keys: tuple[str, ...] = ()
+    """The values whose sum `low` names; () if it is a key itself."""
+    times: int = 1
+    plus: int = 0
+
+    def lowest(self, config: Config) -> int:
+        """The least that `high` may be."""
+        return sum(_value(config, key) for key in self.low_keys or (self.low,)) * self.times + self.plus
+
+
+def _value(config: Config, key: str) -> int:
+    found: int = attrgetter(key)(config)
+    return found
+
+
+_LIMITS = (
+    _Limit(
+        "raft.election_ticks",
+        "raft.heartbeat_ticks",
+        "a leader must send a heartbeat before its followers start an election",
+        plus=1,
+    ),
+    _Limit(
+        "ha.housekeeping_interval_ms",
+        "twice ha.send_heartbeat_interval_ms",
+        "a single late answer must not close a connection",
+        ("ha.send_heartbeat_interval_ms",),
+        times=2,
+    ),
+    _Limit(
+        "ha.client_heartbeat_timeout_ms",
+        "twice ha.send_heartbeat_interval_ms",
+        "a single late heartbeat must not close a connection",
+        ("ha.send_heartbeat_interval_ms",),
+        times=2,
+    ),
+    _Limit(
+        "raft.inflight_bytes_max", "raft.append_bytes_max", "one append must fit into what may be in flight to a peer"
+    ),
+    _Limit(
+        "limits.frame_bytes_max",
+        "limits.message_bytes_max",
+        "the largest message and its header must fit into a frame",
+        plus=FRAME_OVERHEAD_BYTES,
+    ),
+    _Limit(
+        "limits.connection_inflight_bytes_max",
+        "limits.frame_bytes_max",
+        "otherwise the largest frame would always exceed the limit of bytes in flight",
+    ),
+    _Limit(
+        "limits.node_inflight_bytes_max",
+        "limits.connection_inflight_bytes_max",
+        "one connection must not have more in flight than the whole node",
+    ),
+    _Limit(
+        "limits.node_unsent_bytes_max",
+        "limits.connection_unsent_bytes_max",
+        "one connection must not have more waiting than the whole node",
+    ),
+    _Limit(
+        "log.segment_size_bytes",
+        "limits.batch_bytes_max plus limits.message_bytes_max",
+        "an entry never spans two segment files",
+        ("limits.batch_bytes_max", "limits.message_bytes_max"),
+        plus=FRAME_OVERHEAD_BYTES,
+    ),
+    _Limit("send.deadline_ms", "send.leader_wait_ms", "the time a send may take includes the wait for a leader"),
+)
 
 
 def complete(config: Config, source: Source, folder: Path | None) -> Config:
@@ -207,86 +286,13 @@ def _check_modes(config: Config, source: Source) -> None:
 
 
 def _check_limits(config: Config, source: Source) -> None:
-    limits, raft, ha = config.limits, config.raft, config.ha
-    entry = limits.batch_bytes_max + limits.message_bytes_max + FRAME_OVERHEAD_BYTES
-    for low, low_value, high, high_value, why in (
-        (
-            "raft.heartbeat_ticks",
-            raft.heartbeat_ticks + 1,
-            "raft.election_ticks",
-            raft.election_ticks,
-            "a leader must send a heartbeat before its followers start an election",
-        ),
-        (
-            "twice ha.send_heartbeat_interval_ms",
-            2 * ha.send_heartbeat_interval_ms,
-            "ha.housekeeping_interval_ms",
-            ha.housekeeping_interval_ms,
-            "a single late answer must not close a connection",
-        ),
-        (
-            "twice ha.send_heartbeat_interval_ms",
-            2 * ha.send_heartbeat_interval_ms,
-            "ha.client_heartbeat_timeout_ms",
-            ha.client_heartbeat_timeout_ms,
-            "a single late heartbeat must not close a connection",
-        ),
-        (
-            "raft.append_bytes_max",
-            raft.append_bytes_max,
-            "raft.inflight_bytes_max",
-            raft.inflight_bytes_max,
-            "one append must fit into what may be in flight to a peer",
-        ),
-        (
-            "limits.message_bytes_max",
-            limits.message_bytes_max + FRAME_OVERHEAD_BYTES,
-            "limits.frame_bytes_max",
-            limits.frame_bytes_max,
-            "the largest message and its header must fit into a frame",
-        ),
-        (
-            "limits.frame_bytes_max",
-            limits.frame_bytes_max,
-            "limits.connection_inflight_bytes_max",
-            limits.connection_inflight_bytes_max,
-            "otherwise the largest frame would always exceed the limit of bytes in flight",
-        ),
-        (
-            "limits.connection_inflight_bytes_max",
-            limits.connection_inflight_bytes_max,
-            "limits.node_inflight_bytes_max",
-            limits.node_inflight_bytes_max,
-            "one connection must not have more in flight than the whole node",
-        ),
-        (
-            "limits.connection_unsent_bytes_max",
-            limits.connection_unsent_bytes_max,
-            "limits.node_unsent_bytes_max",
-            limits.node_unsent_bytes_max,
-            "one connection must not have more waiting than the whole node",
-        ),
-        (
-            "limits.batch_bytes_max plus limits.message_bytes_max",
-            entry,
-            "log.segment_size_bytes",
-            config.log.segment_size_bytes,
-            "an entry never spans two segment files",
-        ),
-        (
-            "send.leader_wait_ms",
-            config.send.leader_wait_ms,
-            "send.deadline_ms",
-            config.send.deadline_ms,
-            "the time a send may take includes the wait for a leader",
-        ),
-    ):
-        if low_value > high_value:
-            path = tuple(high.split("."))
+    for limit in _LIMITS:
+        lowest, value = limit.lowest(config), _value(config, limit.high)
+        if lowest > value:
             raise ConfigError(
-                f"{source.where(path)}: {high} {high_value} is too small for {low}",
-                why,
-                f"set {high} to {low_value} or more, or lower {low}",
+                f"{source.where(tuple(limit.high.split('.')))}: {limit.high} {value} is too small for {limit.low}",
+                limit.why,
+                f"set {limit.high} to {lowest} or more, or lower {limit.low}",
             )
 
 

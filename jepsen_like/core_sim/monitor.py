@@ -1,4 +1,4 @@
-"""What must hold after every event: the cheap part always, all of `raftlog.core.invariants` every 50 events.
+"""What must hold after every event: the cheap part always, all of `jepsen_like.invariants.raft_group` every 50 events.
 
 The cheap part looks at what moved: term, vote, role, tail, commit. Promises are checked where they leave: a vote or an
 acknowledgement may go out only when the own disk holds what it speaks of.
@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from jepsen_like.core_sim.violation import Violation, from_invariant
-from raftlog.core.invariants import Before, GroupInvariants, check_state
+from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
 from raftlog.errors import InvariantViolationError
 from raftlog.messages import AppendEntriesReply, Message, RequestVote, RequestVoteReply, TimeoutNow
 from raftlog.types import NOBODY, Entry, NodeId, Role

@@ -37,7 +37,7 @@ class Violation(Exception):
 
 
 def from_invariant(error: InvariantViolationError, otherwise: str) -> Violation:
-    """Names the rule of `raftlog.core.invariants` that raised; `otherwise` for rules without a name of their own."""
+    """Names the rule of `invariants.raft_group` that raised; `otherwise` for rules without a name of their own."""
     text = str(error)
     name = next((name for rule, name in _RULES if rule in text), otherwise)
     return Violation(name, text)

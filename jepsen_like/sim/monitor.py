@@ -11,6 +11,7 @@ from zlib import crc32
 from cluster.node.node import Node
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.state.state_case import StateCase
+from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
@@ -18,7 +19,6 @@ from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.trim_check import TrimCheck
-from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raft import Raft
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError
 from raftlog.messages import RequestVoteReply

@@ -87,45 +87,45 @@ class Options(NamedTuple):
     body_max: int
     think_s: float
     acked_min: int
-    event_budget: int
-    checkpoint_every_ms: int
-    retained_bytes: int
+    event_budget: int = 400_000
+    checkpoint_every_ms: int = 2000
+    retained_bytes: int = 0
     """Of log that retention leaves; 0: all."""
-    retained_ms: int
+    retained_ms: int = 0
     """How long retention leaves it, log time; 0: for ever."""
-    fetch_bytes_per_second: int
+    fetch_bytes_per_second: int = 32 << 20
     """What a node gives to others that fetch."""
-    added: tuple[int, ...]
+    added: tuple[int, ...] = (0, 0, 0)
     """How many faults of each of ADDED_KINDS the plan has beside the others."""
-    weak: float
+    weak: float = 0.0
     """Of what foreign clients send once, the share that asks for a weaker acknowledgement."""
-    flush_async: int
+    flush_async: int = 0
     """1: the node's own level is `quorum`, and the topics ask for more."""
-    memory_pool: int
+    memory_pool: int = 0
     """1: a leader's word needs no write."""
-    catch_up_bytes_per_second: int
+    catch_up_bytes_per_second: int = 32 << 20
     """What all that catch up may take from a leader, of what it reads from its disk."""
-    hostile: int
+    hostile: int = 0
     """1: a client means harm (`sim/hostile.py`), in the faults and after the heal."""
-    tides: int
+    tides: int = 0
     """How many clients commit one offset again and again, oneway and not, on one connection (`sim/tides.py`)."""
-    remakes: int
+    remakes: int = 0
     """1: topics are deleted, made again and changed while messages flow (`sim/remakes.py`)."""
-    stepped: float
+    stepped: float = 0.0
     """How often a lane's drain is taken apart (`sim/steps.py`)."""
-    later: tuple[int, ...]
+    later: tuple[int, ...] = (0, 0, 0, 0)
     """How many faults of each of LATER_KINDS the plan has beside the others."""
-    waits: int
+    waits: int = 0
     """1: pulls wait on topics that come and go (`sim/waits.py`)."""
-    seekers: int
+    seekers: int = 0
     """1: what is acknowledged is looked for by its key through any node (`sim/seekers.py`)."""
-    repeats: int
+    repeats: int = 0
     """1: a producer says again what is stored (`sim/repeats.py`)."""
-    tales: float
+    tales: float = 0.0
     """Of the rounds of `tides`, the share that are a few steps in an exact order, and then silence."""
-    unsent_bytes: int
+    unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
-    socket_bytes: int
+    socket_bytes: int = 256 << 10
     """What kernels hold for who writes to a slow reader."""
 
     def describe(self) -> str:
@@ -184,27 +184,7 @@ def draw(seed: int) -> Options:
         body_max=rng.choice((40, 200, 500)),
         think_s=rng.choice((0.03, 0.06)),
         acked_min=rng.choice((220, 260, 320)),
-        event_budget=400_000,
-        checkpoint_every_ms=2000,
-        retained_bytes=0,
-        retained_ms=0,
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
-        added=(0, 0, 0),
-        weak=0.0,
-        flush_async=0,
-        memory_pool=0,
-        catch_up_bytes_per_second=32 << 20,
-        hostile=0,
-        tides=0,
-        remakes=0,
-        stepped=0.0,
-        later=(0, 0, 0, 0),
-        waits=0,
-        seekers=0,
-        repeats=0,
-        tales=0.0,
-        unsent_bytes=16 << 20,
-        socket_bytes=256 << 10,
     )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     return _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
@@ -216,19 +196,14 @@ _CALM: dict[str, Any] = {
     "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
     "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
     "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
-    "body_max": 40, "think_s": 0.03, "checkpoint_every_ms": 2000, "retained_bytes": 0,
-    "retained_ms": 0,
-    "fetch_bytes_per_second": 32 << 20, "added": (0, 0, 0), "weak": 0.0, "flush_async": 0, "memory_pool": 0,
-    "catch_up_bytes_per_second": 32 << 20, "hostile": 0, "tides": 0, "remakes": 0, "stepped": 0.0,
-    "later": (0, 0, 0, 0), "waits": 0, "seekers": 0, "repeats": 0, "tales": 0.0,
-    "unsent_bytes": 16 << 20, "socket_bytes": 256 << 10,
+    "body_max": 40, "think_s": 0.03,
 }  # fmt: skip
 
 
 def calm(**chosen: Any) -> Options:
     """Knobs of a run in which nothing is slow, small or broken but for what is `chosen`. Raises ValueError for a name
     that is no option."""
-    return draw(0)._replace(**{**_CALM, **chosen})
+    return draw(0)._replace(**{**Options._field_defaults, **_CALM, **chosen})
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:

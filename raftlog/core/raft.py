@@ -82,9 +82,9 @@ class Raft:
         self.holds: set[str] = set()
         """Why it must not campaign; the vote is still given truthfully (fit.py)."""
         self.vote_withheld_since = vote_withheld_since
+        """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.catch_up_budget: int | None = None
         """Bytes that may still be read from disk for followers; None for no limit. The driver grants them."""
-        """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
@@ -115,12 +115,16 @@ class Raft:
         self.transfer_elapsed = 0
         self.replication_due = False
         """Entries were proposed since the last broadcast; ready() sends them, several proposals in one message."""
-        if vote_withheld_since is not None and self.term <= vote_withheld_since:
-            self.term, self.vote = vote_withheld_since + 1, NOBODY
+        self._begin()
+
+    def _begin(self) -> None:
+        lost = self.vote_withheld_since
+        if lost is not None and self.term <= lost:
+            self.term, self.vote = lost + 1, NOBODY
         self.draw_election_timeout()
-        if log.tail.term > self.term:
+        if self.log.tail.term > self.term:
             raise InvariantViolationError(
-                f"the log ends in term {log.tail.term}, the hard state is at term {self.term}: "
+                f"the log ends in term {self.log.tail.term}, the hard state is at term {self.term}: "
                 "a term is on disk before any of its entries"
             )
 

@@ -19,10 +19,7 @@ PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspa
 FUNCTION_LINES_MAX = 60
 # Functions that are longer, and why.
 LONGER = {
-    "cluster/config/rules.py _check_limits": "a table: which value must not pass which",
     "cluster/broker/sends.py send": "the hot path: a call less, and one argument per line",
-    "jepsen_like/sim/options.py draw": "a table: what each option is drawn from, in an order that seeds depend on",
-    "raftlog/core/raft.py __init__": "a table: every field of the core, with what it means",
 }
 SAME_NAME_MAX = 3
 SERVED = tuple(package for package in PRODUCT if package != "jepsen_like")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
 from raftlog.core.config import RaftConfig
-from raftlog.core.invariants import Before, GroupInvariants, check_state
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from jepsen_like.invariants.membership import MemberInvariants, check_own
+from jepsen_like.invariants.membership import require as _require
 from raftlog.core.log import LogReader
-from raftlog.core.member_invariants import MemberInvariants, check_own
-from raftlog.core.member_invariants import require as _require
 from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
 from raftlog.errors import DamagedLogError

@@ -1,6 +1,6 @@
 """Invariants of membership: the members that a node counts, compared with its log and with what the others count.
 
-Part of invariants.py, which says when it is called.
+Part of raft_group.py, which says when it is called.
 """
 
 from __future__ import annotations

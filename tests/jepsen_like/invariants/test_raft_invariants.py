@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.invariants.membership import MemberInvariants, check_own
 from raftlog import membership as memberships
 from raftlog.core.config import RaftConfig
-from raftlog.core.member_invariants import MemberInvariants, check_own
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry
