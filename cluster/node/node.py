@@ -16,6 +16,7 @@ from cluster.broker import client_relay
 from cluster.broker.client_relay import ClientRelay
 from cluster.broker.group_members import Members
 from cluster.broker.pulls import Pulls
+from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
@@ -188,12 +189,13 @@ class Node:
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self._retries = retries = RetryMemory()
-        replies = SendReplyWriter(self._clock, state, store_host, retries, incarnation, metrics)
+        replies = SendReplyWriter(store_host, metrics)
+        fates = SendFates(self._clock, state, retries, incarnation, acknowledge=replies.acknowledge, fail=replies.fail)
         self.proposals = proposals = Proposals(
             context,
             state,
             store_host=store_host,
-            replies=replies,
+            replies=fates,
             before_open=self.consistency.before_open,
             metrics=metrics,
             ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
@@ -239,7 +241,7 @@ class Node:
         self.pulls = Pulls(services, self._members, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, metrics)
         handlers = handlers_of(services, self._members, pulls, proposals, self.links.unreached, metrics)
-        router.attach(send_handler, replies, self.forwarder, handlers, self._members)
+        router.attach(send_handler, replies, fates, self.forwarder, handlers, self._members)
         self.listeners = Listeners(config, router)
 
     def _build_lanes(self) -> None:

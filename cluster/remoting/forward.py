@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.inflight import over_limit
+from cluster.broker.send_fates import leave_session, settle
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.forward_frame import decode_forward
 from cluster.remoting.frame import Frame
@@ -396,22 +397,18 @@ class Forwarder:
 
     def _settle(self, held: Held, *, stored: bool) -> None:
         """Answered for good. A refused retry says nothing about the first attempt: its identity stays to be claimed."""
-        session = held.frame.path.session
-        if held.frame.identity is None:
+        frame = held.frame
+        if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
-        if session is not None and session.producer_id == held.frame.identity.producer_id:
-            session.settle(held.frame.identity.sequence)
-        elif not stored and not held.frame.path.closed:
+        if not stored and not frame.path.closed:
             self._remember(held)
 
     def _remember(self, held: Held) -> None:
-        """Its retry is recognised; the connection goes on under a new producer id."""
+        """Its retry is recognised."""
         if held.frame.identity is None:
             return
         self._names.remember_held(held.frame, held.frame.identity)
-        session = held.frame.path.session
-        if session is not None and session.producer_id == held.frame.identity.producer_id:
-            held.frame.path.session = None
+        leave_session(held.frame.path, held.frame.identity.producer_id)
 
 
 def _answer(frame: Frame, code: int, remark: str) -> None:

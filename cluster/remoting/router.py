@@ -26,6 +26,7 @@ from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
+    from cluster.broker.send_fates import SendFates
     from cluster.config.config import Config
     from cluster.replication.proposals import Proposals
     from statemachine.broker_state import BrokerState
@@ -99,6 +100,7 @@ class Router(Dispatch):
         self,
         sends: SendHandler,
         replies: SendReplyWriter,
+        fates: SendFates,
         forwarder: Forwarder,
         handlers: dict[int, Handler],
         members: Members,
@@ -107,6 +109,7 @@ class Router(Dispatch):
         self._members = members
         self._sends = sends
         self._replies = replies
+        self._fates = fates
         self._forwarder = forwarder
         self._handlers = with_room(handlers, self._large_answers)
 
@@ -133,7 +136,7 @@ class Router(Dispatch):
         """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
         self.connections.pop(connection, None)
         self.patience.forget(connection)
-        self._replies.connection_closed(self._proposals.unanswered_of(connection))
+        self._fates.connection_closed(self._proposals.unanswered_of(connection))
         self._forwarder.client_closed(connection)
         session = connection.session
         if session is not None and not session.pending:

@@ -1,0 +1,118 @@
+"""The fate of each send: who is answered, and which identities are settled or kept for a retry (`identity`).
+
+A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, and its retry is
+recognised. A send that was answered for good is settled, and never remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.replication.identity import Identity
+
+if TYPE_CHECKING:
+    from cluster.replication.identity import RetryMemory
+    from cluster.replication.message_batch import Built, Send
+    from cluster.replication.outcome import ReplyTo
+    from cluster.runtime.clock import Clock
+    from statemachine.broker_state import BrokerState
+
+Acknowledge = Callable[["Send", int, int, "tuple[int, ...] | int"], None]
+"""Tells a client that its send is stored: queue id, queue offset, and the position, or those of a batch."""
+
+
+class SendFates:
+    """Implements `cluster.replication.pending.SendReplies`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: BrokerState,
+        retries: RetryMemory,
+        incarnation: bytes,
+        *,
+        acknowledge: Acknowledge,
+        fail: Callable[[Send, Refused], None],
+    ) -> None:
+        """`incarnation` is the prefix of the producer ids that this node gave out. `fail` tells a client that its send
+        was not stored, or with the reason UNKNOWN that nobody knows."""
+        self._clock = clock
+        self._state = state
+        self._retries = retries
+        self._incarnation = incarnation
+        self._acknowledge = acknowledge
+        self._answer_failed = fail
+
+    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
+        """Committed and applied: the only place where a send is acknowledged."""
+        for at, send in enumerate(sends):
+            path = send.connection
+            if muted and at in muted:
+                continue
+            path.inflight_bytes -= send.size
+            if send.oneway:
+                settle(path, send.producer_id, send.sequence)
+            elif not path.closed:  # else it was remembered when its connection closed
+                settle(path, send.producer_id, send.sequence)
+                self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
+
+    def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
+        """A re-send of what the log holds: the first one's result."""
+        settle(send.connection, send.producer_id, send.sequence)
+        positions: tuple[int, ...] | int = position
+        if send.batch:
+            items = self._state.fetch(topic_id, queue_id, queue_offset, len(send.batch))
+            positions = tuple(item.position for item in items)
+        self._acknowledge(send, queue_id, queue_offset, positions)
+
+    def refused(self, send: Send, remark: str) -> None:
+        """Never proposed, or proved lost: safe to send again anywhere."""
+        self._fail(send, Refused(Reason.UNAVAILABLE, remark))
+
+    def unbuildable(self, send: Send, remark: str) -> None:
+        """No entry could be made of it: an error of this node. The same again ends the same way."""
+        self._fail(send, Refused(Reason.ERROR, remark))
+
+    def _fail(self, send: Send, refused: Refused) -> None:
+        path = send.connection
+        path.inflight_bytes -= send.size
+        if not settle(path, send.producer_id, send.sequence) and not path.closed:
+            self._remember(send)  # a refused retry says nothing about the first attempt
+        self._answer_failed(send, refused)
+
+    def unknown(self, send: Send, remark: str) -> None:
+        """Proposed and undecided."""
+        send.connection.inflight_bytes -= send.size
+        if not send.connection.closed:
+            self._remember(send)
+        self._answer_failed(send, Refused(Reason.UNKNOWN, remark))
+
+    def connection_closed(self, unanswered: list[Send]) -> None:
+        """The client can no longer hear of these: each may come again, also before the log has decided."""
+        for send in unanswered:
+            self._remember(send)
+
+    def _remember(self, send: Send) -> None:
+        """Keeps the identity of a foreign client's unanswered send."""
+        if send.oneway or not send.unique_key or send.producer_id[:8] != self._incarnation:
+            return
+        identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+        self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())
+        leave_session(send.connection, send.producer_id)
+
+
+def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
+    """Answered for good. False if the identity is of an earlier session: the send was a retry."""
+    session = path.session
+    if session is None or session.producer_id != producer_id:
+        return False
+    session.settle(sequence)
+    return True
+
+
+def leave_session(path: ReplyTo, producer_id: bytes) -> None:
+    """The connection goes on under a new producer id, if this is its present one: its retry is to be recognised."""
+    if path.session is not None and path.session.producer_id == producer_id:
+        path.session = None
