@@ -220,6 +220,8 @@ class Inlet(asyncio.Protocol):
         """The peer's identity, once its handshake was accepted."""
         self.key_id = b""
         """Of the key that it has proven; b"" if none."""
+        self.introduction: list[Any] = []
+        """The header of its HELLO, once it was accepted."""
         self.incarnation: object = 0
         self._refused = False
         self.channel = ""
@@ -336,6 +338,7 @@ class Inlet(asyncio.Protocol):
             self.refuse(refusal)
             return
         self.peer = NodeId(header[2])
+        self.introduction = header
         self.channel = header[5]
         self.incarnation = header[6] if len(header) > 6 else 0
         if self.channel == CONTROL:

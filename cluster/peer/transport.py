@@ -142,6 +142,11 @@ class PeerTransport:
         """The members have changed: dials new ones, informs those that left, closes links to old addresses."""
         before = {peer: self.roster.addresses_of(peer) for peer in self.roster.peers()}
         self.roster.update(membership, addresses)
+        # Who joined in an entry that was just truncated may be the leader that truncated it. It has said hello as a
+        # member and goes on speaking: without an answer it could not send the entry that makes it a member again.
+        for inlet in self.inlets:
+            if inlet.peer is not None and inlet.peer not in membership.removed:
+                self.roster.greet(inlet.introduction)
         for peer, known in before.items():
             if self.roster.addresses_of(peer) != known:
                 self._stop_dialling(peer)

@@ -157,6 +157,24 @@ async def test_who_missed_that_a_node_joined_listens_to_it_and_answers() -> None
         await close(peers)
 
 
+async def test_who_speaks_is_answered_also_when_the_entry_that_made_it_a_member_is_truncated() -> None:
+    addresses = some_addresses()
+    peers = tcp(addresses, {ONE: (ONE, TWO, FOUR), FOUR: (ONE, TWO, FOUR)})
+    for peer in peers.values():
+        await peer.start()
+    try:
+        await until(lambda: says(peers, FOUR, ONE) and says(peers, ONE, FOUR))
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {ONE: (addresses[ONE],), TWO: (addresses[TWO],)})
+        peers[FOUR].heard.clear()
+        await until(lambda: says(peers, ONE, FOUR))
+        assert not peers[FOUR].refusals
+        removed = {FOUR: Removed("u4", 90)}
+        peers[ONE].transport.set_members(membership(ONE, ONE, TWO, removed=removed), tried(addresses))
+        await until(lambda: peers[FOUR].refusals and not peers[ONE].transport.connected(FOUR))
+    finally:
+        await close(peers)
+
+
 async def test_a_member_that_moved_is_dialled_at_its_new_address() -> None:
     addresses = some_addresses()
     wrong: Address = ("127.0.0.1", addresses[TWO][1] + 1)
