@@ -1,0 +1,206 @@
+"""The grammar of a filter, in RocketMQ's precedence: NOT and signs bind closest, then <, BETWEEN, IN and their like,
+then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
+
+Source: SelectorParser.jj of RocketMQ. One difference: it stops at the first token that does not continue the filter and
+ignores the rest; here the rest is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from cluster.broker.filters import conditions
+from cluster.broker.filters.conditions import Operand
+from cluster.broker.filters.errors import FilterError
+from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, Kind
+
+if TYPE_CHECKING:
+    from lark import Lark, Token
+
+LONG_DIGITS_MAX = 20
+"""Of a whole number, with its L."""
+TOKENS_MAX = 2048
+"""Parsing takes some 10 us of the event loop for each."""
+
+_GRAMMAR = r"""
+?start: or_
+?or_: and_ (_OR and_)*
+?and_: equality (_AND equality)*
+?equality: comparison
+    | equality "=" comparison                      -> equal
+    | equality "<>" comparison                     -> not_equal
+    | equality _IS NULL                            -> is_null
+    | equality _IS _NOT NULL                       -> is_not_null
+?comparison: unary
+    | comparison ">" unary                         -> above
+    | comparison ">=" unary                        -> at_least
+    | comparison "<" unary                         -> below
+    | comparison "<=" unary                        -> at_most
+    | comparison _CONTAINS TEXT                    -> contains
+    | comparison _NOT _CONTAINS TEXT               -> not_contains
+    | comparison _STARTSWITH TEXT                  -> starts_with
+    | comparison _NOT _STARTSWITH TEXT             -> not_starts_with
+    | comparison _ENDSWITH TEXT                    -> ends_with
+    | comparison _NOT _ENDSWITH TEXT               -> not_ends_with
+    | comparison _BETWEEN unary _AND unary         -> between
+    | comparison _NOT _BETWEEN unary _AND unary    -> not_between
+    | comparison _IN "(" TEXT ("," TEXT)* ")"      -> in_
+    | comparison _NOT _IN "(" TEXT ("," TEXT)* ")" -> not_in
+?unary: "+" unary
+    | "-" unary                                    -> negative
+    | _NOT unary                                   -> not_
+    | TEXT                                         -> text
+    | WHOLE                                        -> whole
+    | FLOAT                                        -> float_
+    | TRUE                                         -> true
+    | FALSE                                        -> false
+    | NULL                                         -> null
+    | NAME                                         -> property_
+    | "(" or_ ")"
+
+FLOAT.4: /[0-9]+\.[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
+WHOLE.3: /(0|[1-9][0-9]*)l?/i
+TEXT: /'(''|[^'])*'/
+NAME: /[a-z_$][a-z0-9_$]*/i
+%ignore /[ \t\n\r\f]+/
+%ignore /--[^\n\r]*[\n\r]/
+%ignore /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
+"""
+_WORDS = (
+    "_NOT",
+    "_AND",
+    "_OR",
+    "_BETWEEN",
+    "_IN",
+    "_IS",
+    "_CONTAINS",
+    "_STARTSWITH",
+    "_ENDSWITH",
+    "TRUE",
+    "FALSE",
+    "NULL",
+)
+
+
+def parse(text: str) -> Operand:
+    """The outermost operand of a filter, which need not be a condition. Raises FilterError."""
+    from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+
+    try:
+        return cast(Operand, _parser().parse(text))
+    except UnexpectedCharacters as error:
+        at = error.pos_in_stream or 0
+        raise FilterError(f"unexpected {text[at]!r}", at + 1) from None
+    except UnexpectedToken as error:
+        if error.token.type == "$END":
+            raise FilterError("unexpected end", len(text) + 1) from None
+        raise FilterError(f"unexpected {error.token[:40]}", _at(error.token)) from None
+
+
+@functools.cache
+def _parser() -> Lark:
+    """Imported and built at the first filter: nodes that see none need neither."""
+    from lark import Lark
+
+    words = [f"{word}.2: /{word.strip('_')}(?![a-z0-9_$])/i\n" for word in _WORDS]
+    return Lark(
+        _GRAMMAR + "".join(words),
+        parser="lalr",
+        lexer="basic",
+        transformer=cast(Any, SimpleNamespace(**_ACTIONS)),
+        postlex=cast(Any, SimpleNamespace(process=_few, always_accept=())),
+        maybe_placeholders=False,
+        g_regex_flags=re.ASCII,
+    )
+
+
+def _few(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Between lexer and parser: ends a text that has too many tokens."""
+    for count, token in enumerate(tokens, 1):
+        if count > TOKENS_MAX:
+            raise FilterError(f"the filter has more than {TOKENS_MAX} words and signs", _at(token))
+        yield token
+
+
+# --- what the rules make of their children: operands, and tokens of the kinds that are kept ---
+
+
+def _at(token: Token) -> int:
+    return (token.start_pos or 0) + 1
+
+
+def _decoded(token: Token) -> str:
+    """The text that a literal stands for."""
+    return token[1:-1].replace("''", "'")
+
+
+def _text(token: Token) -> Operand:
+    return conditions.literal(Kind.TEXT, _decoded(token), str(token), _at(token))
+
+
+def _whole(token: Token) -> Operand:
+    """A number of 32 bits is an Integer even with an L, a longer one a Long."""
+    value = int(token.rstrip("lL")[:LONG_DIGITS_MAX])
+    if len(token) > LONG_DIGITS_MAX or value > INT64_MAX:
+        raise FilterError(f"{token[:40]} has more than 64 bits", _at(token))
+    return conditions.literal(Kind.INTEGER if value <= INT32_MAX else Kind.LONG, value, str(token), _at(token))
+
+
+def _float(token: Token) -> Operand:
+    """RocketMQ refuses 0.0 as well, which it takes for too small."""
+    value = float(token)
+    if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", token)[0])):
+        raise FilterError(f"{token[:40]} is no number of 64 bits", _at(token))
+    return conditions.literal(Kind.DOUBLE, value, str(token), _at(token))
+
+
+def _constant(kind: Kind, value: bool | None) -> Callable[[list[Token]], Operand]:
+    return lambda of: conditions.literal(kind, value, str(of[0]), _at(of[0]))
+
+
+def _ordered(holds: Callable[[int], bool]) -> Callable[[list[Operand]], Operand]:
+    return lambda of: conditions.ordered(of[0], of[1], holds)
+
+
+def _matches(test: Callable[[str, str], bool], *, wanted: bool = True) -> Callable[[list[Any]], Operand]:
+    return lambda of: conditions.matches_text(of[0], test, _decoded(of[1]), wanted=wanted)
+
+
+_ACTIONS: dict[str, Callable[[list[Any]], Operand]] = {
+    "or_": conditions.or_,
+    "and_": conditions.and_,
+    "not_": lambda of: conditions.not_(of[0]),
+    "equal": lambda of: conditions.equal(of[0], of[1]),
+    "not_equal": lambda of: conditions.not_(conditions.equal(of[0], of[1])),
+    "is_null": lambda of: conditions.is_null(of[0]),
+    "is_not_null": lambda of: conditions.not_(conditions.is_null(of[0])),
+    "above": _ordered(conditions.above),
+    "at_least": _ordered(conditions.at_least),
+    "below": _ordered(conditions.below),
+    "at_most": _ordered(conditions.at_most),
+    "between": lambda of: conditions.between(of[0], of[1], of[2]),
+    "not_between": lambda of: conditions.not_between(of[0], of[1], of[2]),
+    "in_": lambda of: conditions.in_(of[0], [_decoded(token) for token in of[1:]]),
+    "not_in": lambda of: conditions.not_(conditions.in_(of[0], [_decoded(token) for token in of[1:]])),
+    "contains": _matches(operator.contains),
+    "not_contains": _matches(operator.contains, wanted=False),
+    "starts_with": _matches(str.startswith),
+    "not_starts_with": _matches(str.startswith, wanted=False),
+    "ends_with": _matches(str.endswith),
+    "not_ends_with": _matches(str.endswith, wanted=False),
+    "negative": lambda of: conditions.negative(of[0]),
+    "text": lambda of: _text(of[0]),
+    "whole": lambda of: _whole(of[0]),
+    "float_": lambda of: _float(of[0]),
+    "true": _constant(Kind.BOOLEAN, True),
+    "false": _constant(Kind.BOOLEAN, False),
+    "null": _constant(Kind.MISSING, None),
+    "property_": lambda of: conditions.property_(str(of[0]), _at(of[0])),
+}
+"""Rule -> what it means."""

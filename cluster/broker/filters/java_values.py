@@ -1,0 +1,146 @@
+"""Java's reading and ordering of values, which decides what a filter means. Source: ComparisonExpression of RocketMQ.
+
+A property is text. Compared with a literal it is read as the literal's Java type, so `5` reads an Integer (32 bits),
+`3000000000` a Long, `5.0` a Double. Text that does not read is an error, which no message survives: it is not unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+from cluster.broker.filters.errors import IncomparableError
+
+INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+DIGITS_MAX = 100
+"""Without leading zeros; no Java number has so many, and beyond some thousands int() refuses."""
+_INTEGER = re.compile(r"([+-]?)(\d+)")
+"""Of any script in the Basic Multilingual Plane, as Java's Character.digit."""
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+_NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")
+_TRIMMED = "".join(map(chr, range(33)))
+"""What Java's String.trim takes off."""
+
+Compare = Callable[[Any, Any], int]
+"""Of two values that are not missing: below 0, 0 or above 0. Raises IncomparableError."""
+
+
+class Kind(Enum):
+    """What an operand evaluates to, if it is not missing. Known when the filter is parsed."""
+
+    TEXT = auto()
+    INTEGER = auto()
+    LONG = auto()
+    DOUBLE = auto()
+    BOOLEAN = auto()
+    MISSING = auto()
+    """Always missing: NULL, and the negative of what is no number."""
+
+
+NUMBERS = frozenset({Kind.INTEGER, Kind.LONG, Kind.DOUBLE})
+
+
+def read_integer(text: str) -> int:
+    """Integer.valueOf. Raises IncomparableError."""
+    return _read_whole(text, INT32_MAX)
+
+
+def read_long(text: str) -> int:
+    """Long.valueOf. Raises IncomparableError."""
+    return _read_whole(text, INT64_MAX)
+
+
+def _read_whole(text: str, most: int) -> int:
+    found = _INTEGER.fullmatch(text)
+    if found is None or max(text) > "\uffff":
+        raise IncomparableError(f"{text[:40]!r} is not a whole number")
+    digits = found[2].lstrip("0") or "0"
+    value = int(digits) if len(digits) <= DIGITS_MAX else INT64_MAX + 2
+    if found[1] == "-":
+        value = -value
+    if not -most - 1 <= value <= most:
+        raise IncomparableError(f"{text[:40]!r} has more than {most.bit_length() + 1} bits")
+    return value
+
+
+def read_double(text: str) -> float:
+    """Double.valueOf. Raises IncomparableError."""
+    trimmed = text.strip(_TRIMMED)
+    found = _DECIMAL.fullmatch(trimmed)
+    if found is not None:
+        return float(found[1])
+    if _NAMED.fullmatch(trimmed):
+        return float(trimmed)
+    found = _HEXADECIMAL.fullmatch(trimmed)
+    if found is None:
+        raise IncomparableError(f"{text[:40]!r} is not a number")
+    try:
+        return float.fromhex(found[1])
+    except OverflowError:
+        return -math.inf if trimmed[0] == "-" else math.inf
+
+
+def read_boolean(text: str) -> bool:
+    """Boolean.valueOf: whatever is not "true", in any case, is false."""
+    return text.lower() == "true"
+
+
+def compare_doubles(left: float, right: float) -> int:
+    """Double.compareTo: -0.0 is below 0.0, NaN equals itself and is above everything else."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    if left == right:
+        return 0 if left else int(math.copysign(1, left) - math.copysign(1, right))
+    return (left != left) - (right != right)
+
+
+_READ: dict[Kind, Callable[[str], Any]] = {
+    Kind.INTEGER: read_integer,
+    Kind.LONG: read_long,
+    Kind.DOUBLE: read_double,
+}
+
+
+def comparison(left: Kind, right: Kind) -> Compare:
+    """How RocketMQ compares values of these kinds for `=`."""
+    if left is Kind.TEXT and right in _READ:
+        read, compare = _READ[right], _plain(right)
+        return lambda a, b: compare(read(a), b)
+    if right is Kind.TEXT and left in _READ:
+        read, compare = _READ[left], _plain(left)
+        return lambda a, b: compare(a, read(b))
+    if left is Kind.TEXT and right is Kind.BOOLEAN:
+        return lambda a, b: _compare(read_boolean(a), b)
+    if left is Kind.BOOLEAN and right is Kind.TEXT:
+        return _refuse
+    if left in NUMBERS and right in NUMBERS and Kind.DOUBLE in (left, right):
+        return lambda a, b: compare_doubles(float(a), float(b))
+    if left is right or (left in NUMBERS and right in NUMBERS):
+        return _compare
+    return lambda a, b: -1
+
+
+def ordering(left: Kind, right: Kind) -> Compare:
+    """The same for `<`, `<=`, `>` and `>=`: two texts are both read as Doubles."""
+    if left is right is Kind.TEXT:
+        return lambda a, b: compare_doubles(read_double(a), read_double(b))
+    return comparison(left, right)
+
+
+def _plain(kind: Kind) -> Compare:
+    return compare_doubles if kind is Kind.DOUBLE else _compare
+
+
+def _compare(left: Any, right: Any) -> int:
+    return int(left > right) - int(left < right)
+
+
+def _refuse(left: Any, right: Any) -> int:
+    """RocketMQ casts the boolean to text, which fails."""
+    raise IncomparableError("a truth value is not compared with the text to its right")
