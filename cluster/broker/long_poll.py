@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.services import Client, Services
 from cluster.runtime.room import Room
 
@@ -141,8 +142,10 @@ class LongPolls:
 
 
 def _size(pull: Pull) -> int:
-    """What a pull keeps of its request, and the tags that it wants, bytes."""
-    return pull.puller.kept_bytes + TAG_BYTES * len(pull.tags or ())
+    """What a pull keeps of its request, and the filter that came with it, bytes."""
+    wanted = pull.wanted
+    kept = wanted.kept_bytes if isinstance(wanted, SqlFilter) else TAG_BYTES * len(wanted or ())
+    return pull.puller.kept_bytes + kept
 
 
 def _discard(table: dict[_Key, dict[Pull, None]], key: _Key, pull: Pull) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from cluster.broker.refusal import Refused
 from cluster.broker.services import Client
-from cluster.broker.subscription import Expression, TagFilter
+from cluster.broker.subscription import Expression, MessageFilter
 from cluster.runtime.room import Share
 from statemachine.topics import TopicConfig
 
@@ -117,18 +117,19 @@ class Pull:
         "repair_tries",
         "slot",
         "suspend_ms",
-        "tags",
         "topic",
         "topic_id",
+        "wanted",
     )
 
-    def __init__(self, puller: Puller, wish: PullWish, topic: TopicConfig, tags: TagFilter) -> None:
+    def __init__(self, puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageFilter) -> None:
         self.puller = puller
         self.group = wish.group
         self.topic = topic.name
         self.topic_id = topic.id
         self.queue_id = wish.queue_id
-        self.tags = tags
+        self.wanted = wanted
+        """None: all messages."""
         self.offset = wish.offset
         """Where to go on; a held pull with a filter moves past what did not match."""
         self.messages_max = min(max(wish.messages_max, 1), MESSAGES_MAX)

@@ -11,16 +11,18 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.group_members import Members
 from cluster.broker.hold_back import HoldBack
-from cluster.broker.log_reads import is_here, read_intact
+from cluster.broker.log_reads import is_here
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, RETRY_PREFIX, no_topic
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
+from cluster.broker.pull_scan import Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
-from cluster.broker.subscription import TagFilter, tag_filter
+from cluster.broker.subscription import MessageFilter, message_filter
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from statemachine.query import QueueItem
 
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCAN_MAX = 4096
-"""Queue items looked at by one pull with a tag filter."""
-SCAN_WINDOW = 256
-"""Items per fetch: an aligned chunk of the consume queue."""
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """How long a node that does not lead waits for a topic that it has not seen."""
 REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
@@ -72,7 +70,7 @@ class Pulls:
             self._wait_for_topic(puller, wish, tries)
             return None
         self._check_readable(wish, topic)
-        pull = Pull(puller, wish, topic, self._tags(wish))
+        pull = Pull(puller, wish, topic, self._wanted(wish))
         if not tries:  # later commits of its connection may be here already when it comes round again
             self._commit(puller.client, wish, topic)
         return pull
@@ -95,14 +93,14 @@ class Pulls:
             remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
             raise Refused(Reason.NO_PERMISSION, remark)
 
-    def _tags(self, wish: PullWish) -> TagFilter:
+    def _wanted(self, wish: PullWish) -> MessageFilter:
         """The filter of the wish itself, else of the group's newest subscription. Raises Refused.
 
         None where that is older than the consumer's and the client compares the tags itself: it would be told that it
         is stale until its next heartbeat, half a minute later.
         """
         if wish.expression is not None:
-            return tag_filter(*wish.expression)
+            return message_filter(*wish.expression)
         group, topic = wish.group, wish.topic
         known = [row[1:] for row in (self._members.subscription(group, topic),) if row is not None]
         config = self._services.state.groups.get(group)
@@ -117,7 +115,7 @@ class Pulls:
                 return None
             remark = f"group {group}: the subscription to {topic} known here is older than the request's"
             raise Refused(Reason.STALE_SUBSCRIPTION, remark)
-        return tag_filter(expression_type, sub_string)
+        return message_filter(expression_type, sub_string)
 
     def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
         """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
@@ -179,16 +177,18 @@ class Pulls:
             return False
         if not pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
             return True
-        items, next_offset = self._scan(pull, high)
-        if items and pull.puller.elsewhere(items[0].position):
+        found = self._find(pull, high)
+        if found is None:
             return True
-        if items:
-            self._reply_items(pull, items, next_offset)
-        elif pull.held and next_offset == high:
-            pull.offset = next_offset
+        if found.unread is not None:
+            self._reply_before(pull, found, found.unread)
+        elif found.items:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, b"".join(found.pieces), found.items)
+        elif pull.held and found.next_offset == high:
+            pull.offset = found.next_offset
             return False
         else:
-            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", next_offset)
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
         return True
 
     def _ask_beyond(self, pull: Pull) -> bool:
@@ -211,51 +211,23 @@ class Pulls:
         self._services.read_index(confirmed)
         return True
 
-    def _scan(self, pull: Pull, high: int) -> tuple[list[QueueItem], int]:
-        """The items to send, within the pull's limits but at least one if any matches, and the offset to go on from."""
-        if pull.tags is not None:
-            return self._scan_tags(pull, pull.tags, high)
-        count_max = min(pull.messages_max, high - pull.offset)
-        items = self._services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, count_max)
-        total = 0
-        for count, item in enumerate(items):
-            total += item.size
-            if total > pull.bytes_max and count:
-                del items[count:]
-                break
-        return items, pull.offset + len(items)
-
-    def _scan_tags(self, pull: Pull, tags: frozenset[int], high: int) -> tuple[list[QueueItem], int]:
-        fetch = self._services.state.fetch
-        matched: list[QueueItem] = []
-        total = 0
-        at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
-        while at < stop:
-            window = fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at))
-            if not window:  # trimmed since the bounds were looked up: the next pull is told
-                break
-            for item in window:
-                at = item.queue_offset + 1
-                if item.tag_hash not in tags:
-                    continue
-                total += item.size
-                if total > pull.bytes_max and matched:
-                    return matched, item.queue_offset
-                matched.append(item)
-                if len(matched) == pull.messages_max:
-                    return matched, at
-        return matched, at
+    def _find(self, pull: Pull, high: int) -> Found | None:
+        """What the pull gets, up to the offset `high`; None if another node answers it, which has the log."""
+        services, wanted = self._services, pull.wanted
+        if isinstance(wanted, SqlFilter):
+            first = services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, 1)
+            if first and pull.puller.elsewhere(first[0].position):
+                return None
+            return search(services, pull, wanted, high)
+        items, next_offset = choose(services, pull, high)
+        if items and pull.puller.elsewhere(items[0].position):
+            return None
+        return read(services, items, next_offset) if items else Found([], [], next_offset)
 
     # --- replies ---
 
-    def _reply_items(self, pull: Pull, items: list[QueueItem], next_offset: int) -> None:
-        """Sends the items up to the first that cannot be read intact; if that is the very first, waits for a repair."""
-        pieces = read_intact(self._services, items)
-        if len(pieces) == len(items):
-            body = b"".join(pieces)
-            self._reply(pull, PullOutcome.FOUND, "FOUND", next_offset, body, items)
-            return
-        bad = items[len(pieces)]
+    def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
+        """Sends what comes before a message that cannot be read intact; if there is nothing, waits for its repair."""
         here = is_here(self._services, bad)
         if here:
             logger.error(
@@ -267,8 +239,10 @@ class Pulls:
                 self._services.node_id,
             )
             self._services.report_damage(bad.position, bad.size)
-        if pieces:
-            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, b"".join(pieces))
+        if found.pieces:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, b"".join(found.pieces))
+        elif found.next_offset > pull.offset:
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", bad.queue_offset)
         elif pull.repair_tries < REPAIR_TRIES:
             pull.repair_tries += 1
             self._services.call_later(REPAIR_RETRY_MS, lambda: self._settle_if_open(pull))

@@ -1,15 +1,19 @@
-"""What a consumer wants of a topic, and the tag filter that follows from it."""
+"""What a consumer wants of a topic, and the filter that follows from it: tags by their hashes, or SQL92."""
 
 from __future__ import annotations
 
 import functools
 from typing import NamedTuple
 
+from cluster.broker.filters.errors import FilterError
+from cluster.broker.filters.sql import SqlFilter, sql_filter
 from cluster.broker.refusal import Reason, Refused
 from cluster.wire.java_hash import java_hash
 
 TagFilter = frozenset[int] | None
 """Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
+MessageFilter = TagFilter | SqlFilter
+SQL92 = "SQL92"
 
 
 class Subscription(NamedTuple):
@@ -28,17 +32,17 @@ class Expression(NamedTuple):
     text: str | None
 
 
-def tag_filter(expression_type: str | None, sub_string: str | None) -> TagFilter:
-    """The filter of a subscription. Raises Refused (ERROR) for anything but tags."""
-    check_expression(expression_type)
-    return tag_hashes(sub_string or "*")
-
-
-def check_expression(expression_type: str | None) -> None:
-    """Raises Refused (ERROR) for anything but tags, in the words of a RocketMQ broker without property filters."""
-    if expression_type and expression_type != "TAG":
+def message_filter(expression_type: str | None, sub_string: str | None) -> MessageFilter:
+    """The filter of a subscription. Raises Refused: BAD_SUBSCRIPTION, or ERROR for a type that no RocketMQ has."""
+    if not expression_type or expression_type == "TAG":
+        return tag_hashes(sub_string or "*")
+    if expression_type != SQL92:
         remark = f"The broker does not support consumer to filter message by {expression_type[:40]}"
         raise Refused(Reason.ERROR, remark)
+    try:
+        return sql_filter(sub_string or "")
+    except FilterError as error:
+        raise Refused(Reason.BAD_SUBSCRIPTION, f"not an SQL92 filter: {error}") from None
 
 
 TEXT_MAX = 32 << 10

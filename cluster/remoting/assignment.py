@@ -1,4 +1,4 @@
-"""Requests before consuming: the queues assigned to a client (400), and whether its filter is supported (46).
+"""Requests before consuming: the queues assigned to a client (400), and whether its filter is one (46).
 
 400 is sent by consumers that leave the choice of queues to the broker, POP consumers above all. There is no POP here:
 the answer is mode PULL, RocketMQ's default. Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
@@ -15,7 +15,7 @@ from cluster.broker.assignment import assigned_queues
 from cluster.broker.group_members import BROADCASTING, Members
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.broker.subscription import check_expression
+from cluster.broker.subscription import message_filter
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
@@ -88,11 +88,11 @@ class Assignments:
 
 
 def _check_client(request: Request) -> None:
-    """Refuses filters that would never match, before the consumer starts."""
+    """Refuses what is no filter before the consumer starts."""
     if request.body:
         data = _parse(request.body, _decode_check, "CheckClientRequestBody").subscription_data
         if data is not None:
-            check_expression(data.expression_type)
+            message_filter(data.expression_type, data.sub_string)
     request.reply(ResponseCode.SUCCESS)
 
 

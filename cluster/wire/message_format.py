@@ -38,6 +38,7 @@ HEAD = struct.Struct(">IIIiiqqiq")
 """Total size up to born time, 48 bytes."""
 BODY_HEAD = struct.Struct(">iqI")
 """Reconsume times, prepared position, body length."""
+_MAGIC_AT, _SYS_FLAG_AT = 4, 36
 _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
@@ -195,6 +196,25 @@ def decode_messages(data: bytes, *, hosts: bool = True) -> Iterator[Message]:
     while at < len(data):
         message, at = decode_message(data, at, hosts=hosts)
         yield message
+
+
+def stored_properties(data: bytes) -> bytes:
+    """The raw properties of one stored message; the rest is not looked at. Raises MessageFormatError."""
+    try:
+        (magic,), (sys_flag,) = _U32.unpack_from(data, _MAGIC_AT), _U32.unpack_from(data, _SYS_FLAG_AT)
+        hosts = (20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8) + (20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8)
+        body_at = HEAD.size + hosts + _I64.size + BODY_HEAD.size
+        topic_at = body_at + _U32.unpack_from(data, body_at - _U32.size)[0]
+        if magic == MAGIC_V1:
+            properties_at = topic_at + 1 + data[topic_at] + _U16.size
+        else:
+            properties_at = topic_at + _U16.size + _U16.unpack_from(data, topic_at)[0] + _U16.size
+        (length,) = _U16.unpack_from(data, properties_at - _U16.size)
+    except (struct.error, IndexError) as error:
+        raise MessageFormatError(f"bad message: {error}") from error
+    if properties_at + length != len(data):
+        raise MessageFormatError(f"the lengths inside the message do not add up to its {len(data)} bytes")
+    return data[properties_at:]
 
 
 class _Cut:

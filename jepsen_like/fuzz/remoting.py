@@ -58,7 +58,7 @@ _PULL: dict[str, Draw] = {
     "commitOffset": _offset,
     "suspendTimeoutMillis": _int(0, SUSPEND_MAX_MS),
     "subVersion": _of("0", "1"),
-    "subscription": _of("*", "a", "a || b", ""),
+    "subscription": _of("*", "a", "a || b", "", "a > 1", "TAGS IN ('a') OR NOT a"),
     "expressionType": _of("TAG", "TAG", "SQL92", ""),
     "maxMsgBytes": _of("1", "1000", "262144"),
 }
@@ -372,7 +372,11 @@ def _question(rng: random.Random) -> dict[str, Any]:
 
 
 def _client_check(rng: random.Random) -> dict[str, Any]:
-    subscription = {"topic": rng.choice(TOPICS), "subString": "*", "expressionType": rng.choice(("TAG", "SQL92"))}
+    subscription = {
+        "topic": rng.choice(TOPICS),
+        "subString": rng.choice(("*", "a > 1")),
+        "expressionType": rng.choice(("TAG", "SQL92")),
+    }
     return {"clientId": "x", "group": rng.choice(GROUPS), "namespace": "", "subscriptionData": subscription}
 
 

@@ -206,7 +206,7 @@ def _joined(operands: Sequence[Operand], decides: bool) -> Operand:
     def evaluate(properties: Properties) -> bool | None:
         value: bool | None = not decides
         for truth in truths:
-            each = truth(properties)
+            each: bool | None = truth(properties)
             if each is decides:
                 return decides
             if each is None:

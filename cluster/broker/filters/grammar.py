@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cluster.broker.filters import conditions
 from cluster.broker.filters.conditions import Operand
@@ -93,7 +93,7 @@ def parse(text: str) -> Operand:
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     try:
-        return cast(Operand, _parser().parse(text))
+        operand: Operand = _parser().parse(text)
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
         raise FilterError(f"unexpected {text[at]!r}", at + 1) from None
@@ -101,6 +101,7 @@ def parse(text: str) -> Operand:
         if error.token.type == "$END":
             raise FilterError("unexpected end", len(text) + 1) from None
         raise FilterError(f"unexpected {error.token[:40]}", _at(error.token)) from None
+    return operand
 
 
 @functools.cache
@@ -113,8 +114,8 @@ def _parser() -> Lark:
         _GRAMMAR + "".join(words),
         parser="lalr",
         lexer="basic",
-        transformer=cast(Any, SimpleNamespace(**_ACTIONS)),
-        postlex=cast(Any, SimpleNamespace(process=_few, always_accept=())),
+        transformer=SimpleNamespace(**_ACTIONS),
+        postlex=SimpleNamespace(process=_few, always_accept=()),
         maybe_placeholders=False,
         g_regex_flags=re.ASCII,
     )
@@ -137,7 +138,7 @@ def _at(token: Token) -> int:
 
 def _decoded(token: Token) -> str:
     """The text that a literal stands for."""
-    return token[1:-1].replace("''", "'")
+    return str(token)[1:-1].replace("''", "'")
 
 
 def _text(token: Token) -> Operand:

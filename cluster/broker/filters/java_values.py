@@ -1,7 +1,7 @@
 """Java's reading and ordering of values, which decides what a filter means. Source: ComparisonExpression of RocketMQ.
 
 A property is text. Compared with a literal it is read as the literal's Java type, so `5` reads an Integer (32 bits),
-`3000000000` a Long, `5.0` a Double. Text that does not read is an error, which no message survives: it is not unknown.
+`3000000000` a Long, `5.0` a Double. Text that cannot be read is an error, not unknown: the message is not selected.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -289,15 +289,16 @@ class FakeNode:
         keys: str = "",
         unique: str = "",
         indexed: str = "",
+        user: Mapping[str, str] | None = None,
     ) -> list[bytes]:
-        """Appends messages to a queue, in one entry; returns their stored form. All have the same keys; `indexed`:
-        as if the keys were these."""
+        """Appends messages to a queue, in one entry; returns their stored form. All have the same keys and other
+        properties; `indexed`: as if the keys were these; `user`: properties without a parameter of their own."""
         config = self.state.topics[topic]
         base = self.state.max_offset(config.id, queue_id)
         position = self._tail.end_position + payload.MESSAGES_AT
         stored, items, records = [], [], []
         named = {"UNIQ_KEY": unique, "KEYS": keys, "TAGS": tag}
-        properties = build_properties({name: value for name, value in named.items() if value})
+        properties = build_properties({name: value for name, value in named.items() if value} | dict(user or {}))
         words = [word.encode() for word in (indexed or f"{unique} {keys}").split()]
         for at, body in enumerate(bodies):
             message = encode_message(

@@ -80,14 +80,16 @@ def test_bad_bodies_are_refused(node: Any, body: bytes) -> None:
         assert node.ask(46, body).answer.code in (0, 29)
 
 
-def test_a_filter_that_is_not_known_is_refused_in_rocketmq_s_words(node: Any) -> None:
-    def check(kind: str | None) -> Any:
-        data = {"topic": "T", "subString": "a > 1", "expressionType": kind}
-        return node.ask(46, json.dumps({"clientId": "c", "group": "g", "subscriptionData": data}).encode()).answer
+def test_filters_are_checked_before_a_consumer_starts(node: Any) -> None:
+    def check(kind: str | None, text: str = "a > 1") -> tuple[int, str | None]:
+        data = {"topic": "T", "subString": text, "expressionType": kind}
+        answer = node.ask(46, json.dumps({"clientId": "c", "group": "g", "subscriptionData": data}).encode()).answer
+        return answer.code, answer.remark
 
-    assert (check("TAG").code, check(None).code) == (0, 0)
-    told = check("SQL92")
-    assert (told.code, told.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+    assert check("TAG") == check(None) == check("SQL92") == (0, None)
+    assert check("SQL92", "a >") == (23, "not an SQL92 filter: at character 4: unexpected end")
+    assert check("SQL92", "") == (23, "not an SQL92 filter: at character 1: unexpected end")
+    assert check("SQL99") == (1, "The broker does not support consumer to filter message by SQL99")
 
 
 def test_the_template_topic_has_two_names(node: Any) -> None:

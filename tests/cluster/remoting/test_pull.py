@@ -221,8 +221,8 @@ def test_refusals(node: Any, pull: Any) -> None:
     assert pull(0, maxMsgNums="many").answer.code == 29
     assert pull(0, maxMsgNums=None).answer.code == 29
     assert pull(0, queueOffset=1 << 63).answer.code == 29
-    refused = pull(0, expressionType="SQL92", subscription="a > 1").answer
-    assert (refused.code, refused.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+    refused = pull(0, expressionType="SQL99", subscription="a > 1").answer
+    assert (refused.code, refused.remark) == (1, "The broker does not support consumer to filter message by SQL99")
     node.create_topic("W", perm=2)
     assert pull(0, topic="W").answer.code == 16
     node.command("put_group", {"name": "g", "consume_enable": False}, False)

@@ -31,6 +31,7 @@ from cluster.wire.message_format import (
     month_of,
     parse_properties,
     split_batch,
+    stored_properties,
 )
 
 VECTOR = bytes.fromhex(
@@ -113,6 +114,13 @@ def test_damage_raises_only_format_errors(message: Message, data: st.DataObject)
     for damaged in (bytes(encoded), cut):
         with contextlib.suppress(MessageFormatError):
             list(decode_messages(damaged))
+        with contextlib.suppress(MessageFormatError):
+            stored_properties(damaged)
+
+
+@given(messages)
+def test_properties_are_found_without_decoding_the_rest(message: Message) -> None:
+    assert stored_properties(encode_message(message)) == message.properties
 
 
 def test_a_changed_body_fails_its_crc() -> None:
