@@ -48,6 +48,8 @@ LEVEL = 2
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2
 """`lock_queues`, `unlock_queues`."""
+TIMERS_LEVEL = 2
+"""Messages of kind SCHEDULED, `deliver_timers`, `drop_timers`."""
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""

@@ -90,7 +90,7 @@ async def get_message(call: Call) -> MessageDetail:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     try:
-        stored = message_at(port.services, int(text))
+        stored = message_at(port.services, int(text), waiting=True)
         why = "it is in no queue any more"
     except UnreadableError as error:
         stored, why = None, str(error)

@@ -24,6 +24,7 @@ from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from statemachine.query import QueueItem
 
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
@@ -69,8 +70,11 @@ class QueryResult(NamedTuple):
     """There may be more: CANDIDATES_MAX were read, or the reply is full."""
 
 
-def message_at(node: Services, position: int, topic: TopicConfig | None = None) -> Stored | None:
-    """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
+def message_at(
+    node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
+) -> Stored | None:
+    """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic. With
+    `waiting` also one that is not delivered yet.
 
     Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
     """
@@ -80,15 +84,23 @@ def message_at(node: Services, position: int, topic: TopicConfig | None = None) 
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
     state = node.state
+    scheduled = state.timers.at(position) if waiting else None
+    if scheduled is not None:
+        return _intact(Stored(message, data), scheduled[1])
     topic = topic or state.topics.get(message.topic)
     if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
         return None
     items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
     if not items or items[0].position != position:
         return None
-    if items[0].crc32c != google_crc32c.value(data):
-        raise UnreadableError(f"the message at position {position} does not match its checksum")
-    return Stored(message, data)
+    return _intact(Stored(message, data), items[0])
+
+
+def _intact(stored: Stored, item: QueueItem) -> Stored:
+    """Raises UnreadableError."""
+    if item.crc32c != google_crc32c.value(stored.data):
+        raise UnreadableError(f"the message at position {item.position} does not match its checksum")
+    return stored
 
 
 def _bytes_at(node: Services, position: int) -> bytes:

@@ -50,7 +50,7 @@ class MessageQueries:
 
         def look(confirmed: bool) -> None:
             try:
-                stored, why = message_at(self._services, position), "it is in no queue any more"
+                stored, why = message_at(self._services, position, waiting=True), "it is in no queue any more"
             except UnreadableError as error:
                 stored, why = None, str(error)
             except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request

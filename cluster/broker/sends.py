@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 from zlib import crc32
 
+from cluster.broker.delays import Delays, addressed, without
 from cluster.broker.inflight import over_limit
 from cluster.broker.names import PERM_WRITE
 from cluster.broker.refusal import Reason, Refused
@@ -24,12 +25,14 @@ from cluster.replication.message_keys import property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.wire.java_hash import java_hash
-from statemachine.commands import CREATE_TOPIC, NAME
+from cluster.wire.message_format import PROPERTIES_BYTES_MAX
+from statemachine.commands import CREATE_TOPIC, NAME, TIMERS_LEVEL
+from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config
+    from cluster.broker.services import Services
+    from cluster.replication.message_head import Schedule
     from cluster.runtime.clock import Clock
-    from statemachine.broker_state import BrokerState
 
 FORBIDDEN_TOPICS = frozenset(
     {
@@ -70,8 +73,7 @@ class Sends(Generic[_Origin]):
 
     def __init__(
         self,
-        config: Config,
-        state: BrokerState,
+        services: Services,
         clock: Clock,
         proposals: Proposals,
         retries: RetryMemory,
@@ -82,16 +84,19 @@ class Sends(Generic[_Origin]):
     ) -> None:
         """`incarnation`: 8 bytes that no other run of any node shares. Of a send that had to wait, `route` handles it
         from the start, and `refuse` tells its client why nothing was stored."""
+        config = services.config
         self._limits = config.limits
         self._auto_create = config.topics.auto_create
         self._default_queues = config.topics.default_queues
-        self._state = state
+        self._services = services
+        self._state = services.state
         self._clock = clock
         self._proposals = proposals
         self._retries = retries
         self._incarnation = incarnation
         self._route = route
         self._refuse = refuse
+        self._delays = Delays(config.timer)
         self._sessions = 0
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self._suffix = suffix.encode()
@@ -127,6 +132,12 @@ class Sends(Generic[_Origin]):
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
             raise Refused(Reason.INVALID, remark)
         batch: tuple[BatchMessage, ...] = ()
+        schedule = None
+        if ("DELAY" in asked or "TIMER_D" in asked) and not wish.is_batch:
+            asked, schedule = self._delayed(asked, topic, queue_id)
+            if schedule is not None and self._state.level < TIMERS_LEVEL:
+                self._wait_for_level(origin, TIMERS_LEVEL)
+                return
         if wish.is_batch:
             batch = self._split_batch(slot, body)
             properties, unique_key, tag = b"", "", 0
@@ -157,13 +168,14 @@ class Sends(Generic[_Origin]):
             properties,
             tag,
             unique_key,
-            normal_kind(topic) if topic[0] == "%" else 0,
+            RowKind.SCHEDULED if schedule is not None else normal_kind(topic) if topic[0] == "%" else 0,
             producer_id,
             sequence,
             low,
             batch,
             proposals.now_ms,
             ack,
+            schedule=schedule,
         )
         if slot.dedup == "strict" and self._known_unique(send):
             return
@@ -203,12 +215,12 @@ class Sends(Generic[_Origin]):
                 Reason.MESSAGE_ILLEGAL,
                 f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
             )
-        if b"DELAY" in properties or b"TIMER_D" in properties or b"TRAN_MSG" in properties:
+        if b"TRAN_MSG" in properties:
             _refuse_not_yet(properties)
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if b"POP_CK\x01" in properties:
-            properties = _without(properties, b"POP_CK\x01")
+            properties = without(properties, b"POP_CK\x01")
         at = properties.find(b"UNIQ_KEY\x01")
         if at > 0 and properties[at - 1] == 2:  # the usual case of `property_of`, in place
             unique_key = properties[at + 9 : properties.find(b"\x02", at)]
@@ -253,7 +265,10 @@ class Sends(Generic[_Origin]):
                 if body_len < 0 or stop > end or size != stop - at:
                     remark = f"message {len(messages)} of the batch is truncated or longer than its length field"
                     raise Refused(Reason.MESSAGE_ILLEGAL, remark)
-                properties, key, tag = self._check_message(body_len, body[props_at + 2 : stop])
+                asked = body[props_at + 2 : stop]
+                if (b"DELAY" in asked or b"TIMER_D" in asked) and self._delays.of(asked, self._services.log_time_ms()):
+                    raise Refused(Reason.MESSAGE_ILLEGAL, "a message of a batch cannot be delivered later")
+                properties, key, tag = self._check_message(body_len, asked)
                 key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
                 messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
                 at = stop
@@ -266,6 +281,38 @@ class Sends(Generic[_Origin]):
         if not messages:
             raise Refused(Reason.MESSAGE_ILLEGAL, "the batch is empty")
         return tuple(messages)
+
+    # --- messages that are delivered later ---------------------------------------------------------------------------
+
+    def _delayed(self, asked: str, topic: str, queue_id: int) -> tuple[str, Schedule | None]:
+        """The properties as they are stored, and when the message is due; None if at once. Raises Refused (13)."""
+        delayed = self._delays.of(asked.encode(), self._services.log_time_ms())
+        if delayed is None:
+            return asked, None
+        return addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX).decode(), delayed.schedule
+
+    def _wait_for_level(self, origin: _Origin, level: int) -> None:
+        """Raises the level of commands; the send is routed again when that is applied. Raises Refused if a member has
+        not announced that it knows the level."""
+        before = self._services.raising(level)
+        if not isinstance(before, list):
+            remark = f"node {before} has not announced that it knows such messages: upgrade it, or wait until it is up"
+            raise Refused(Reason.UNAVAILABLE, f"{remark}; nothing was stored")
+        path, size, proposals = origin.path, origin.size, self._proposals
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+
+        def raised(result: ProposeResult) -> None:
+            path.inflight_bytes -= size
+            proposals.bytes_inflight -= size
+            if path.closed:
+                return
+            if result.outcome is Outcome.OK:
+                self._route(origin)
+            else:
+                self._refuse(origin, Refused(Reason.UNAVAILABLE, f"nothing was stored: {result.remark}"))
+
+        proposals.submit_commands(before, raised)
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
@@ -444,20 +491,14 @@ _NO_IDENTITY = Identity(b"", 0, 0)
 
 def _refuse_not_yet(properties: bytes) -> None:
     """Features that do not exist yet: such a message is refused, never delivered as if it were plain."""
-    for name in (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TRAN_MSG"):
-        value = property_of(properties, name + b"\x01")
-        if value and value not in (b"0", b"false"):
-            text = f"{name.decode()}={value.decode('utf-8', 'replace')}"
-            raise Refused(
-                Reason.MESSAGE_ILLEGAL,
-                f"property {text}: delayed and transactional messages are not supported by this version; "
-                "nothing was stored",
-            )
+    value = property_of(properties, b"TRAN_MSG\x01")
+    if value and value not in (b"0", b"false"):
+        raise Refused(
+            Reason.MESSAGE_ILLEGAL,
+            f"property TRAN_MSG={value.decode('utf-8', 'replace')}: transactional messages are not supported by this "
+            "version; nothing was stored",
+        )
 
 
 def _unique_key(wish: SendWish) -> str:
     return property_of(wish.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
-
-
-def _without(properties: bytes, mark: bytes) -> bytes:
-    return b"".join(part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(mark))

@@ -174,6 +174,15 @@ class TopicsSection(_Section, frozen=True, kw_only=True):
     default_queues: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
 
 
+class TimerSection(_Section, frozen=True, kw_only=True):
+    """Messages that are delivered later."""
+
+    delay_levels: Text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """RocketMQ's messageDelayLevel: the delays of levels 1, 2, ..., with the units s, m, h, d."""
+    max_delay_ms: Annotated[int, msgspec.Meta(ge=1, le=31_536_000_000)] = 259_200_000
+    """Of a time of its own that a message names."""
+
+
 class IndexSection(_Section, frozen=True, kw_only=True):
     """Whether a leader writes the keys of messages into the message index (RocketMQ: messageIndexEnable)."""
 
@@ -307,6 +316,7 @@ class Config(_Section, frozen=True, kw_only=True):
     limits: LimitsSection = LimitsSection()
     send: SendSection = SendSection()
     topics: TopicsSection = TopicsSection()
+    timer: TimerSection = TimerSection()
     index: IndexSection = IndexSection()
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()

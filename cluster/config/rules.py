@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
+from cluster.config.delay_levels import parse_delay_levels
 from cluster.config.limit_profiles import with_profile
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
 
@@ -128,6 +129,7 @@ def check(config: Config, source: Source) -> None:
     _check_backup(config, source)
     _check_retention(config, source)
     _check_modes(config, source)
+    _check_timer(config, source)
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
@@ -294,6 +296,16 @@ def _check_limits(config: Config, source: Source) -> None:
                 limit.why,
                 f"set {limit.high} to {lowest} or more, or lower {limit.low}",
             )
+
+
+def _check_timer(config: Config, source: Source) -> None:
+    try:
+        parse_delay_levels(config.timer.delay_levels)
+    except ValueError as error:
+        path = ("timer", "delay_levels")
+        raise ConfigError(
+            f"{source.where(path)}: {dotted(path)} are not delays", str(error), 'write them as "1s 5s 10s 30s 1m 2m"'
+        ) from None
 
 
 def _address(text: str, path: KeyPath, source: Source) -> tuple[str, int]:

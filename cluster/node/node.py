@@ -18,6 +18,7 @@ from cluster.broker.group_members import Members
 from cluster.broker.pulls import Pulls
 from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
+from cluster.broker.timers import TimerDelivery
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
@@ -215,8 +216,7 @@ class Node:
             refuse=RefusedCodes(services, metrics).refuse,
         )
         sends = Sends[Frame](
-            config,
-            state,
+            services,
             self._clock,
             proposals,
             retries,
@@ -267,10 +267,9 @@ class Node:
     def _connect(self) -> None:
         """Those below that call those above: each is told here whom, once."""
         loop, transport = self._context.loop, self.transport
+        self.timers = TimerDelivery(self.services, self.proposals)
         self.membership.watch_removal(self.router.drop_clients)
-        self.proposals.watch_leadership(
-            on_open=lambda: loop.call_soon(self.forwarder.pump), on_unproposed=self.router.reroute
-        )
+        self.proposals.watch_leadership(on_open=self._on_open, on_unproposed=self.router.reroute)
         self.disk.attach(self._lanes.retry_append)
         self.storage.watch(self._clock.wall_ms, lambda error: loop.call_soon_threadsafe(self.driver.fail, error))
         self.driver.attach(
@@ -344,6 +343,11 @@ class Node:
         if self.storage.directory.log.needs_next():
             self._lanes.prepare()
 
+    def _on_open(self) -> None:
+        """This node takes writes from now on."""
+        self._context.loop.call_soon(self.forwarder.pump)
+        self.timers.writes_opened()
+
     def on_role(self, raw: RawNode) -> None:
         """Role or leader changed."""
         role = raw.role.name.lower()
@@ -400,6 +404,7 @@ class Node:
             self.modes.tick,
             self.links.tick,
             self.retention.tick,
+            self.timers.tick,
             self._lanes.flushes.tick,
             expiry.tick,
         )

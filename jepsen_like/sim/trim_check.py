@@ -128,7 +128,9 @@ class TrimCheck:
             previous = LogTail(tail.term, tail.index, tail.end_position, tail.header_crc, 0, tail.timestamp_ms)
             self._rolls.append(_Roll(entry.position, previous))
         if entry.type == EntryType.MESSAGES:
-            for topic_id, queue_id, base, _, _, items in payload.decode(entry.payload).iter_runs():
+            for topic_id, queue_id, base, _, kind, items in payload.decode(entry.payload).iter_runs():
+                if kind >= payload.RowKind.SCHEDULED:
+                    continue  # in no queue
                 positions = self._positions.setdefault((topic_id, queue_id), [])
                 if base != len(positions):
                     self._report(

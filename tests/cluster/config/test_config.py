@@ -152,8 +152,9 @@ WRONG_VALUES = [
      "[peers.0] has id, host, port, heartbeat_host, heartbeat_port, admin, listeners",
      "did you mean port?"),
     ("rafft.tick_ms", 5, "unknown section rafft",
-     "a configuration has node, cluster, peers, listeners, peer, ha, admin, raft, log, limits, send, topics, index, "
-     "offsets, dedup, backup, retention, repair, consistency, modes, failpoints, log_output", "did you mean raft?"),
+     "a configuration has node, cluster, peers, listeners, peer, ha, admin, raft, log, limits, send, topics, timer, "
+     "index, offsets, dedup, backup, retention, repair, consistency, modes, failpoints, log_output",
+     "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 1 to 10000",
      "write, for example: tick_ms = 50"),
     ("raft.tick_ms", 0, "raft.tick_ms cannot be 0", "raft.tick_ms is a whole number from 1 to 10000",

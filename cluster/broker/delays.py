@@ -1,0 +1,100 @@
+"""When a message is to be delivered: what its properties ask for, in RocketMQ's two ways.
+
+DELAY names one of the levels of `timer.delay_levels`. TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS name a time
+or a delay of their own; a level goes before them. Source: RocketMQ's HookUtils.checkIfTimerMessage and
+transformDelayLevelMessage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.config.delay_levels import parse_delay_levels
+from cluster.replication.message_head import SCHEDULE_TOPIC, Schedule, topic_field
+from cluster.replication.message_keys import property_of
+
+if TYPE_CHECKING:
+    from cluster.config.config import TimerSection
+
+DELAY = b"DELAY\x01"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""RocketMQ's topic of messages with a time of their own: queue 0."""
+_DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01"
+_TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
+_DONE = b"TIMER_OUT_MS\x01"
+"""Of a message that was timed before: RocketMQ does not time it again."""
+_ADDED_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
+_TIMER_FIELD = topic_field(TIMER_TOPIC)
+_SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
+
+
+class Delayed(NamedTuple):
+    """A message that waits, and its properties as they are stored, REAL_TOPIC and REAL_QID excepted."""
+
+    schedule: Schedule
+    properties: bytes
+
+
+class Delays:
+    """Reads the properties of messages."""
+
+    def __init__(self, config: TimerSection) -> None:
+        self._levels_ms = parse_delay_levels(config.delay_levels)
+        self._max_ms = config.max_delay_ms
+
+    def of(self, properties: bytes, now_ms: int) -> Delayed | None:
+        """What the properties ask for at `now_ms` of log time; None: to be delivered at once. Raises Refused."""
+        text = property_of(properties, DELAY)
+        level = _number(DELAY, text) if text else 0
+        if level > 0:
+            # RocketMQ takes the timers off: they would be read again.
+            return Delayed(self.of_level(level), without(properties, *_TIMERS))
+        asked = [(name, value) for name in _TIMERS if (value := property_of(properties, name))]
+        if not asked or property_of(properties, _DONE):
+            return None
+        if len(asked) > 1:
+            names = " and ".join(name[:-1].decode() for name, _ in asked)
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"properties {names}: only one of them may be set")
+        name, text = asked[0]
+        number = _number(name, text)
+        if name == _DELIVER_MS:
+            schedule, delay_ms = Schedule(_TIMER_FIELD, 0, due_ms=max(number, 0), names_due=True), number - now_ms
+        else:
+            delay_ms = number * 1000 if name == _DELAY_SEC else number
+            schedule = Schedule(_TIMER_FIELD, 0, delay_ms=max(delay_ms, 0), names_due=True)
+        if delay_ms > self._max_ms:
+            remark = f"property {name[:-1].decode()}={number}: timer.max_delay_ms = {self._max_ms}"
+            raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+        return Delayed(schedule, properties) if delay_ms > 0 else None
+
+    def of_level(self, level: int) -> Schedule:
+        """The level from 1 on; one above the last counts as the last."""
+        level = min(level, len(self._levels_ms))
+        return Schedule(_SCHEDULE_FIELD, level - 1, delay_ms=self._levels_ms[level - 1])
+
+
+def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> bytes:
+    """The properties with the topic and queue that the message is for. Raises Refused if they leave no room."""
+    properties = delayed.properties
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (properties, topic.encode(), queue_id)
+    if len(properties) + _ADDED_BYTES > bytes_max:
+        remark = f"the properties have {len(properties)} bytes with those of a delay: {bytes_max} are allowed"
+        raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+    return properties
+
+
+def without(properties: bytes, *names: bytes) -> bytes:
+    """The properties without some; each of `names` ends in 0x01."""
+    return b"".join([part + b"\x02" for part in properties.split(b"\x02") if part and not part.startswith(names)])
+
+
+def _number(name: bytes, text: bytes) -> int:
+    """A decimal number as Java's Long.parseLong takes it. Raises Refused."""
+    digits = text[1:] if text[:1] in (b"-", b"+") else text
+    if digits.isdigit() and len(digits) <= 19 and -(1 << 63) <= (number := int(text)) < 1 << 63:
+        return number
+    shown = text[:40].decode("utf-8", "replace")
+    raise Refused(Reason.MESSAGE_ILLEGAL, f"property {name[:-1].decode()}={shown}: not a number")
