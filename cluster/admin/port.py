@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -135,10 +137,11 @@ class Figures(Protocol):
         """Removes the topic's series."""
 
 
-class AdminPort(Protocol):
-    """The node as the HTTP API sees it. Everything is called on the node's event loop."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPort:
+    """The node as the HTTP API sees it; the node puts it together. Everything is called on the node's event loop."""
 
-    config: Config
+    current_config: Callable[[], Config]
     state: BrokerState
     failpoints: FailpointSet
     alarms: Alarms
@@ -150,29 +153,22 @@ class AdminPort(Protocol):
     retention: Retention
     membership: MembersService
     changes: MemberChanges
+    services: Services
+    metrics: Figures
+    status: Callable[[], NodeStatus]
+    """Cheap: also called for each scrape."""
+    connected: Callable[[NodeId], bool]
+    """True if there is a connection to that node."""
+    genesis_payload: Callable[[], bytes]
+    """The payload of the entry at index 0."""
+    transfer: Callable[[NodeId], None]
+    """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+    reload: Callable[[], ReloadView]
+    """Reads the configuration again. Raises ConfigError, having changed nothing."""
+    members: Callable[[str], list[MemberView]]
+    """Connected consumers of a group; [] if there are none or no such group."""
 
     @property
-    def services(self) -> Services:
-        """The node as the handlers of requests see it."""
-
-    @property
-    def metrics(self) -> Figures:
-        """The node's metrics."""
-
-    def status(self) -> NodeStatus:
-        """The current status. Cheap: also called for each scrape."""
-
-    def connected(self, node: NodeId) -> bool:
-        """True if there is a connection to that node."""
-
-    def genesis_payload(self) -> bytes:
-        """The payload of the entry at index 0."""
-
-    def transfer(self, to: NodeId) -> None:
-        """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
-
-    def reload(self) -> ReloadView:
-        """Reads the configuration again. Raises ConfigError, having changed nothing."""
-
-    def members(self, group: str) -> list[MemberView]:
-        """Connected consumers of a group; [] if there are none or no such group."""
+    def config(self) -> Config:
+        """The one in force: a reload replaces it."""
+        return self.current_config()

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
 
 
-async def admin_of(node: AdminPort) -> AdminServer:
+async def admin_of(port: AdminPort) -> AdminServer:
     """Not started. The loop keeps running while the modules are imported."""
-    return (await asyncio.get_running_loop().run_in_executor(None, _server))(node)
+    return (await asyncio.get_running_loop().run_in_executor(None, _server))(port)
 
 
 def _server() -> type[AdminServer]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import MemberView, NodeStatus
+from cluster.admin.port import AdminPort
 from cluster.backup.service import Backups
 from cluster.broker import client_relay
 from cluster.broker.client_relay import ClientRelay
@@ -86,7 +86,7 @@ EXPIRE_EVERY_MS = 600_000
 
 
 class Node:
-    """Implements `admin.port.AdminPort` and `raft_driver.Proposer`."""
+    """Implements `raft_driver.Proposer`, and composes what the HTTP API sees (`admin.port.AdminPort`)."""
 
     def __init__(self, config: Config, environment: Environment | None = None) -> None:
         """Opens the data directory (blocking). Raises IdentityError, StorageError, KVError."""
@@ -141,8 +141,9 @@ class Node:
         if not self.environment.serves_admin:
             return
         self.backups.start()
-        self.scrubber.plan(self._clock.monotonic_ms(), clean=self.status().recovery.clean)
-        self._admin = await admin_of(self)
+        recovery = self.storage.recovery.status(self.storage.checkpointer.run)
+        self.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
+        self._admin = await admin_of(self._admin_port())
         await self._admin.start()
 
     def _build_consensus(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -160,7 +161,7 @@ class Node:
             context, identity, metrics.members, (voter.id for voter in log.genesis.voters)
         )
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids)
-        self.changes = MemberChanges(context, members, transfer=self.transfer)
+        self.changes = MemberChanges(context, members, transfer=driver.transfer)
         self.transport = transport_of(context, members, self.secret, driver)
         self.links = links_of(context, self.transport, metrics.links)
 
@@ -168,7 +169,7 @@ class Node:
         """What mends, compares and trims the log and the state."""
         context, storage, metrics = self._context, self.storage, self.metrics
         self.repairs = Repairs(
-            context, storage.directory, self.transport, metrics=metrics.repair, transfer=self.transfer
+            context, storage.directory, self.transport, metrics=metrics.repair, transfer=self.driver.transfer
         )
         self.installs = Installs(
             context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.restart
@@ -399,7 +400,7 @@ class Node:
             self.membership.tick,
             self.secret.tick,
             self.changes.tick,
-            DiskLag(self.raw, self.transfer).tick,
+            DiskLag(self.raw, self.driver.transfer).tick,
             self.disk.tick,
             self.modes.tick,
             self.links.tick,
@@ -422,33 +423,36 @@ class Node:
         )
         logger.error("the state is discarded, and so are the checkpoints %s", ", ".join(moved) or "(none)")
 
-    # --- AdminPort ---------------------------------------------------------------------------------------------------
-
-    def connected(self, node: NodeId) -> bool:
-        """See AdminPort."""
-        return self.transport.connected(node)
-
-    def genesis_payload(self) -> bytes:
-        """See AdminPort."""
-        return self.storage.directory.log.genesis.entry().payload
-
-    def transfer(self, to: NodeId) -> None:
-        """See AdminPort."""
-        self.raw.transfer_leadership(to)
-        self.driver.wake()
+    # --- for operators ----------------------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config) -> None:
         """Puts this configuration in force."""
         self.config = config
 
     def reload(self) -> ReloadView:
-        """See AdminPort."""
+        """Reads the configuration again. Raises ConfigError, having changed nothing."""
         return reload(self)
 
-    def members(self, group: str) -> list[MemberView]:
-        """See AdminPort."""
-        return node_view.members(self._members, group, self._clock.monotonic_ms())
-
-    def status(self) -> NodeStatus:
-        """See AdminPort."""
-        return node_view.status(self)
+    def _admin_port(self) -> AdminPort:
+        return AdminPort(
+            current_config=lambda: self.config,
+            state=self.state,
+            failpoints=self.failpoints,
+            alarms=self.alarms,
+            repairs=self.repairs,
+            consistency=self.consistency,
+            scrubber=self.scrubber,
+            backups=self.backups,
+            links=self.links,
+            retention=self.retention,
+            membership=self.membership,
+            changes=self.changes,
+            services=self.services,
+            metrics=self.metrics,
+            status=lambda: node_view.status(self),
+            connected=self.transport.connected,
+            genesis_payload=lambda: self.storage.directory.log.genesis.entry().payload,
+            transfer=self.driver.transfer,
+            reload=self.reload,
+            members=lambda group: node_view.members(self._members, group, self._clock.monotonic_ms()),
+        )

@@ -71,7 +71,8 @@ def status(node: OwnPort) -> NodeStatus:
 def quorum(node: OwnPort) -> QuorumView:
     """The voters in force; this node and those with a connection to it count as present."""
     return quorum_of(
-        node.membership.in_force.voter_ids, lambda voter: voter == node.node_id or node.connected(NodeId(voter))
+        node.membership.in_force.voter_ids,
+        lambda voter: voter == node.node_id or node.transport.connected(NodeId(voter)),
     )
 
 

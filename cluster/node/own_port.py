@@ -1,35 +1,50 @@
-"""A node as its own modules see it: status, reload and stop."""
+"""A node as its own modules see it: status, reload and stop. `admin.port.AdminPort` is what HTTP sees of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from cluster.admin.port import AdminPort
-
 if TYPE_CHECKING:
     from cluster.broker.pulls import Pulls
     from cluster.config.config import Config
+    from cluster.members.changes import MemberChanges
+    from cluster.members.service import MembersService
     from cluster.node.metrics import NodeMetrics
+    from cluster.node.services import NodeServices
+    from cluster.peer.links import Links
     from cluster.peer.secret import SecretKeeper
     from cluster.peer.transport import PeerTransport
     from cluster.remoting.forward import Forwarder
     from cluster.remoting.listeners import Listeners
     from cluster.remoting.router import Router
     from cluster.repair.installs import Installs
+    from cluster.repair.repairs import Repairs
     from cluster.replication.modes import Modes
     from cluster.replication.proposals import Proposals
     from cluster.replication.raft_driver import RaftDriver
     from cluster.retention.disk_space import DiskSpace
+    from cluster.retention.service import Retention
+    from cluster.runtime.alarms import Alarms
     from cluster.runtime.environment import Environment
     from cluster.state.node_storage import NodeStorage
     from raftlog.core.raw_node import RawNode
     from raftlog.types import NodeId
+    from statemachine.broker_state import BrokerState
 
 
-class OwnPort(AdminPort, Protocol):
+class OwnPort(Protocol):
     """See `node.Node`. Event loop only."""
 
+    config: Config
     environment: Environment
+    state: BrokerState
+    services: NodeServices
+    alarms: Alarms
+    membership: MembersService
+    changes: MemberChanges
+    links: Links
+    repairs: Repairs
+    retention: Retention
     node_id: NodeId
     storage: NodeStorage
     raw: RawNode

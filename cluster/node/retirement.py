@@ -102,7 +102,7 @@ class Retirement:
                 return
             passed_over.add(to)
             try:
-                node.transfer(to)
+                node.driver.transfer(to)
             except NotLeaderError:
                 return
             except ValueError:

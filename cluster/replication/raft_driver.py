@@ -164,6 +164,11 @@ class RaftDriver:
             self._turn_queued = True
             self._loop.call_soon(self._turn)
 
+    def transfer(self, to: NodeId) -> None:
+        """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+        self.raw.transfer_leadership(to)
+        self.wake()
+
     # --- the turn --------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:

@@ -63,7 +63,7 @@ def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     holder, to = rng.sample(others, 2)
     edge, slow = (leader.host, nemesis.machines[holder].host), nemesis.network.links.slow
     try:
-        leader.process.run(leader.node.transfer, to)
+        leader.process.run(leader.node.driver.transfer, to)
     except (RaftLogError, ValueError):
         return  # that one could not lead
     slow[edge] = rng.uniform(0.1, 0.8)

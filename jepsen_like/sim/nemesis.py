@@ -366,7 +366,7 @@ class Nemesis:
             return
         to = rng.choice([node for node in leader.node.raw.membership.voter_ids if node != leader.node_id] or [NOBODY])
         try:
-            leader.process.run(leader.node.transfer, to)
+            leader.process.run(leader.node.driver.transfer, to)
         except (RaftLogError, ValueError):
             return  # nobody else votes, or that one could not lead
         self.monitor.sometimes["leadership transferred"] += 1

@@ -226,7 +226,7 @@ class Stage(World, Interpreter):
             leader = self.nemesis.leader()
             if leader is not None and leader is not machine and leader.node is not None and leader.process is not None:
                 with suppress(ValueError, RaftLogError):  # it is not fit to lead yet
-                    leader.process.run(leader.node.transfer, machine.node_id)
+                    leader.process.run(leader.node.driver.transfer, machine.node_id)
             self._until(lambda: self._leads(machine), 0.5)
         if not self._leads(machine):
             self.monitor.report("liveness", f"node {name} does not lead {LEAD_S:.0f} s after it was told to")

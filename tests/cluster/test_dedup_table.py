@@ -301,7 +301,7 @@ async def test_leader_deposed_but_alive(three: Three) -> None:
     assert await socket.code(socket.send("T", b"m")) == 1
     three.release()
     await three.until(lambda: followers[0].raw.last_index == old.raw.last_index == old.raw.commit_index, "caught up")
-    old.transfer(followers[0].node_id)
+    old.driver.transfer(followers[0].node_id)
     await three.leader(besides=old)
     assert await socket.code(socket.send("T", b"m")) == 0
     assert await three.stored("T") == {b"m": 1}

@@ -221,7 +221,7 @@ class SimNode(Machine):
 
     def transfer(self, to: NodeId) -> None:
         """Hands leadership over. Raises NotLeaderError, or ValueError if that node cannot lead."""
-        self.run(self.running.transfer, to)
+        self.run(self.running.driver.transfer, to)
 
     def connect(self) -> ClientPath:
         """A new client connection."""
