@@ -21,8 +21,7 @@ from raftlog.storage.fs import OsFileSystem
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from statemachine.kv import KVFullError
-
-PATIENCE_S = 20.0
+from tests.support.patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -35,12 +34,6 @@ def config(tmp_path: Path) -> Config:
     )
     create_data_dirs([path])
     return load(path)
-
-
-async def until(reached: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: pytest.LogCaptureFixture) -> None:

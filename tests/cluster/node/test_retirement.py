@@ -16,8 +16,7 @@ from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import Role
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
-
-PATIENCE_S = 20.0
+from tests.support.patience import until
 
 
 def toml(folder: Path, base: int, number: int, count: int) -> str:
@@ -57,12 +56,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         for node in nodes:
             node.hurried = True
             await node.close()
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.005)
 
 
 class Client:

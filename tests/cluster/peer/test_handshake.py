@@ -18,8 +18,8 @@ from cluster.runtime.framing import FrameBuffer
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from tests.support.patience import PATIENCE_S, until
 
-PATIENCE_S = 20.0
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "uuid-1", TWO: "uuid-2", FOUR: "uuid-4"}
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
@@ -72,12 +72,6 @@ async def end(peer: Peer) -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     await asyncio.sleep(0.05)
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
 from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from tests.support.patience import PATIENCE_S, until
 
-PATIENCE_S = 20.0
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.002)
 
 
 def hello(channel: str, incarnation: int) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +12,10 @@ from cluster.peer.transport import Handlers, Membership, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from tests.support.patience import until
 
-PATIENCE_S = 20.0
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}
 NAME = "node-2.raftmq.test"
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.002)
 
 
 async def started(number: int, bind: tuple[str, int], peers: dict[NodeId, tuple[str, int]]) -> Any:

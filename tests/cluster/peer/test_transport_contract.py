@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,8 +16,8 @@ from raftlog.frame import genesis_entry
 from raftlog.messages import AppendEntries, Heartbeat, Message
 from raftlog.types import EntryId, NodeId
 from raftmq.local.process import free_base_port
+from tests.support.patience import PATIENCE_S, until
 
-PATIENCE_S = 20.0
 GROUP = 1
 IDS = (NodeId(1), NodeId(2), NodeId(3))
 UUIDS = {node_id: f"uuid-{node_id}" for node_id in IDS}
@@ -37,12 +37,6 @@ class Peer:
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         self.frames.append((peer, kind, header, payload))
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.002)
 
 
 def membership(node_id: NodeId, **changes: Any) -> Membership:

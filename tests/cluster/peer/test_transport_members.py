@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal, Removed
 from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from tests.support.patience import until
 
-PATIENCE_S = 20.0
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "u1", TWO: "u2", FOUR: "u4"}
 
@@ -32,12 +29,6 @@ class Peer:
 
     def _on_message(self, message: Message) -> None:
         self.heard.add(message.from_id)
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.002)
 
 
 def says(peers: dict[NodeId, Peer], a: NodeId, b: NodeId) -> bool:

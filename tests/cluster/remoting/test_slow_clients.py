@@ -17,9 +17,9 @@ from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, enc
 from cluster.wire.codes import ResponseCode
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.patience import PATIENCE_S, until
 
 KIB, MIB = 1 << 10, 1 << 20
-PATIENCE_S = 30.0
 MESSAGE = 60 * KIB
 PULL_BYTES = 512 * KIB
 LIMITS = {
@@ -128,12 +128,6 @@ def send(size: int, opaque: int = 1) -> bytes:
 
 
 HEARTBEAT = encode_frame(34, 7, 0, body=b'{"clientID":"honest","producerDataSet":[{"groupName":"p"}]}')
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.01)
 
 
 async def fill(node: Node, messages: int = 30) -> None:

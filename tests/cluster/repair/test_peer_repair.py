@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,6 +22,7 @@ from raftlog.storage.genesis import Genesis, Voter
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, NodeId
+from tests.support.patience import until
 
 DATA = Path("/data")
 GROUP = 7
@@ -116,13 +116,8 @@ class Mended:
         with pytest.raises(DamagedLogError):
             self.replica.read(index)
 
-    async def until(self, reached: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not reached():
-                await asyncio.sleep(0)
-
     async def whole(self) -> None:
-        await self.until(lambda: not self.replica.log.damage and not self.alarms.raised(ALARM))
+        await until(lambda: not self.replica.log.damage and not self.alarms.raised(ALARM))
 
 
 @pytest.fixture(autouse=True)
@@ -140,11 +135,11 @@ async def test_damage_found_by_a_read_is_repaired_and_told(caplog: pytest.LogCap
     assert mended.alarms.all() == []
     mine.rot(3)
     mended.find(3)
-    await mended.until(lambda: mended.alarms.raised(ALARM))
+    await until(lambda: mended.alarms.raised(ALARM))
     assert "entries 3..3" in mended.alarms.all()[0].text
     await mended.whole()
     assert mine.read(3) == other.read(3)
-    await mended.until(lambda: mended.value("raftmq_log_repairs_total") == 1)
+    await until(lambda: mended.value("raftmq_log_repairs_total") == 1)
     assert mended.value("raftmq_log_damaged_bytes") == 0
     assert mended.value("raftmq_log_repaired_bytes_total") == mine.entries[3].size
     assert mended.changes >= 3
@@ -227,7 +222,7 @@ async def test_it_goes_on_asking_until_a_peer_has_it() -> None:
     mended = Mended(mine, Peers(n2=later))
     mended.find(4)
     mended.repairer.start()
-    await mended.until(lambda: "not yet" in "".join(alarm.text for alarm in mended.alarms.all()))
+    await until(lambda: "not yet" in "".join(alarm.text for alarm in mended.alarms.all()))
     await mended.whole()
     assert mine.read(4) == good.read(4)
     await mended.repairer.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from cluster.replication import apply_runner
 from cluster.replication.apply_lane import Applied
@@ -13,6 +12,7 @@ from cluster.replication.apply_runner import ApplyRunner
 from raftlog.frame import genesis_entry, make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine.broker_state import ApplyRun
+from tests.support.patience import until
 
 
 class Lane:
@@ -69,14 +69,6 @@ def runner_of(lane: Lane) -> tuple[ApplyRunner, list[int], list[BaseException]]:
     loop = asyncio.get_running_loop()
     runner = ApplyRunner("apply", lane, loop, lambda a: done.extend(e.index for e in a.entries), failed.append)
     return runner, done, failed
-
-
-async def until(condition: Any) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("not within 2 s")
 
 
 async def test_a_lone_small_run_is_applied_at_once() -> None:

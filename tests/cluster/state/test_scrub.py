@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,6 +27,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
 from statemachine.kv import TOPICS, Batch
 from statemachine.rocks import RocksKV
+from tests.support.patience import until
 
 GROUP = 1
 HOUR_MS = 3_600_000
@@ -141,11 +140,6 @@ class Watched:
             command=(sys.executable, "-c", program),
         )
 
-    async def until(self, reached: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not reached():
-                await asyncio.sleep(0.005)
-
 
 async def test_findings_are_told_and_looked_at_again() -> None:
     lines = [
@@ -157,7 +151,7 @@ async def test_findings_are_told_and_looked_at_again() -> None:
     watched = Watched(f"for line in {[json.dumps(line) for line in lines]!r}: print(line)")
     assert watched.scrubber.start()
     assert not watched.scrubber.start(), "one at a time"
-    await watched.until(lambda: watched.ended)
+    await until(lambda: watched.ended)
     assert watched.reported == [(4196, 7), (0, 0)]
     assert watched.bad_rows == [("c", "rows")]
     view = watched.scrubber.view
@@ -169,14 +163,14 @@ async def test_findings_are_told_and_looked_at_again() -> None:
 async def test_a_helper_that_fails_is_told() -> None:
     watched = Watched("raise SystemExit('the disk is gone')")
     watched.scrubber.start()
-    await watched.until(lambda: watched.ended)
+    await until(lambda: watched.ended)
     assert watched.scrubber.view.failure == "the disk is gone"
 
 
 async def test_closing_ends_the_helper() -> None:
     watched = Watched('import time; print(\'{"kind": "other", "text": "x"}\', flush=True); time.sleep(600)')
     watched.scrubber.start()
-    await watched.until(lambda: watched.scrubber.view.findings)
+    await until(lambda: watched.scrubber.view.findings)
     await watched.scrubber.close()
     assert watched.ended == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +17,8 @@ from cluster.runtime.clock import SystemClock
 from jepsen_like.live.proxy import Fabric
 from raftlog.types import NodeId, Role
 from raftmq.local.process import free_base_port
+from tests.support.patience import until
 
-PATIENCE_S = 30.0
 ONE, TWO = NodeId(1), NodeId(2)
 UUIDS = {ONE: "u1", TWO: "u2"}
 HA = HaSection(
@@ -64,12 +63,6 @@ class Peer:
     def confirmed(self) -> bool:
         view = self.links.view()
         return bool(view) and view[0].round_trip_ms is not None and view[0].silent_ms is not None
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not reached():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_half_open_link_is_noticed_on_both_sides_and_made_anew() -> None:
