@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from cluster.repair.fetch import Fetched, FetchError, Status
@@ -35,6 +36,38 @@ def in_executor(loop: asyncio.AbstractEventLoop) -> Blocking:
         return await loop.run_in_executor(None, function, *arguments)
 
     return blocking
+
+
+class Backoff:
+    """The pauses between rounds that came to nothing, each twice as long as the one before. On the event loop."""
+
+    def __init__(self, min_s: float, max_s: float) -> None:
+        self._min_s, self._max_s = min_s, max_s
+        self._next_s = min_s
+        self._ended = asyncio.Event()
+
+    async def pause(self) -> None:
+        """Waits, until `end` at most."""
+        self._ended.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._next_s):
+                await self._ended.wait()
+        self._next_s = min(self._next_s * 2, self._max_s)
+
+    def end(self) -> None:
+        """Ends a pause."""
+        self._ended.set()
+
+    def reset(self) -> None:
+        """Something came of the round: the next pause is short."""
+        self._next_s = self._min_s
+
+
+async def end_task(task: asyncio.Task[None] | None) -> None:
+    """Cancels what is under way, and returns when it has ended."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.repair.asking import Fetches, in_executor
+from cluster.repair.asking import Fetches, end_task, in_executor
 from cluster.repair.fetch import FetchError
 from cluster.repair.frames import fill
 from cluster.repair.install_metrics import InstallMetrics
@@ -93,9 +93,7 @@ class Backfill:
 
     async def close(self) -> None:
         """The same; returns when it has ended."""
-        self.stop()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     async def _run(self) -> None:
         delay_s, rounds = RETRY_MIN_S, 0

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
-from cluster.repair.asking import Fetches, in_executor
+from cluster.repair.asking import Backoff, Fetches, end_task, in_executor
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.progress import Progress
 from cluster.repair.snapshot import Needless, Snapshot, SnapshotTake, Where
@@ -61,7 +60,7 @@ class InstallService:
         self._task: asyncio.Task[None] | None = None
         self._done = False
         self._closing = False
-        self._wake = asyncio.Event()
+        self._pauses = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         self.progress = progress
 
     def offered(self, offer: InstallSnapshot) -> None:
@@ -72,7 +71,7 @@ class InstallService:
         if self._closing or self._done:
             return
         if news:
-            self._wake.set()
+            self._pauses.end()
         if self._task is None or self._task.done():
             logger.warning(
                 "node %d no longer has the entries after %d, which this node needs: its log begins at %d. Fetching a"
@@ -86,14 +85,13 @@ class InstallService:
     async def close(self) -> None:
         """Ends what is under way; what was copied stays for the next attempt."""
         self._closing = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     # --- while the node runs -----------------------------------------------------------------------------------------
 
     async def _run(self, tail: LogTail) -> None:
-        delay_s, rounds = RETRY_MIN_S, 0
+        self._pauses.reset()
+        rounds = 0
         try:
             while True:
                 snapshot = await self._round(tail)
@@ -102,11 +100,7 @@ class InstallService:
                 rounds += 1
                 if rounds >= ALARM_AFTER:
                     self._alarm(rounds)
-                self._wake.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(delay_s):
-                        await self._wake.wait()
-                delay_s = min(delay_s * 2, RETRY_MAX_S)
+                await self._pauses.pause()
         except Needless as why:
             logger.warning("the snapshot is no longer needed: %s", why)
             self.progress.end()

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
+from cluster.repair.asking import Fetches
 from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
 from raftlog.errors import DamagedLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, decode_entries, tail_after
@@ -29,13 +30,6 @@ logger = logging.getLogger(__name__)
 
 FETCH_MS = 10_000
 BUSY_PAUSE_S = 0.1
-
-
-class Fetches(Protocol):
-    """The part of FetchClient that is used."""
-
-    async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-        """Raises FetchError."""
 
 
 class Forwarded(NamedTuple):

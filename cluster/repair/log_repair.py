@@ -11,9 +11,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, Status
+from cluster.repair.asking import Backoff, Fetches, end_task
+from cluster.repair.fetch import LOG, PAYLOAD_MAX, FetchError, Status
 from cluster.repair.metrics import RepairMetrics
 from cluster.runtime.alarms import Alarms
 from raftlog.errors import FrameError, OutOfRangeError, RaftLogError
@@ -28,13 +29,6 @@ ALARM = "log_damage"
 FETCH_MS = 5_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 """Pause after a round in which no range could be repaired; doubled each time."""
-
-
-class Fetches(Protocol):
-    """The part of FetchClient that is used."""
-
-    async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-        """Raises FetchError."""
 
 
 class LogRepairer:
@@ -62,7 +56,7 @@ class LogRepairer:
         self._task: asyncio.Task[None] | None = None
         self._last_failure = ""
         self._closing = False
-        self._wake = asyncio.Event()
+        self._pauses = Backoff(RETRY_MIN_S, RETRY_MAX_S)
 
     def start(self) -> None:
         """Begins; damage that is known already is repaired as soon as a peer answers."""
@@ -71,7 +65,7 @@ class LogRepairer:
 
     def now(self) -> None:
         """Ends a pause after a round in vain."""
-        self._wake.set()
+        self._pauses.end()
 
     def _changed_elsewhere(self) -> None:
         with suppress(RuntimeError):  # the loop is closed: the node has stopped
@@ -80,9 +74,7 @@ class LogRepairer:
     async def close(self) -> None:
         """Ends what is under way; a range half fetched stays damaged."""
         self._closing = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     def _changed(self) -> None:
         ranges = self._log.damage.ranges
@@ -108,18 +100,14 @@ class LogRepairer:
     # --- the work ----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        delay_s = RETRY_MIN_S
+        self._pauses.reset()
         while ranges := self._log.damage.ranges:
             repaired = [await self._repair(damaged) for damaged in ranges]
             if any(repaired):
-                delay_s = RETRY_MIN_S
+                self._pauses.reset()
                 continue
             self._raise_alarm(self._log.damage.ranges or ranges)
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._wake.wait()
-            delay_s = min(delay_s * 2, RETRY_MAX_S)
+            await self._pauses.pause()
         self._last_failure = ""
         self._changed()  # an alarm that was raised between the last repair and now is over as well
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment
 from raftmq.client.errors import RaftMQError, Unreachable
-from raftmq.client.message import SendResult
+from raftmq.client.message import SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
@@ -57,37 +57,13 @@ class AsyncClient:
             self._producer = self.producer()
         return self._producer
 
-    async def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> SendResult:
+    async def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Sends through the client's own producer; see AsyncProducer.send."""
-        return await self._default_producer().send(
-            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
-        )
+        return await self._default_producer().send(topic, body, **options)
 
-    async def send_batch(
-        self,
-        topic: str,
-        bodies: Sequence[bytes],
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> list[SendResult]:
+    async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends through the client's own producer; see AsyncProducer.send_batch."""
-        return await self._default_producer().send_batch(
-            topic, bodies, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
-        )
+        return await self._default_producer().send_batch(topic, bodies, **options)
 
     def consumer(
         self,

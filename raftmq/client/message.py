@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -24,6 +24,21 @@ MAX_INFLATED_BYTES = 64 << 20
 """Cap on a compressed body once inflated: a small message must not fill the reader's memory."""
 
 RESERVED = frozenset(("KEYS", "TAGS", "UNIQ_KEY"))
+
+
+class SendOptions(TypedDict, total=False):
+    """What a send may be given beside topic and body."""
+
+    key: str | Sequence[str] | None
+    """One key or several, by which the message can be found again."""
+    tag: str | None
+    """What consumers may filter by."""
+    queue_id: int | None
+    """The queue to store it in; without it, and without `ordering_key`, the producer takes turns."""
+    ordering_key: str | None
+    """Messages with the same one go to one queue, in order."""
+    properties: Mapping[str, str] | None
+    """Whatever else goes along with the message."""
 
 
 class SendResult(NamedTuple):

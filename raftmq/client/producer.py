@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
-from raftmq.client.message import SendResult
+from raftmq.client.message import SendOptions, SendResult
 from raftmq.client.pipeline import SendPipeline
 from raftmq.client.room import Room
 from raftmq.client.send_frame import MessageIds, SendRequest, Submission, build_batch, build_single
@@ -47,71 +47,21 @@ class AsyncProducer:
         """The session's identity, 32 hex digits."""
         return self.pipeline.producer_id.hex()
 
-    async def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> SendResult:
+    async def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
-        future = await self.send_soon(
-            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
-        )
+        future = await self.send_soon(topic, body, **options)
         return await future
 
-    async def send_soon(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> asyncio.Future[SendResult]:
+    async def send_soon(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> asyncio.Future[SendResult]:
         """Queues a send, waiting only while the producer is full; the future ends as `send` would."""
-        request = build_single(
-            self.ids,
-            topic,
-            body,
-            key=key,
-            tag=tag,
-            queue_id=queue_id,
-            ordering_key=ordering_key,
-            properties=properties,
-        )
+        request = build_single(self.ids, topic, body, **options)
         future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return future
 
-    async def send_batch(
-        self,
-        topic: str,
-        bodies: Sequence[bytes],
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> list[SendResult]:
+    async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none."""
-        request = build_batch(
-            self.ids,
-            topic,
-            bodies,
-            key=key,
-            tag=tag,
-            queue_id=queue_id,
-            ordering_key=ordering_key,
-            properties=properties,
-        )
+        request = build_batch(self.ids, topic, bodies, **options)
         future: asyncio.Future[list[SendResult]] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return await future

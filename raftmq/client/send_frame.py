@@ -65,11 +65,11 @@ def build_single(
     topic: str,
     body: bytes,
     *,
-    key: str | Sequence[str] | None,
-    tag: str | None,
-    queue_id: int | None,
-    ordering_key: str | None,
-    properties: Mapping[str, str] | None,
+    key: str | Sequence[str] | None = None,
+    tag: str | None = None,
+    queue_id: int | None = None,
+    ordering_key: str | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> SendRequest:
     """Checks and encodes one message. Raises Refused (too large, bad property), TypeError, ValueError."""
     _check(topic, queue_id)
@@ -86,11 +86,11 @@ def build_batch(
     topic: str,
     bodies: Sequence[bytes],
     *,
-    key: str | Sequence[str] | None,
-    tag: str | None,
-    queue_id: int | None,
-    ordering_key: str | None,
-    properties: Mapping[str, str] | None,
+    key: str | Sequence[str] | None = None,
+    tag: str | None = None,
+    queue_id: int | None = None,
+    ordering_key: str | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> SendRequest:
     """Checks and encodes several messages for one queue; key, tag and properties apply to each."""
     _check(topic, queue_id)

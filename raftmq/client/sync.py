@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from raftmq.client.client import AsyncClient
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
 from raftmq.client.loop_thread import LoopThread
-from raftmq.client.message import Message, SendResult
+from raftmq.client.message import Message, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullResult
@@ -49,37 +49,13 @@ class Client:
             self._producer = self.producer()
         return self._producer
 
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> SendResult:
+    def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Sends through the client's own producer and waits; see Producer.send."""
-        return self._default_producer().send(
-            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
-        )
+        return self._default_producer().send(topic, body, **options)
 
-    def send_batch(
-        self,
-        topic: str,
-        bodies: Sequence[bytes],
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> list[SendResult]:
+    def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none, and waits."""
-        return self._default_producer().send_batch(
-            topic, bodies, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
-        )
+        return self._default_producer().send_batch(topic, bodies, **options)
 
     def consumer(
         self,
@@ -147,70 +123,22 @@ class Producer:
         """The session's identity, 32 hex digits."""
         return self._producer.producer_id
 
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> SendResult:
+    def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
-        return self.send_soon(
-            topic, body, key=key, tag=tag, queue_id=queue_id, ordering_key=ordering_key, properties=properties
-        ).result()
+        return self.send_soon(topic, body, **options).result()
 
     def send_soon(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
+        self, topic: str, body: bytes, **options: Unpack[SendOptions]
     ) -> concurrent.futures.Future[SendResult]:
         """Queues a send, blocking only while the producer is full; the future ends as `send` would."""
-        request = build_single(
-            self._ids,
-            topic,
-            body,
-            key=key,
-            tag=tag,
-            queue_id=queue_id,
-            ordering_key=ordering_key,
-            properties=properties,
-        )
+        request = build_single(self._ids, topic, body, **options)
         future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
         self._submit(request, future)
         return future
 
-    def send_batch(
-        self,
-        topic: str,
-        bodies: Sequence[bytes],
-        *,
-        key: str | Sequence[str] | None = None,
-        tag: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> list[SendResult]:
+    def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none, and waits."""
-        request = build_batch(
-            self._ids,
-            topic,
-            bodies,
-            key=key,
-            tag=tag,
-            queue_id=queue_id,
-            ordering_key=ordering_key,
-            properties=properties,
-        )
+        request = build_batch(self._ids, topic, bodies, **options)
         future: concurrent.futures.Future[list[SendResult]] = concurrent.futures.Future()
         self._submit(request, future)
         return future.result()

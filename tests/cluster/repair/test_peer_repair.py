@@ -117,7 +117,7 @@ class Mended:
             self.replica.read(index)
 
     async def whole(self) -> None:
-        await until(lambda: not self.replica.log.damage and not self.alarms.raised(ALARM))
+        await until(lambda: not self.replica.log.damage and not self.alarms.raised(ALARM), every_s=0)
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ async def test_damage_found_by_a_read_is_repaired_and_told(caplog: pytest.LogCap
     assert mended.alarms.all() == []
     mine.rot(3)
     mended.find(3)
-    await until(lambda: mended.alarms.raised(ALARM))
+    await until(lambda: mended.alarms.raised(ALARM), every_s=0)
     assert "entries 3..3" in mended.alarms.all()[0].text
     await mended.whole()
     assert mine.read(3) == other.read(3)
@@ -222,7 +222,7 @@ async def test_it_goes_on_asking_until_a_peer_has_it() -> None:
     mended = Mended(mine, Peers(n2=later))
     mended.find(4)
     mended.repairer.start()
-    await until(lambda: "not yet" in "".join(alarm.text for alarm in mended.alarms.all()))
+    await until(lambda: "not yet" in "".join(alarm.text for alarm in mended.alarms.all()), every_s=0)
     await mended.whole()
     assert mine.read(4) == good.read(4)
     await mended.repairer.close()
