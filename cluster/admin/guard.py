@@ -121,7 +121,7 @@ class Guard:
             self._large.release()
 
     async def watch(self) -> None:
-        """Closes connections past their time limit; runs for ever."""
+        """Closes connections past their time limit; runs until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.look()

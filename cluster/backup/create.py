@@ -268,7 +268,7 @@ class _Work:
         return None
 
     def _earlier_state(self, path: Path) -> FileRecord | None:
-        """The same bytes in an earlier backup. Names repeat when a database is made anew, so the bytes are compared."""
+        """The same bytes in an earlier backup. A database made again repeats names, so the bytes are compared."""
         if self._earlier is None:
             return None
         relative = f"{STATE}/{path.name}"

@@ -132,7 +132,7 @@ class Backups:
     ) -> Attempt:
         """Starts a backup to the directory `to`; `attempt` tells how it goes. Raises LocalError if one is being made.
 
-        `every_s`: whoever asks will ask again so often; when nobody does, the alarm is raised. Without it nobody is
+        `every_s`: how often the caller will ask; when no request comes, the alarm is raised. Without it nobody is
         expected to ask again, and only the configuration's schedule is left.
         """
         if self.running:
@@ -306,7 +306,7 @@ class Backups:
 
 
 async def _ended(worker: asyncio.subprocess.Process) -> None:
-    """Waits for the worker, not for ever: a target that hangs holds its process, and must not hold the node."""
+    """Waits a limited time for the worker: a target that hangs holds its process, and must not hold the node."""
     try:
         async with asyncio.timeout(WORKER_END_S):
             await worker.wait()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from statemachine.groups import GroupConfig
 
 SERIES_MAX: Final = 1000
-"""Pairs of group and topic that the metrics name: who reads them keeps every name for weeks."""
+"""Pairs of group and topic that the metrics name: Prometheus keeps every name for weeks."""
 QUEUES_MAX: Final = 10_000
 """Queues that one scrape looks at, some 20 ms of the event loop."""
 

@@ -22,7 +22,7 @@ CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
 """In so many groups may the clients of one connection be, and those of all connections together."""
 TEXT_BYTES_MAX = 64 << 20
-"""Of what all groups subscribe to, as this node keeps it."""
+"""All groups' subscriptions, as this node keeps them."""
 
 
 class Role(StrEnum):
@@ -91,9 +91,9 @@ class Members:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
         self._producer_clients: dict[str, dict[str, Member]] = {}
-        """Client id -> producer group -> member: who is known by the client id alone."""
+        """Client id -> producer group -> member: members known by their client id alone."""
         self._turn = 0
-        """Counts who was chosen among several."""
+        """Counts choices among several members."""
         self._groups_of: dict[Client, dict[tuple[Role, str, str], None]] = {}
         """Client -> (role, group, client id), so that its end touches nobody else's groups."""
         self._count = 0
@@ -144,7 +144,7 @@ class Members:
     ) -> bool:
         """Adds or refreshes a consumer; None keeps the group's subscriptions. True if the group's list changed.
 
-        Members of the group are told (40) of a new member, a new connection and a changed list.
+        Members of the group are notified (40) of a new member, a new connection and a changed list.
         """
         found = self.consumers.get(group)
         if subscriptions is not None:
@@ -272,7 +272,7 @@ class Members:
             self._count -= 1
 
     def _notify(self, name: str, group: ConsumerGroup) -> None:
-        """Asks the members of a CLUSTERING group to divide the queues anew."""
+        """Asks the members of a CLUSTERING group to divide the queues again."""
         if group.message_model != CLUSTERING:
             return
         for connection in dict.fromkeys(member.connection for member in group.members.values()):

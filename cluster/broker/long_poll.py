@@ -1,6 +1,6 @@
 """Pulls that wait for messages: parked by queue, woken once per applied run, looked at again every 5 s at the latest.
 
-Tables are dicts of None, not sets: whoever waits longest is served first.
+Tables are dicts of None, not sets: the longest wait is served first.
 One timer for all of them, running only while somebody waits. The number that may wait is bounded, per connection and
 per node.
 """

@@ -60,7 +60,7 @@ class MessageQueries:
             done(stored or _none(Refused(Reason.ERROR, remark), confirmed))
 
         if position < self._services.state.applied_mark.end_position:
-            look(True)  # applied once is applied for ever
+            look(True)  # what is applied stays applied
         else:
             self._services.read_index(look)
 

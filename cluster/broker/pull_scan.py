@@ -62,7 +62,7 @@ def _choose_tags(services: Services, pull: Pull, tags: frozenset[int], high: int
     at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
     while at < stop:
         window = fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at))
-        if not window:  # trimmed since the bounds were looked up: the next pull is told
+        if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
         for item in window:
             at = item.queue_offset + 1
@@ -98,7 +98,7 @@ def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Foun
     until_ms = services.monotonic_ms() + SEARCH_MS_MAX
     while at < stop and read_bytes < SEARCH_BYTES_MAX and (at == pull.offset or services.monotonic_ms() < until_ms):
         window = _window(services, pull, at, stop)
-        if not window:  # trimmed since the bounds were looked up: the next pull is told
+        if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
         read_bytes += sum([item.size for item in window])
         intact = read_intact(services, window)

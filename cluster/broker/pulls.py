@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """How long a node that does not lead waits for a topic that it has not seen."""
 REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
-"""How long a pull waits for the repair of its first message before it is told to come again."""
+"""How long a pull waits for the repair of its first message before the client must try again."""
 
 
 class Pulls:

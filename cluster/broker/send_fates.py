@@ -1,4 +1,4 @@
-"""The fate of each send: who is answered, and which identities are settled or kept for a retry (`identity`).
+"""The fate of each send: its answer, and which identities are settled or kept for a retry (`identity`).
 
 A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, and its retry is
 recognised. A send that was answered for good is settled, and never remembered.

@@ -20,7 +20,7 @@ class Origin(Protocol):
     """A request to send as its front keeps it: the broker looks at this much of it and hands it back."""
 
     identity: Identity | None
-    """Given by the node that holds the client's connection; the client's own goes before it."""
+    """Given by the node that holds the client's connection; the client's own takes precedence."""
 
     @property
     def path(self) -> SendPath:

@@ -27,7 +27,7 @@ class Client(Protocol):
     on_close: list[Callable[[], None]]
 
     def consumers_changed(self, group: str) -> None:
-        """Tells the client, unasked, to divide the group's queues anew. Dropped if closed."""
+        """Tells the client, unasked, to divide the group's queues again. Dropped if closed."""
 
     def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
         """Sends the client a request. `ended` is called once, later: with its answer, or with None when it disconnects

@@ -75,7 +75,7 @@ class Listener(_Section, frozen=True, kw_only=True):
     bind: Text = "127.0.0.1"
     port: Port
     advertised: str = ""
-    """The "host:port" that clients are told; filled in by `load` if empty."""
+    """The "host:port" that clients are given; filled in by `load` if empty."""
 
 
 class PeerSection(_Section, frozen=True, kw_only=True):

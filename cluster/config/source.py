@@ -35,7 +35,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The last line of an error: "did you mean X?", or a list of what there is."""
+    """The last line of an error: "did you mean X?", or a list of the known words."""
     names = list(known)
     match = nearest(word, names)
     return f"did you mean {match}?" if match else f"use one of: {', '.join(names)}"

@@ -24,7 +24,7 @@ def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
 
 
 def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool) -> str:
-    """A node's file for other ports. Who is no member any more goes from [[peers]], who joined since comes in."""
+    """A node's file for other ports. Former members leave [[peers]], new ones are added."""
     document = tomlkit.parse(text)
     _table(document, "node")["data_dir"] = "data"
     _table(document, "peer")["port"] = node.peer_port

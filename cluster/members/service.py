@@ -64,7 +64,7 @@ class MembersService:
         self._look()
 
     def attach(self, transport: Transport) -> None:
-        """Who is to follow the members from now on."""
+        """Names the transport that follows the members from now on."""
         self._transport = transport
 
     def watch_removal(self, told: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Which listener's addresses clients are told: those of the brokers, also where they ask a name server."""
+"""Which listener's addresses clients receive: the brokers', also in answers of the name server."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Node:
         self.stopping = False
         """It is stopping, and directs its clients to other nodes (`cluster.node.retirement`)."""
         self.hurried = False
-        """It was told to stop again: it does not wait any longer."""
+        """It was asked again to stop: it does not wait any longer."""
         self._closing = False
 
     # --- start and stop ----------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Node:
         )
 
     def _connect(self) -> None:
-        """Those below that call those above: each is told here whom, once."""
+        """Connects services below to those above that they call, each once."""
         loop, transport = self._context.loop, self.transport
         self.timers = TimerDelivery(self.services, self.proposals)
         self.membership.watch_removal(self.router.drop_clients)

@@ -9,7 +9,7 @@ In this order, because each step needs the next one's state untouched:
    progress get their answers, long polls are answered empty, and this side closes the connection.
 
 None of this is guaranteed: every wait is bounded, and after that the peers and clients recover as from a crash. A
-leader without a possible successor, or a node that is told twice to stop, skips the steps that are impossible.
+leader without a possible successor, or a node that gets a second signal, skips the steps that are impossible.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Retirement:
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
 
     async def _until(self, reached: Callable[[], bool], limit_s: float) -> None:
-        """Returns early if the node has failed or was told to stop again."""
+        """Returns early if the node has failed or was asked again to stop."""
         node, end = self._node, self._loop.time() + limit_s
         while not (  # noqa: ASYNC110 - once in the life of a node, over conditions of many owners
             reached() or node.failure is not None or node.hurried or self._loop.time() >= end

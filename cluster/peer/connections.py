@@ -191,7 +191,7 @@ class Link(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The dialler tries again; the driver is told, unless another connection has replaced this one."""
+        """The dialler tries again; the driver is notified, unless another connection has replaced this one."""
         if self._timer is not None:
             self._timer.cancel()
         self._owner.dialled.pop(self, None)

@@ -84,7 +84,7 @@ def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
 
 
 def complete(configs: Sequence[Config], cluster: str) -> None:
-    """Ends what was interrupted while a cluster was made: who has no secret gets that of the others. Nothing if none
+    """Completes an interrupted creation of a cluster: a node without a secret gets that of the others. Nothing if none
     has one, which is so in clusters of releases that knew no secret."""
     having = [config for config in configs if read_keys(path_of(config))]
     for config in configs:

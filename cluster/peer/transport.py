@@ -39,7 +39,7 @@ OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 REDIAL_REMOVED_S = 5.0
-"""How often a node that was told of its removal dials again."""
+"""How often a node that learned of its removal dials again."""
 DIAL_S = 2.0
 """A dial into a partition times out and is repeated: the system's own timeout would outlive it by minutes."""
 
@@ -108,7 +108,7 @@ class PeerTransport:
         self._servers: list[asyncio.Server] = []
         self._heartbeats = heartbeats
         self.dial_errors: dict[NodeId, str] = {}
-        """Peer -> why the last dial failed; nobody who was reached since."""
+        """Peer -> why the last dial failed, unless it was reached since."""
         self._diallers: dict[NodeId, list[asyncio.Task[None]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._incarnations: dict[NodeId, object] = {}
@@ -353,7 +353,7 @@ class PeerTransport:
             surplus.abort()
 
     def on_inlet_open(self, inlet: Inlet) -> None:
-        """A peer was let in. One that proves the newest key is dialled anew if it did not do so before."""
+        """A peer was let in. One that proves the newest key is dialled again if it did not do so before."""
         surplus = self.admission.surplus_of_peer(self.inlets, inlet)
         if surplus is not None:
             surplus.abort()
@@ -371,7 +371,7 @@ class PeerTransport:
 
     def set_keyring(self, keyring: Keyring) -> None:
         """Other keys, or another demand, from now on. Connections that prove nothing of it end if it is demanded; the
-        others are made anew without a gap."""
+        others are replaced without a gap."""
         self.keyring = keyring
         if keyring.demanded:
             stand: list[Link | Inlet] = [*self.links.values(), *self.inlets]

@@ -167,7 +167,7 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
 
 def _check_numbers(kind: int, numbers: list[Any]) -> None:
     """The core computes with these fields; what is out of its range must not reach it. Entries have checks of their
-    own, and a field that is missing or too many is found by whoever makes the message. Raises ValueError."""
+    own, and a missing or superfluous field is found when the message is built. Raises ValueError."""
     for value, (name, number_type, low, high) in zip(numbers, _PLANS[kind], strict=False):
         if type(value) is not number_type or not low <= value <= high:
             raise ValueError(f"{name} is {value!r:.60}")

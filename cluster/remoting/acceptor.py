@@ -18,7 +18,7 @@ BACKLOG = 1024
 PER_TURN = 64
 """Connections taken before the loop gets its turn."""
 PAUSE_S = 0.1
-"""Without descriptors nothing is taken for so long: asking again at once would only burn the processor."""
+"""Without free descriptors, accept pauses for this long: an immediate retry would only burn the processor."""
 QUIET_S = 10.0
 """Between two lines in the log about it."""
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

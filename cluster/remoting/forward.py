@@ -259,7 +259,7 @@ class Forwarder:
         if held.line is not None and not held.line.may_go(forward_id):
             return
         if held.spent:
-            return  # whoever has it answers, or the deadline does
+            return  # the node that has it answers, or the deadline passes
         if self._leads():
             self._drop(forward_id)
             self._local(held.frame)

@@ -1,4 +1,4 @@
-"""What operators' tools ask of consumer groups: who is connected (203), how far it is (208), who reads a topic (300).
+"""What operators' tools ask of consumer groups: connected members (203), progress (208), groups of a topic (300).
 
 Bodies are the JSON of RocketMQ's ConsumerConnection, ConsumeStats (whose keys are objects) and GroupList. Rates are not
 measured per group: consumeTps is 0.

@@ -1,5 +1,6 @@
 """Who holds something of this node and does not move: a client that takes none of its answers, or sends no more of a
-frame that it has begun. It is closed, and what it held is there for others. Slow is not the same: whoever moves lives.
+frame that it has begun. It is closed, and what it held is there for others. A slow client stays connected as long as it
+makes progress.
 
 Only connections that have something unfinished are looked at, twice a second.
 """
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS = 500
 LATE_MS = 4 * LOOK_MS
-"""When this node itself stood still for so long, nobody could move: everybody's time begins anew."""
+"""When this node itself stood still for so long, no client could make progress: all limits start again."""
 
 
 class _Progress:
@@ -51,7 +52,7 @@ class Patience:
         self._watched.pop(connection, None)
 
     def tick(self, now_ms: int) -> None:
-        """A chore: closes who has not moved for too long."""
+        """A chore: closes connections without progress for too long."""
         if now_ms - self._looked_ms < LOOK_MS:
             return
         late = now_ms - self._looked_ms > LATE_MS

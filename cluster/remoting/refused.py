@@ -27,7 +27,7 @@ FREE = 5
 DELAY_MAX_MS = 1_000
 """Below every client's patience (3 s and more)."""
 QUIET_MS = 10_000
-"""A code left alone for so long begins anew."""
+"""After this long without a refusal, the count of a code starts again."""
 WAITING_MAX, CONNECTION_WAITING_MAX = 4_096, 32
 """Answers that wait, per node and per connection; one more is given at once."""
 LOGGED_MAX = 1_024

@@ -256,7 +256,7 @@ def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_f
 def _repeats_safely(request: Request) -> bool:
     """False for clients that several names make worse (docs/adr/0010-broker-names.md).
 
-    Node.js (ali-ons), which calls itself a Java client of version 121, compresses a message anew for each repetition
+    Node.js (ali-ons), which calls itself a Java client of version 121, compresses a message again for each repetition
     and marks it as compressed once: nobody can read it then. C++ calls itself older still, and repeats well.
     """
     return request.language == CPP or request.version >= V4_0_0
@@ -266,7 +266,7 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
     """The group's queues for readers, then the same ones for writers under each alias; unchanged without aliases.
 
     Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue
-    `hash % queues` under each of them, so a key keeps its queue whoever leads and whatever the number of nodes.
+    `hash % queues` under each of them, so a key keeps its queue when the leader or the number of nodes changes.
     """
     if not aliases:
         return [queues]

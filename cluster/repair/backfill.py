@@ -117,7 +117,7 @@ class Backfill:
 
     async def _replayed(self) -> None:
         """A state from an older checkpoint does not know what was trimmed since: what this log holds will tell, once a
-        leader says that it is committed. A group of which every member waits for that would wait for ever: without a
+        leader says that it is committed. A group whose members all wait for that would never stop waiting: without a
         leader for LEADERLESS_S this node may campaign, until it knows better."""
         last, alone_s = self._log.tail.index, 0.0
         while self.missing and self._applied() < min(last, self._log.tail.index):

@@ -65,7 +65,7 @@ class Inspection:
     """One comparison of all nodes that answer."""
 
     def __init__(self, nodes: Mapping[int, Asks], progress: Callable[[int, int], None] = lambda *_: None) -> None:
-        """`progress` is told of bytes compared and to compare, of each node."""
+        """`progress` receives the bytes compared and to compare, per node."""
         self._nodes = dict(nodes)
         self._progress = progress
         self.findings: list[Finding] = []

@@ -25,7 +25,7 @@ from raftlog.messages import InstallSnapshot
 logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
-"""So long the log is kept for a peer after each of its requests."""
+"""How long the log is kept for a peer after each of its requests."""
 
 
 class Installs:

@@ -118,7 +118,7 @@ class LogRepairer:
             try:
                 await self._repair_from(peer, damaged)
             except OutOfRangeError:
-                return True  # a conflict cut it off, or it grew: what there is now is in damage.ranges
+                return True  # a conflict cut it off, or it grew: damage.ranges has the new extent
             except (FetchError, RaftLogError) as error:
                 failures.append(f"node {peer}: {error}")
                 self._metrics.failed(peer)

@@ -97,7 +97,7 @@ class StateFetch:
         if why not in self.refusals:
             self.refusals.append(why)
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    # --- what exists -----------------------------------------------------------------------------------------------
 
     async def _offers(self, client: FetchClient, peers: Sequence[NodeId]) -> list[Offer]:
         """Of all peers, each peer's newest first."""
@@ -156,7 +156,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     """Fetches a checkpoint, so that the next opening finds one; nothing of this node runs meanwhile.
 
     Raises `lost`, with what the peers said, if none of them has one. Where the peers only come first (WRONG_ROWS), the
-    next opening says what there is without them.
+    next opening decides by what is left.
     """
     fs = environment.fs
     directory = open_node_dir(fs, Path(config.node.data_dir))

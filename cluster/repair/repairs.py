@@ -31,7 +31,7 @@ from raftlog.types import NOBODY, NodeId, Role
 logger = logging.getLogger(__name__)
 
 HAND_OVER_MS = 2000
-"""A leader whose log has been damaged for so long hands over."""
+"""A leader whose log has been damaged for this long hands over."""
 
 
 class RepairTransport(FrameSender, Protocol):

@@ -158,7 +158,7 @@ class SnapshotTake:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     async def _log(self, first: NodeId, peers: Sequence[NodeId], mark: AppliedMark) -> LogBuild:
-        """From whoever gave the checkpoint, else from another: of committed entries there is one history."""
+        """From the peer that gave the checkpoint, else from another: committed entries have one history."""
         for peer in (first, *(peer for peer in peers if peer != first)):
             try:
                 return await self._log_from(peer, mark)

@@ -96,7 +96,7 @@ class _StateSource:
             self._asked = True
             self._checkpointer.want_checkpoint()
         elif not self._checkpointer.wanted:
-            self._asked = False  # whoever asks next has it tried once more
+            self._asked = False  # the next request tries once more
             if marks:
                 return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
             raise Refused(Status.MISSING, "it has no sound checkpoint, and could not make one")

@@ -487,7 +487,7 @@ class Proposals:
                 self.early.settled(waiter, self.now_ms)
             try:
                 self._replies.stored(waiter.sends, waiter.built, waiter.muted)
-            except Exception as error:  # noqa: BLE001 - it is stored; whoever hears nothing asks again
+            except Exception as error:  # noqa: BLE001 - it is stored; a client without an answer asks again
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             if self._twins.waiting:
                 self._twins.stored(waiter.sends, waiter.built)

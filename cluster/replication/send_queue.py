@@ -19,7 +19,7 @@ class SendQueue:
     def __init__(self, limits: LimitsSection) -> None:
         self._limits = limits
         self.waiting: deque[Send] = deque()
-        """Oldest first; the same object for ever."""
+        """Oldest first; always the same object."""
         self._alone = 0
         """How many of the first get an entry each, because one of them made a batch fail."""
         self.bytes = 0

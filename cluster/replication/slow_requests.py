@@ -37,7 +37,7 @@ class SlowRequests:
         self._left_out = 0
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, now_ms: float) -> None:
-        """Its waiters are told `outcome` now (monotonic milliseconds)."""
+        """Its waiters receive `outcome` now (monotonic milliseconds)."""
         if now_ms - waiter.deadline_ms < self.late_ms:
             return
         arrived_ms = waiter.deadline_ms - self._deadline_ms  # of the first request: it sets the deadline

@@ -58,7 +58,7 @@ def floor(rows: list[Behind]) -> Floor | None:
 
 
 def within(queues: list[QueueMin], rows: list[Behind]) -> list[QueueMin]:
-    """`queues` as far as every group has consumed them; those that would not move are left out by whoever applies."""
+    """`queues` as far as every group has consumed them; the state machine leaves out those that would not move."""
     unread: dict[tuple[int, int], int] = {}
     for row in rows:
         queue = row.topic_id, row.queue_id

@@ -106,7 +106,7 @@ class SlowAppends:
         self._alarms = alarms
         self._slices: deque[list[int]] = deque(maxlen=SLICES)
         self.suspect_s = self._bound_s / 2 if bound_ms else math.inf
-        """What takes longer is told by `note`."""
+        """Appends that take longer are worth a `note`."""
         self._counted = 0
         """Appends until the last slice ended."""
         self._slow = self._slowish = 0
@@ -117,7 +117,7 @@ class SlowAppends:
         """Above the bound since the start."""
 
     def note(self, seconds: float) -> bool:
-        """One of the appends took so long; whether that is slow. Needed only above `suspect_s`."""
+        """An append took this long; returns whether that is slow. Needed only above `suspect_s`."""
         if seconds <= self.suspect_s:
             return False
         self._slowish += 1

@@ -104,8 +104,8 @@ class DiskSpace:
         metrics: ModeMetrics | None = None,
         slow_append_ms: int = 0,
     ) -> None:
-        """`refuse` is told why no send may enter ("": they may), `hold` keeps the node from becoming leader (True)
-        while it cannot write; `slow_append_ms`: see SlowAppends."""
+        """`refuse` receives the reason why no send may enter ("": they may), `hold` keeps the node from becoming leader
+        (True) while it cannot write; `slow_append_ms`: see SlowAppends."""
         self._fs = fs
         self._directory = directory
         self._limit = limits.disk_refuse_writes_percent

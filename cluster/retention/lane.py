@@ -170,7 +170,7 @@ class RetentionLane:
         return self._with_consumers(job, facts, queues, found)
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
-        """Only where it matters who has consumed what: it is a seek for each queue of each group."""
+        """Asked only where a rule depends on consumption: it costs a seek per queue of each group."""
         state, rules = self._state, self._rules
         decision = decide(facts, rules)
         goes = decision.count > 0 or bool(queues)

@@ -8,7 +8,7 @@ import msgspec
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who reads the log from `position` on: its files stay for them."""
+    """A reader of the log from `position` on: the files stay for it."""
 
     holder: str
     position: int

@@ -1,7 +1,7 @@
 """Alarms: what a person must know now, one text per key, raised until it is cleared.
 
 A key is a short fixed word (`log_damage`, `digest_mismatch`): it labels a metric, so what varies belongs in the text.
-Alarms live in memory: whoever raised one knows from its own file whether it still holds after a restart.
+Alarms live in memory: the service that raised one reads from its own file whether it still holds after a restart.
 """
 
 from __future__ import annotations

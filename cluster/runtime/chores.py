@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 TIMER_MS = 50
 DISK_LAG_MS = 1000
-"""A leader hands over when its disk has been behind the commit index for so long."""
+"""A leader hands over when its disk has been behind the commit index for this long."""
 
 Chore = Callable[[int], object]
 """Called with the monotonic milliseconds of now."""
@@ -48,7 +48,7 @@ class Chores:
 
 
 class Every:
-    """A chore that is due again so long after it did something."""
+    """A chore that is due again a fixed time after it did something."""
 
     def __init__(self, interval_ms: int, do: Callable[[], bool], due_ms: int = 0) -> None:
         """`do` returns whether it did something; until it does, it is asked at every turn of the timer."""

@@ -93,7 +93,7 @@ class _Point:
         self.hits = 0
         self.waiting = 0
         self.generation = 0
-        """Grows with every `set`: whoever is held waits for the next generation."""
+        """Grows with every `set`: a thread that is held waits for the next generation."""
         self.deferred: list[tuple[CallsLater, Callable[[], None]]] = []
 
 
@@ -130,7 +130,7 @@ class FailpointSet:
         self._points = {name: _Point() for name in POINTS}
 
     def set(self, name: str, action: str) -> None:
-        """Changes a point and releases whoever it held. Raises FailpointError; then nothing has changed."""
+        """Changes a point and releases the threads it held. Raises FailpointError; then nothing has changed."""
         if not self.enabled:
             raise FailpointError("failpoints are off on this node", "restart it with [failpoints] enabled = true")
         if name not in POINTS:

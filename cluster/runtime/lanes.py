@@ -1,4 +1,4 @@
-"""Lanes: work that must not run on the event loop (disk, RocksDB), in order, in batches of what has gathered.
+"""Lanes: work that must not run on the event loop (disk, RocksDB), in order, in batches of all jobs that wait.
 
 A lane is a plain class; a LaneRunner decides where it runs: a thread here, a scheduled step with injected delays and
 faults in the simulator. The runner calls back on the loop, in submission order.

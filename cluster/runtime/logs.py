@@ -17,7 +17,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> None:
-    """Configures the process's logging once, or anew. `level` and `form` as in [log_output]."""
+    """Configures the process's logging, or configures it again. `level` and `form` as in [log_output]."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(node_id) if form == "json" else TextFormatter(node_id))
     root = logging.getLogger()

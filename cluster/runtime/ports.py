@@ -1,4 +1,4 @@
-"""TCP ports of this machine: who has one, and from which range the system takes those of outgoing connections."""
+"""TCP ports of this machine: which process holds one, and the range that the system uses for outgoing connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ephemeral_ports() -> range:
 
 
 def port_owner(port: int, besides: int = 0) -> str | None:
-    """Who has a TCP port, as "python3 (pid 71) listens on it"; None if nobody has it or the system does not tell.
+    """Which process holds a TCP port, as "python3 (pid 71) listens on it"; None if none does, or the system hides it.
 
     `besides`: a process that does not count.
     """

@@ -5,7 +5,7 @@ something has a `Share` and says what it holds *now*; the account follows. So no
 and a holder that goes away, or a whole room of them, holds nothing any more.
 
 Rooms nest: what a connection holds is held of its node too. Who finds no room waits in turn (`Room.wait`) and is called
-when there is some. A lone holder always finds room: what is larger than the room would wait for ever.
+when there is some. A lone holder always finds room: a holder larger than the room would otherwise never get in.
 
 Fit for every port: clients (`cluster.remoting.server`), peers, HTTP. All of it runs on the event loop.
 """

@@ -1,4 +1,4 @@
-"""Versions of what a node runs on."""
+"""Versions of the software that a node runs on."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from statemachine.kv import KV, KVCorruptError, KVError
 logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
-"""So long a checkpoint is kept after a peer last read from it."""
+"""How long a checkpoint is kept after a peer last read from it."""
 ALARM = "checkpoint_failed"
 
 

@@ -114,7 +114,7 @@ class Fsck:
             return None
 
     def _rehearse_state(self, opened: NodeDir) -> str:
-        """What found.py's table says of what was found."""
+        """What state_case's table makes of the findings."""
         log, facts, run = opened.log, self._facts, self._run()
         suspicion = suspect.suspicion_of(self._fs, self._directory)
         found = self._found = classify(

@@ -46,7 +46,7 @@ class OpenState(NamedTuple):
     """Where the one before lies, "" if nowhere."""
     reasons: list[str]
     alarms: list[tuple[str, str]]
-    """(key, text) of what a person should hear."""
+    """(key, text) of the alarms that an operator should see."""
 
 
 def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:

@@ -200,7 +200,7 @@ class Rebuild:
         return None
 
     def _suspicion(self) -> suspect.Suspicion | None:
-        """Whoever types this does not wait for peers."""
+        """An operator who runs this does not wait for peers."""
         known = suspect.suspicion_of(self._fs, self._directory)
         return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
 

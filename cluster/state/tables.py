@@ -39,7 +39,7 @@ class Tables:
     """The list of an open state. Used by one thread at a time."""
 
     def __init__(self, fs: FileSystem, state: Path, group_id: int) -> None:
-        """A damaged list is made anew: it proves nothing any more, and whoever wants to know asks fsck first."""
+        """A damaged list is written again: it proves nothing any more. fsck reports it if it runs first."""
         self._fs = fs
         self._state = state
         self._group_id = group_id

@@ -22,7 +22,7 @@ class Extent(NamedTuple):
     group_id: int
 
     def begin(self, number: int) -> int:
-        """Position of entry `number`, or of what follows the last one."""
+        """Position of entry `number`, or the end of the last one."""
         return self.end.end_position if number > self.end.index else self.segment_index.position(number)
 
 

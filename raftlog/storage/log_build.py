@@ -222,7 +222,7 @@ class SegmentBuild:
     before `finish`, and yet it is synced every SYNC_BYTES: one large sync would hold up those of the log."""
 
     def __init__(self, fs: FileSystem, path: Path, group_id: int, previous: LogTail) -> None:
-        """Begins anew. `previous`: the tail before the file's first frame (SegmentedLog.segment_at at the giver tells).
+        """Starts again. `previous`: the tail before the file's first frame (SegmentedLog.segment_at at the giver).
 
         Raises StorageError.
         """
@@ -301,7 +301,7 @@ class SegmentBuild:
                 self._unsynced = 0
 
     def finish(self) -> Path:
-        """Syncs and closes the file; returns where it is. Raises StorageError: then begin anew."""
+        """Syncs and closes the file; returns where it is. Raises StorageError: then start again."""
         try:
             self._file.fdatasync()
             self._file.close()

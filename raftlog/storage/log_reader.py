@@ -82,7 +82,7 @@ class LogReader:
         raise CorruptLogError(f"{state.log}: damage in entries {low}..{high - 1}: {failed}") from failed
 
     def _sound_below(self, low: int, high: int) -> int:
-        """The end of what can be read from `low` on. Raises DamagedLogError if nothing can."""
+        """The end of the readable range that begins at `low`. Raises DamagedLogError if it is empty."""
         damaged = self._state.damage.first_in(low, high)
         if damaged is None:
             return high

@@ -2,7 +2,7 @@
 
 What comes is staged in `log/repair-N.tmp`, one file per segment file of the range, laid out as that segment. Nothing is
 put in place before the last frame arrived and the chain leads from the frame before the range to the frame after it:
-then the bytes are those that were lost, whoever sent them. A crash at any point leaves the range damaged or repaired;
+then the bytes are those that were lost, from whichever peer. A crash at any point leaves the range damaged or repaired;
 staged files count for nothing and are overwritten by the next repair.
 """
 
@@ -72,7 +72,7 @@ class RangeRepair:
         return self.tail.end_position == self.damaged.end_position
 
     def feed(self, data: bytes) -> None:
-        """Checks and stages. Raises FrameError if it cannot be what was lost: then nothing is changed, start anew.
+        """Checks and stages. Raises FrameError if it cannot be what was lost: then nothing is changed, start again.
 
         Raises StorageError if the disk fails or is full.
         """

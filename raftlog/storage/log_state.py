@@ -43,7 +43,7 @@ class LogState:
     calls the log damaged.
 
     Locks. A thread that takes more than one takes them in this order: `filing`, `cutting`, `publishing`, the lock of
-    `damage`. Whoever replaces `segments` reads the old ones and publishes the new ones under one hold of `publishing`.
+    `damage`. Code that replaces `segments` reads the old and publishes the new ones under one hold of `publishing`.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class LogState:
         for damage."""
         self.publishing = threading.Lock()
         """Held while `segments` is replaced: by a roll, a cut, a repair, a trim, a file put in front."""
-        # Keyed by the Segment object: one that was cut and made anew under the same name is another key.
+        # Keyed by the Segment object: one that was cut and made again under the same name is another key.
         self.open_sealed = lru_cache(_OPEN_FILES)(self._open_sealed)
         self.load_sealed = lru_cache(_LOADED_INDEXES)(self._load_sealed)
 

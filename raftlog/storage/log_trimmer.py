@@ -1,6 +1,6 @@
 """Gives up old segment files of the log, and takes them back from a peer.
 
-What is trimmed is forgotten first, by everybody who reads; its files are unlinked later, oldest first, after log/FIRST
+Trimmed entries disappear from all readers first; their files are unlinked later, oldest first, after log/FIRST
 says on disk where the log must begin (log_first.py). A crash in between leaves a log that begins lower, or leftovers
 that the next start removes. What is put in front is proved by its chain: its last frame is the one that the first entry
 here names as its parent, so the bytes are those that every replica has.
@@ -39,7 +39,7 @@ class LogTrimmer:
 
         The caller knows that the entry at `position` is committed, because the first entry of a log never gives way to
         a conflict. Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list is
-        empty. Whoever reads what is trimmed, in any thread, gets it whole or OutOfRangeError.
+        empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
         """
         state = self._state
         if not state.cutting.acquire(blocking=False):
@@ -120,7 +120,7 @@ class LogTrimmer:
         state = self._state
         file = state.fs.open(path)
         target, index, end = self._proved(path, file)
-        file.fdatasync()  # whoever wrote it may not have
+        file.fdatasync()  # its writer may not have done so
         file.close()
         sidecar = target.path.with_suffix(layout.INDEX_SUFFIX)
         write_file(state.fs, sidecar, b"".join(encode_index(index, end, state.group_id)))

@@ -35,7 +35,7 @@ class LogWriter:
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
         """From the next append on, has `call` called on the appending thread, after each write and before its sync:
-        everything up to that entry was handed to the operating system. Replaces who was told before; None ends it.
+        everything up to that entry was handed to the operating system. Replaces the previous listener; None removes it.
         Any thread."""
         self._on_written = call
 

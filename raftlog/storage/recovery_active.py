@@ -187,7 +187,7 @@ def _write_again(run: RecoveryRun, active: Segment, file: File, start: int, stop
     file.fdatasync()
 
 
-# When the end of what was durable is not known any more
+# When the durable end is not known any more
 
 
 def _cut_below_mark(run: RecoveryRun, active: Segment, file: File, scan: Scan, mark: SyncMark) -> LogTail:

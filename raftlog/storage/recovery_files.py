@@ -43,7 +43,7 @@ def open_files(run: RecoveryRun) -> tuple[list[Segment], bytes]:
     """All segments, ascending, the last one open; and the local header page of the last.
 
     A missing file gets a Segment too, whose frames are one damaged range. Raises LogGoneError if there is no file,
-    CorruptLogError if what there is cannot be one log.
+    CorruptLogError if the files cannot be one log.
     """
     bases = layout.segment_bases(run.fs.listdir(run.log))
     if not bases:
@@ -204,7 +204,7 @@ def _missing(run: RecoveryRun, before: Segment | None, tail: LogTail, after: Seg
 
 def check_terms(run: RecoveryRun, damaged: DamagedRange, low_term: int, high_term: int) -> None:
     """Raises CorruptLogError if entries not known to be committed may be of any of several terms: a leader that asks
-    for their terms must not be told a wrong one."""
+    for their terms must not get a wrong one."""
     if low_term != high_term and damaged.last_index > run.committed_index:
         raise CorruptLogError(
             f"{run.log}: entries {damaged.first_index}..{damaged.last_index} are lost ({damaged.why}), with them where "

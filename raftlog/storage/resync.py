@@ -96,7 +96,7 @@ class Rejoined(NamedTuple):
     timestamp_ms: int
     bytes_read: int
     last_term: int | None
-    """Of the hole's last entry; None if it cannot be told."""
+    """Of the hole's last entry; None if it is unknown."""
 
 
 def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: LogTail) -> Rejoined:

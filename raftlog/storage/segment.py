@@ -165,7 +165,7 @@ class Segment:
         """Indexes of the MEMBERSHIP entries in this file; likewise."""
 
     def tell(self, index: SegmentIndex | IndexHead) -> None:
-        """Takes over what is told about the entries without looking at them."""
+        """Takes over an index of the entries without reading them."""
         self.terms, self.members = index.terms, index.members
 
     @property

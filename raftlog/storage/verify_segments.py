@@ -110,7 +110,7 @@ def _page(fs: FileSystem, path: Path) -> bytes:
 
 
 class _SegmentCheck:
-    """One segment file. `tail` becomes the log's tail after it; None where that cannot be told."""
+    """One segment file. `tail` becomes the log's tail after it; None where that is unknown."""
 
     def __init__(
         self, fs: FileSystem, log: Path, base: int, page: bytes, group_id: int, previous: LogTail | None
