@@ -16,6 +16,7 @@ from raftmq.client.message import SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
+from raftmq.client.subscription import subscription
 from raftmq.client.view import Backoff, ClusterView
 
 
@@ -72,15 +73,20 @@ class AsyncClient:
         *,
         start: Start = "earliest",
         tags: str | None = None,
+        filter: str | None = None,
         follow: bool = True,
         max_wait_s: float | None = None,
     ) -> AsyncConsumer:
         """A member of `group` for `async with` and `async for`.
 
-        `start` is for queues without a committed offset. `tags` is "a || b". `follow=False` ends the iteration at what
-        is stored when it begins; `max_wait_s` ends it when nothing came for so long.
+        `start` is for queues without a committed offset. `tags` is "a || b"; `filter` is an SQL92 expression over
+        properties, for example "price > 10 AND TAGS = 'new'", and a wrong one raises Refused when the block is entered.
+        `follow=False` ends the iteration at what is stored when it begins; `max_wait_s` ends it when nothing came for
+        so long.
         """
-        consumer = AsyncConsumer(self._view, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s)
+        consumer = AsyncConsumer(
+            self._view, group, topic, start=start, tags=tags, filter=filter, follow=follow, max_wait_s=max_wait_s
+        )
         self._consumers.append(consumer)
         return consumer
 
@@ -92,7 +98,8 @@ class AsyncClient:
         max_messages: int = MAX_PULL_MESSAGES,
         *,
         node: str | None = None,
-        tags: str = "*",
+        tags: str | None = None,
+        filter: str | None = None,
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> PullResult:
@@ -100,7 +107,8 @@ class AsyncClient:
 
         Without `node` the leader is asked, again if it changes. Raises RaftMQError.
         """
-        request = PullRequest(topic, queue_id, offset, max_messages=max_messages, tags=tags, wait_s=wait_s)
+        wanted = subscription(tags, filter)
+        request = PullRequest(topic, queue_id, offset, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
         deadline = asyncio.get_running_loop().time() + timeout_s + wait_s
         backoff = Backoff(self._view.jitter)
         while True:

@@ -15,11 +15,12 @@ from types import TracebackType
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unreachable
-from raftmq.client.group_member import GroupMember, allocate_averagely, normal_tags, split_tags
+from raftmq.client.group_member import GroupMember, allocate_averagely
 from raftmq.client.inbox import Batch, Inbox, QueueFeed
 from raftmq.client.message import Message
 from raftmq.client.offsets import Offsets, Start, check_start
 from raftmq.client.pull import PullRequest, PullResult, PullStatus, pull_once
+from raftmq.client.subscription import subscription
 from raftmq.client.view import Backoff, ClusterView
 
 HEARTBEAT_S = 5.0
@@ -50,6 +51,7 @@ class AsyncConsumer:
         *,
         start: Start = "earliest",
         tags: str | None = None,
+        filter: str | None = None,
         follow: bool = True,
         max_wait_s: float | None = None,
     ) -> None:
@@ -62,8 +64,7 @@ class AsyncConsumer:
         self.max_wait_s = max_wait_s
         self._view = view
         self._start = start
-        self._tags = normal_tags(tags)
-        self._wanted = split_tags(tags)
+        self._subscription = subscription(tags, filter)
         self._follow = follow
         self._loop = asyncio.get_running_loop()
         self._offsets = Offsets(view)
@@ -76,7 +77,7 @@ class AsyncConsumer:
         self._error: Exception | None = None
         self._closed = False
         from_where = "CONSUME_FROM_LAST_OFFSET" if start == "latest" else "CONSUME_FROM_FIRST_OFFSET"
-        self._member = GroupMember(view, group, topic, self._tags, from_where, self._rebalance.set)
+        self._member = GroupMember(view, group, topic, self._subscription, from_where, self._rebalance.set)
 
     async def open(self) -> AsyncConsumer:
         """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
@@ -209,7 +210,7 @@ class AsyncConsumer:
             feed.queue_id,
             feed.next_offset,
             self.group,
-            tags=self._tags,
+            subscription=self._subscription,
             wait_s=LONG_POLL_S if self._follow else 0.0,
         )
         try:
@@ -236,10 +237,7 @@ class AsyncConsumer:
             return True
         idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
         if not idle:
-            messages = result.messages
-            if self._wanted is not None:
-                messages = [m for m in messages if m.tag in self._wanted]
-            self.inbox.put(Batch(feed, messages, result.next_offset))
+            self.inbox.put(Batch(feed, result.messages, result.next_offset))
         if feed.end is not None and feed.next_offset >= feed.end:
             feed.finished = True
         self._changed.set()

@@ -74,6 +74,7 @@ _HINTS: dict[int, str] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: "No leader takes writes; see `raftmq status` and wait for an election.",
     ResponseCode.NO_PERMISSION: "The topic is not writable (or readable) for clients; check its `perm`.",
     ResponseCode.TOPIC_NOT_EXIST: "Create it with `raftmq topic create NAME`.",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter; docs/client.md says what one may contain.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
     ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
 }
@@ -92,6 +93,7 @@ _REFUSED = frozenset(
         ResponseCode.MESSAGE_ILLEGAL,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
         ResponseCode.SUBSCRIPTION_NOT_LATEST,
         ResponseCode.INVALID_PARAMETER,
     )

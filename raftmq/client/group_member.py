@@ -13,6 +13,7 @@ from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.java_hash import java_hash
 from raftmq.client.connection import ConnectionPool, Reply
 from raftmq.client.errors import Failed
+from raftmq.client.subscription import Subscription
 from raftmq.client.view import ClusterView
 
 _CALL_S = 3.0
@@ -37,50 +38,47 @@ def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
     return range(start, start + share + (1 if index < more else 0))
 
 
-def split_tags(tags: str | None) -> frozenset[str] | None:
-    """The tags of "a || b"; None for all ("*", "" or None)."""
-    if tags is None or tags.strip() in ("", "*"):
-        return None
-    return frozenset(tag.strip() for tag in tags.split("||") if tag.strip())
-
-
-def normal_tags(tags: str | None) -> str:
-    """The subscription string that all members of a group send alike."""
-    wanted = split_tags(tags)
-    return "*" if wanted is None else " || ".join(sorted(wanted))
+def _subscription_data(topic: str, subscription: Subscription, version: int) -> dict[str, Any]:
+    """RocketMQ's SubscriptionData."""
+    wanted = sorted(subscription.tags or ())
+    return {
+        "classFilterMode": False,
+        "codeSet": [java_hash(t) for t in wanted],
+        "expressionType": subscription.kind,
+        "subString": subscription.text,
+        "subVersion": version,
+        "tagsSet": wanted,
+        "topic": topic,
+    }
 
 
 class GroupMember:
     """Membership over connections of its own: servers tie a member to its connection."""
 
     def __init__(
-        self, view: ClusterView, group: str, topic: str, tags: str, from_where: str, on_change: Callable[[], None]
+        self,
+        view: ClusterView,
+        group: str,
+        topic: str,
+        subscription: Subscription,
+        from_where: str,
+        on_change: Callable[[], None],
     ) -> None:
         self.client_id = f"python@{view.environment.entropy(8).hex()}"
         self.links = ConnectionPool(view.environment, self._on_request)
         self._view = view
         self._group = group
-        self._topic = topic
         self._on_change = on_change
-        self._body = msgspec.json.encode(self._heartbeat(tags, from_where))
+        self._subscription = _subscription_data(topic, subscription, view.environment.now_ms())
+        self._body = msgspec.json.encode(self._heartbeat(from_where))
 
-    def _heartbeat(self, tags: str, from_where: str) -> dict[str, Any]:
-        wanted = sorted(split_tags(tags) or ())
-        subscription = {
-            "classFilterMode": False,
-            "codeSet": [java_hash(t) for t in wanted],
-            "expressionType": "TAG",
-            "subString": tags,
-            "subVersion": self._view.environment.now_ms(),
-            "tagsSet": wanted,
-            "topic": self._topic,
-        }
+    def _heartbeat(self, from_where: str) -> dict[str, Any]:
         consumer = {
             "consumeFromWhere": from_where,
             "consumeType": "CONSUME_PASSIVELY",
             "groupName": self._group,
             "messageModel": "CLUSTERING",
-            "subscriptionDataSet": [subscription],
+            "subscriptionDataSet": [self._subscription],
             "unitMode": False,
         }
         return {
@@ -98,13 +96,25 @@ class GroupMember:
                 self._on_change()
 
     async def join(self) -> None:
-        """Heartbeats until the leader lists this member. Raises RaftMQError."""
+        """Heartbeats until the leader lists this member. Raises RaftMQError, Refused for a filter that is none."""
+        if self._subscription["expressionType"] != "TAG":
+            await self._check_filter()
         for _ in range(_JOIN_TRIES):
             await self.heartbeat()
             if self.client_id in await self.members():
                 return
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise Failed(f"group {self._group} does not list this member after {_JOIN_TRIES} heartbeats", retryable=True)
+
+    async def _check_filter(self) -> None:
+        body = {"clientId": self.client_id, "group": self._group, "subscriptionData": self._subscription}
+        await self._view.call(
+            RequestCode.CHECK_CLIENT_CONFIG,
+            {},
+            msgspec.json.encode(body),
+            what=f"filter of group {self._group}",
+            timeout_s=_CALL_S * 2,
+        )
 
     async def heartbeat(self) -> None:
         """To every node; one that does not answer gets the next one."""

@@ -10,6 +10,7 @@ from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Connection, Reply
 from raftmq.client.errors import Failed, error_of
 from raftmq.client.message import Message, decode_messages
+from raftmq.client.subscription import ALL, Subscription
 
 _SUSPEND = 2
 _SUBSCRIPTION_INSIDE = 4
@@ -66,7 +67,7 @@ class PullRequest(NamedTuple):
     offset: int
     group: str = TOOLS_GROUP
     max_messages: int = MAX_PULL_MESSAGES
-    tags: str = "*"
+    subscription: Subscription = ALL
     wait_s: float = 0.0
 
     def ext(self) -> dict[str, str]:
@@ -82,8 +83,8 @@ class PullRequest(NamedTuple):
             "commitOffset": "0",
             "suspendTimeoutMillis": str(int(self.wait_s * 1000)),
             "subVersion": "0",
-            "subscription": self.tags,
-            "expressionType": "TAG",
+            "subscription": self.subscription.text,
+            "expressionType": self.subscription.kind,
         }
 
 
@@ -106,6 +107,9 @@ def read_reply(request: PullRequest, reply: Reply) -> PullResult:
         raise Failed(f"{what}: the reply lacks {error}", code=reply.code) from error
     messages = decode_messages(reply.body) if status is PullStatus.FOUND else []
     _check_order(request, messages, next_offset, what)
+    tags = request.subscription.tags
+    if tags is not None:  # the server compares hashes, and other tags may have the same
+        messages = [message for message in messages if message.tag in tags]
     return PullResult(status, messages, next_offset, min_offset, max_offset, *_who(reply.ext))
 
 
@@ -117,9 +121,9 @@ def _who(ext: Mapping[str, str]) -> tuple[int, int | None, int | None]:
 
 
 def _check_order(request: PullRequest, messages: list[Message], next_offset: int, what: str) -> None:
-    """Offsets ascend from the one asked for, without gaps unless a tag filter explains them."""
+    """Offsets ascend from the one asked for, without gaps unless a filter explains them."""
     expected = request.offset
-    exact = request.tags == "*"
+    exact = request.subscription == ALL
     for message in messages:
         offset = message.queue_offset
         if message.queue_id != request.queue_id or offset < expected or (exact and offset != expected):

@@ -64,11 +64,14 @@ class Client:
         *,
         start: Start = "earliest",
         tags: str | None = None,
+        filter: str | None = None,
         follow: bool = True,
         max_wait_s: float | None = None,
     ) -> Consumer:
         """A member of `group` for `with` and `for`; see AsyncClient.consumer."""
-        made = _consumer(self._client, group, topic, start=start, tags=tags, follow=follow, max_wait_s=max_wait_s)
+        made = _consumer(
+            self._client, group, topic, start=start, tags=tags, filter=filter, follow=follow, max_wait_s=max_wait_s
+        )
         return Consumer(self._thread.run(made), self._thread)
 
     def pull(
@@ -79,14 +82,23 @@ class Client:
         max_messages: int = MAX_PULL_MESSAGES,
         *,
         node: str | None = None,
-        tags: str = "*",
+        tags: str | None = None,
+        filter: str | None = None,
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> PullResult:
         """One pull; `node` ("host:port") asks that node for what it has applied itself, and no other."""
         return self._thread.run(
             self._client.pull(
-                topic, queue_id, offset, max_messages, node=node, tags=tags, wait_s=wait_s, timeout_s=timeout_s
+                topic,
+                queue_id,
+                offset,
+                max_messages,
+                node=node,
+                tags=tags,
+                filter=filter,
+                wait_s=wait_s,
+                timeout_s=timeout_s,
             )
         )
 

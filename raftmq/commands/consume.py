@@ -50,12 +50,25 @@ class StartType(click.ParamType[str | int]):
     metavar="earliest|latest|OFFSET",
     help="Where to begin in each queue; a group resumes at its committed offset.",
 )
+@click.option(
+    "--filter",
+    "expression",
+    metavar="SQL92",
+    help="Print only messages whose properties fit, for example: price > 10 AND TAGS = 'new'.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Wait for new messages at the end, until Ctrl-C or SIGTERM.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @servers_option
 @json_option
 def consume(
-    topic: str, group: str | None, start: str | int, follow: bool, most: int | None, servers: str | None, as_json: bool
+    topic: str,
+    group: str | None,
+    start: str | int,
+    expression: str | None,
+    follow: bool,
+    most: int | None,
+    servers: str | None,
+    as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one per line, and stop at the end.
 
@@ -64,12 +77,15 @@ def consume(
     """
     with connect(servers) as mq:
         if group:
-            with Stop() as stop, mq.consumer(group, topic, start=start, follow=follow) as member:
+            with (
+                Stop() as stop,
+                mq.consumer(group, topic, start=start, filter=expression, follow=follow) as member,
+            ):
                 count = _print_and_commit(member, most, stop, as_json=as_json)
             if stop.asked and not follow:
                 raise KeyboardInterrupt
         else:
-            count = _print_all(_alone(mq, topic, start, follow), most, as_json=as_json, follow=follow)
+            count = _print_all(_alone(mq, topic, start, expression, follow), most, as_json=as_json, follow=follow)
     stopped = most is not None and count == most
     what = f"{count} message{'' if count == 1 else 's'}"
     if stopped:
@@ -115,7 +131,7 @@ def _print_all(messages: Iterator[Message], most: int | None, *, as_json: bool, 
     return count
 
 
-def _alone(mq: Client, topic: str, start: str | int, follow: bool) -> Iterator[Message]:
+def _alone(mq: Client, topic: str, start: str | int, expression: str | None, follow: bool) -> Iterator[Message]:
     """All queues in turn, each in its own order, up to where they ended when we began, or on and on."""
     queues = mq.admin.describe_topic(topic).queues
     following = {queue.queue_id: _begin(queue, start) for queue in queues}
@@ -126,7 +142,7 @@ def _alone(mq: Client, topic: str, start: str | int, follow: bool) -> Iterator[M
             if not follow and offset >= ends[queue_id]:
                 del following[queue_id]
                 continue
-            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES)
+            pulled = mq.pull(topic, queue_id, offset, _PULL_MESSAGES, filter=expression)
             yield from (m for m in pulled.messages if follow or m.queue_offset < ends[queue_id])
             idle = idle and pulled.next_offset == offset
             following[queue_id] = pulled.next_offset

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.client import Failed, NotFound, aconnect
-from raftmq.client.group_member import allocate_averagely, normal_tags, split_tags
+from raftmq.client.group_member import allocate_averagely
 from raftmq.client.pull import PullStatus
+from raftmq.client.subscription import Subscription, normal_tags, split_tags, subscription
 
 
 def bodies(first: int, count: int) -> list[bytes]:
@@ -257,3 +258,11 @@ def test_tag_expressions() -> None:
     assert split_tags(None) is split_tags("*") is split_tags(" ") is None
     assert normal_tags("b || a") == "a || b"
     assert normal_tags(None) == "*"
+
+
+def test_a_filter_replaces_tags() -> None:
+    assert subscription(None, "price > 10") == subscription("*", "price > 10") == Subscription("SQL92", "price > 10")
+    assert subscription("a", None).tags == {"a"}
+    assert subscription(None, "a || b").tags is None
+    with pytest.raises(ValueError, match="not both"):
+        subscription("a", "price > 10")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import time
 from collections import Counter
 from typing import Any
@@ -67,6 +68,67 @@ def test_d9_messages_are_found_by_key_id_and_position(live_cluster: Any) -> None
             mq.admin.query_messages(fresh("nowhere"), "red")
         with pytest.raises(NotFound):
             mq.admin.view_message(topic, sent[7].position + 1)
+
+
+def test_d8_filters_select_by_properties_on_every_node(live_cluster: Any) -> None:
+    topic, group = fresh("orders"), fresh("billing")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=2)
+        for n in range(60):
+            mq.send(topic, b"%d" % n, tag="new" if n % 2 else "old", properties={"price": str(n)}, queue_id=n % 2)
+        wanted = {b"%d" % n for n in range(41, 60, 2)}
+        with mq.consumer(group, topic, filter="price > 40 AND TAGS = 'new'", follow=False) as c:
+            assert {m.body for m in c} == wanted
+        assert sum(o.lag for o in mq.admin.offsets(group, topic)) == 0, "offsets move past what was not selected"
+        for node in live_cluster.nodes:
+            eventually_reads(mq, topic, f"127.0.0.1:{node.broker_port}", wanted)
+        with (
+            pytest.raises(Refused, match="at character 9: unexpected end"),
+            mq.consumer(group, topic, filter="price > "),
+        ):
+            pass
+        with pytest.raises(Refused, match="at character 7: unexpected LIKE"):
+            mq.pull(topic, 0, 0, filter="price LIKE '4%'")
+
+
+def eventually_reads(mq: Any, topic: str, node: str, wanted: set[bytes]) -> None:
+    """A follower may lag."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        result = mq.pull(topic, 1, 0, node=node, filter="price BETWEEN 40 AND 99")
+        if result.next_offset == 30:
+            break
+        time.sleep(0.05)
+    assert ({m.body for m in result.messages}, result.next_offset) == (wanted, 30)
+
+
+def test_d8_a_waiting_pull_wakes_for_its_filter_only(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            waiting = pool.submit(mq.pull, topic, 0, 0, filter="color = 'red'", wait_s=20)
+            mq.send(topic, b"blue", properties={"color": "blue"})
+            assert not waiting.done()
+            mq.send(topic, b"red", properties={"color": "red"})
+            result = waiting.result()
+        # It may have come after the first message, and is then told at once that nothing matched so far.
+        messages = result.messages or mq.pull(topic, 0, result.next_offset, filter="color = 'red'", wait_s=20).messages
+        assert [m.body for m in messages] == [b"red"]
+
+
+def test_d8_tags_of_equal_hashes_are_told_apart(live_cluster: Any) -> None:
+    topic = fresh("orders")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        for tag in ("Aa", "BB", "C", "Aa"):
+            mq.send(topic, tag.encode(), tag=tag)
+        read = lambda tags: [m.body for m in mq.pull(topic, 0, 0, tags=tags).messages]  # noqa: E731
+        assert read("Aa") == [b"Aa", b"Aa"], "BB has the same hash"
+        assert read("BB || C") == [b"BB", b"C"]
+        assert read("*") == [b"Aa", b"BB", b"C", b"Aa"]
+        with mq.consumer(fresh("g"), topic, tags="Aa||C", follow=False) as c:
+            assert [m.body for m in c] == [b"Aa", b"C", b"Aa"]
 
 
 def test_every_replica_hands_out_the_same_bytes(live_cluster: Any) -> None:

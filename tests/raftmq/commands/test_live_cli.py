@@ -93,6 +93,12 @@ def test_from_up_to_down(shell: Shell) -> None:
     out_rest, _ = shell("consume", "t", "--group", "g")
     assert sorted(out.splitlines() + out_rest.splitlines()) == sorted(m["body"] for m in read)
     assert shell("consume", "t", "--from", "latest")[0] == ""
+    out, err = shell("consume", "t", "--filter", "KEYS IN ('k42', 'k7') AND TAGS = 'even'")
+    assert (out, "end of t after 1 message" in err) == ('{"id": "k42", "kind": "even"}\n', True)
+    out, _ = shell("consume", "t", "--group", "filtered", "--filter", "TAGS IS NULL")
+    assert out == '{"id": 1}\n'
+    _, err = shell("consume", "t", "--filter", "KEYS LIKE 'k4%'", code=5)
+    assert "at character 6: unexpected LIKE" in err
     assert shell.json("group", "describe", "g")["lag"] == 0
 
     found = shell.json("message", "--topic", "t", "--key", "k42")

@@ -1,0 +1,43 @@
+"""What a consumer wants of a topic: everything, messages with certain tags, or those that an SQL92 filter selects."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Subscription(NamedTuple):
+    """As requests carry it. All members of a group must send the same."""
+
+    kind: str = "TAG"
+    """RocketMQ's expressionType."""
+    text: str = "*"
+
+    @property
+    def tags(self) -> frozenset[str] | None:
+        """The wanted tags, which the server compares only by hash; None: it compares nothing, or selects exactly."""
+        return split_tags(self.text) if self.kind == "TAG" else None
+
+
+ALL = Subscription()
+
+
+def subscription(tags: str | None, filter: str | None) -> Subscription:
+    """Of "a || b", or of an SQL92 expression such as "price > 10 AND region = 'eu'". Raises ValueError for both."""
+    if filter is None:
+        return Subscription("TAG", normal_tags(tags))
+    if split_tags(tags) is not None:
+        raise ValueError("either tags or a filter, not both; a filter can compare TAGS")
+    return Subscription("SQL92", filter)
+
+
+def split_tags(tags: str | None) -> frozenset[str] | None:
+    """The tags of "a || b"; None for all ("*", "" or None)."""
+    if tags is None or tags.strip() in ("", "*"):
+        return None
+    return frozenset(tag.strip() for tag in tags.split("||") if tag.strip())
+
+
+def normal_tags(tags: str | None) -> str:
+    """The subscription string that all members of a group send alike."""
+    wanted = split_tags(tags)
+    return "*" if wanted is None else " || ".join(sorted(wanted))
