@@ -89,12 +89,15 @@ commit N [later]                the register's next value is committed through n
 query N [anew] [later]          the register is read through node N (anew: on a connection of its own)
 tide N KIND ... [later]         on one connection to N, without waiting: oneway, commit, pull (offset commits of
                                 each kind), delete, make (the group), query
+locks N STEP ...                clients a, b, ... of one group at node N: make (the topic), a+ (locks every queue), a-
+                                (unlocks), a:5 (commits), group, topic (deleted; the topic is made again)
 request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
 attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
                                 stranger (on the peer port, without the secret)
 named N SEQUENCE ... [low=S]    a client with an identity sends these at node N, all at once, perhaps again
 remake SECONDS                  topics are made, changed and deleted (`nodes` says remakes=1)
-demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1)
+demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1,
+                                ordered=1)
 garbage N                       somebody sends malformed bytes to N, one connection for each kind
 load SECONDS                    the clients of a random run work for so long
 reader                          a consumer group reads from now on

@@ -11,14 +11,9 @@ from collections.abc import Callable, Collection, Iterable
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.environment import LOCK_TTL_MS
 from statemachine.commands import LOCK_QUEUES, LOCKS_LEVEL, PUT_GROUP, UNLOCK_QUEUES
 from statemachine.queue_locks import QUEUES_MAX, Queue
-
-TTL_MS = 60_000
-"""A lock's time, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop consuming after half of it."""
-FRESH_MS = 50_000
-"""A lock with more time left than this is not refreshed: one entry per client in 10 s is enough."""
-
 
 Granted = frozenset[Queue]
 """The queues that a client holds now."""
@@ -37,8 +32,12 @@ def other_holder(services: Services, group: str, queue: Queue, clients: Callable
 class QueueLocks:
     """Grants and ends locks. The leader's; callers forward to it."""
 
-    def __init__(self, node: Services) -> None:
+    def __init__(self, node: Services, ttl_ms: int = LOCK_TTL_MS) -> None:
+        """`ttl_ms`: how long a lock lasts, log time."""
         self._node = node
+        self._ttl_ms = ttl_ms
+        self._fresh_ms = ttl_ms * 5 // 6
+        """A lock with more time left than this is not refreshed: one entry per client in 10 s is enough."""
 
     def topic_id(self, name: str) -> int | None:
         """The topic's id; None if it does not exist."""
@@ -48,7 +47,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[Queue], done: Callable[[Granted | Refused], None]
     ) -> None:
-        """Tells which of the queues the client holds now, for at least half of TTL_MS."""
+        """Tells which of the queues the client holds now, for at least half of the lock's time."""
         wanted = frozenset(queues)
         if len(wanted) > QUEUES_MAX:
             done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))
@@ -68,7 +67,8 @@ class QueueLocks:
         node = self._node
         now_ms, locks = node.log_time_ms(), node.state.locks_of_group(group)
         held = {queue: locks[queue] for queue in wanted if queue in locks}
-        fresh = {q for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > now_ms + FRESH_MS}
+        later_ms = now_ms + self._fresh_ms
+        fresh = {q for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > later_ms}
         taken = {q for q, lock in held.items() if not lock.is_free_for(client_id, now_ms)}
         asked = sorted(queue for queue in wanted - fresh - taken if self._exists(queue))
         if not asked:
@@ -82,7 +82,7 @@ class QueueLocks:
         run = list(before)
         if group not in node.state.groups:
             run.append([PUT_GROUP, {"name": group}, True])
-        run.append([LOCK_QUEUES, group, client_id, now_ms, now_ms + TTL_MS, [list(queue) for queue in asked]])
+        run.append([LOCK_QUEUES, group, client_id, now_ms, now_ms + self._ttl_ms, [list(queue) for queue in asked]])
 
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

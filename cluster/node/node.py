@@ -16,6 +16,7 @@ from cluster.broker import client_relay
 from cluster.broker.client_relay import ClientRelay
 from cluster.broker.group_members import Members
 from cluster.broker.pulls import Pulls
+from cluster.broker.queue_locks import QueueLocks
 from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
 from cluster.broker.timers import TimerDelivery
@@ -241,7 +242,8 @@ class Node:
         self.relay = ClientRelay(services, self._members, self.transport)
         self.pulls = Pulls(services, self._members, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, metrics)
-        handlers = handlers_of(services, self._members, pulls, proposals, self.links.unreached, metrics)
+        locks = QueueLocks(services, self.environment.lock_ttl_ms)
+        handlers = handlers_of(services, self._members, locks, pulls, proposals, self.links.unreached, metrics)
         router.attach(send_handler, replies, fates, self.forwarder, handlers, self._members)
         self.listeners = Listeners(config, router)
 

@@ -1,12 +1,13 @@
 """Who commits an offset (15): the clients that its connection's heartbeats named for the group.
 
-Only the node with the connection knows them. It adds them to a commit that it forwards, as the ext field CLIENTS, where
-the group has queue locks; the leader drops what a client commits of a queue that another client holds.
+Only the node with the connection knows them. It adds them to a commit that it forwards, as the ext field CLIENTS; the
+leader drops what a client commits of a queue that another client holds. The node with the connection cannot decide
+that: its rows may not show the lock yet.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -14,9 +15,6 @@ from cluster.broker.group_members import Members
 from cluster.remoting.frame import Frame
 from cluster.remoting.request import Request
 from cluster.wire.codec import HEADER_AT, encode_frame, ext_of
-
-if TYPE_CHECKING:
-    from statemachine.broker_state import BrokerState
 
 CLIENTS: Final = "raftmqClients"
 """A JSON list of client ids. A leader that does not know the field takes every commit."""
@@ -37,14 +35,11 @@ def committers(request: Request, group: str, members: Members) -> frozenset[str]
         return frozenset()
 
 
-def name_committers(frame: Frame, state: BrokerState, members: Members) -> Frame:
+def name_committers(frame: Frame, members: Members) -> Frame:
     """The commit as it is forwarded. Raises CodecError if its header is malformed."""
     ext = ext_of(frame.header)
-    group = ext.get("consumerGroup", "")
-    if not state.locks_of_group(group) or frame.path.forwarded:
-        return frame
-    clients = members.clients_of(frame.path, group)
-    if not 0 < len(clients) <= CLIENTS_MAX:
+    clients = members.clients_of(frame.path, ext.get("consumerGroup", ""))
+    if frame.path.forwarded or not 0 < len(clients) <= CLIENTS_MAX:
         return frame
     header = frame.header
     written = encode_frame(

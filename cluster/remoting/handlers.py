@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from cluster.broker.groups import Groups
-from cluster.broker.queue_locks import QueueLocks
 from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
@@ -17,6 +16,7 @@ from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
+    from cluster.broker.queue_locks import QueueLocks
     from cluster.broker.services import Services
     from cluster.remoting.pull import PullRequests
     from cluster.remoting.request import Handler
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 def handlers_of(
     services: Services,
     members: Members,
+    locks: QueueLocks,
     pulls: PullRequests,
     proposals: Proposals,
     unreached: Callable[[], Collection[NodeId]],
     metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
-    locks, groups = QueueLocks(services), Groups(services, members)
+    groups = Groups(services, members)
     return {
         **route.handlers(services, unreached),
         **TopicsAdmin(services, groups).handlers(),

@@ -174,7 +174,7 @@ class Router(Dispatch):
             return
         if code in LEADER_ONLY and not self._proposals.open:
             if code == RequestCode.UPDATE_CONSUMER_OFFSET:
-                frame = name_committers(frame, self._state, self._members)
+                frame = name_committers(frame, self._members)
             self._forward(frame)
             return
         request = RemotingRequest(frame)

@@ -25,6 +25,8 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 """Of log applied since the newest checkpoint: then there is another one."""
 CHECKPOINT_EVERY_MS = 60_000
 """Likewise, if anything was applied."""
+LOCK_TTL_MS = 60_000
+"""How long a queue lock lasts, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop reading after half."""
 
 
 def boot_id() -> bytes:
@@ -81,6 +83,8 @@ class Environment:
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
     """See `cluster.state.checkpointer`."""
+    lock_ttl_ms: int = LOCK_TTL_MS
+    """See `broker.queue_locks`."""
     read_config: Callable[[], Config] | None = None
     """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +20,8 @@ from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
 from raftmq.client.pull import PullStatus
+from statemachine import keys
+from statemachine.kv import LOCKS
 
 if TYPE_CHECKING:
     from jepsen_like.sim.clients import ClientHost
@@ -228,6 +230,8 @@ class Judge:
         for machine in self._world.members():
             monitor.count_mended(machine)
             monitor.same_sums(machine)
+            for what in islice(stray_locks(machine), 1):
+                monitor.report("locks", f"node {machine.node_id}: {what}")
             if machine.kv.recount() != machine.kv.sums:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
 
@@ -238,6 +242,16 @@ class Judge:
         assert machine.node is not None
         for what in islice(not_found(machine.node.state, machine.node.services.read_log), 3):
             self._world.monitor.report("index", f"node {machine.node_id}: {what}")
+
+
+def stray_locks(machine: Machine) -> Iterator[str]:
+    """Locks of what is deleted."""
+    assert machine.node is not None
+    state = machine.node.state
+    for key, _ in machine.kv.scan(LOCKS, keys.FIRST, keys.LAST):
+        group, topic_id, queue_id = keys.parse_offset_key(key)
+        if group not in state.groups or topic_id not in state.topics_by_id:
+            yield f"a lock of group {group}, topic {topic_id}, queue {queue_id} is left, which are deleted"
 
 
 def levels(options: Options) -> dict[str, str]:

@@ -55,6 +55,8 @@ LIVE_ROWS = b"live"
 START_WALL_MS = 1_700_000_000_000
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
+LOCK_TTL_MS = 4000
+"""Of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks differ by."""
 CLUSTER_KEY = b"the secret of simulated clusters"
 PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
@@ -213,6 +215,7 @@ class Machine:
             boot_id=lambda: self.boots.to_bytes(16),
             pid=lambda: len(self.processes),
             checkpoint_every_ms=self.options.checkpoint_every_ms,
+            lock_ttl_ms=LOCK_TTL_MS,
         )
         self._look_for_install()
         life = NodeLife(self.config, environment, self._started, self._opened, self._closed)

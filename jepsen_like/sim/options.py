@@ -123,6 +123,8 @@ class Options(NamedTuple):
     """1: a producer says again what is stored (`sim/repeats.py`)."""
     tales: float = 0.0
     """Of the rounds of `tides`, the share that are a few steps in an exact order, and then silence."""
+    ordered: int = 0
+    """1: orderly consumers lock queues, and locks are ended from outside (`sim/ordered.py`)."""
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
@@ -187,7 +189,8 @@ def draw(seed: int) -> Options:
         fetch_bytes_per_second=stream(seed, "fetch").choice((32 << 20, 32 << 20, 60_000)),
     )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
-    return _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
+    demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
+    return demanding._replace(ordered=int(stream(seed, "ordered").random() < 1 / 4))
 
 
 _CALM: dict[str, Any] = {

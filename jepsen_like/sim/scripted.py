@@ -13,6 +13,7 @@ from jepsen_like.sim.calm import Calm
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
 from jepsen_like.sim.disk import Loss, loss_of
 from jepsen_like.sim.hand import Hand
+from jepsen_like.sim.lock_steps import LockSteps
 from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
 from jepsen_like.sim.network import Edge, Endpoint
 from jepsen_like.sim.operator import Task
@@ -43,6 +44,7 @@ class Stage(World, Interpreter):
         self.hosts.append(host)
         self.hand = Hand(host, self.recorder, self.register)
         self._reads = False
+        self._locks: LockSteps | None = None
         self._tide_at = ""
         self._asked: list[list[RawConnection]] = []
         """Connections of requests whose answers nobody waited for."""
@@ -126,6 +128,22 @@ class Stage(World, Interpreter):
         if not later and connection is not None:
             self._until(lambda: not connection.unanswered, OPERATION_S)
 
+    def do_locks(self, name: str, *steps: str) -> None:
+        if self._locks is None:
+            host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
+            self.hosts.append(host)
+            self._locks = LockSteps(host, self.monitor.report)
+        locks, node, done = self._locks, self._machine(name).host, []
+
+        async def run() -> None:
+            for step in steps:
+                await locks.step(node, step)
+            done.append(True)
+
+        locks.host.spawn(run)
+        if not self._until(lambda: done, len(steps) * OPERATION_S):
+            self.monitor.report("liveness", f"the steps {' '.join(steps)} do not end")
+
     def _tide(self) -> Tide:
         if not self.tides:
             host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
@@ -181,9 +199,10 @@ class Stage(World, Interpreter):
         self._pass_time(float(seconds))
 
     def do_demand(self, seconds: str) -> None:
-        chosen: list[Any] = [one for one in (self.waits, self.seeker, self.repeater) if one is not None]
+        some = (self.waits, self.seeker, self.repeater, self.ordered)
+        chosen: list[Any] = [one for one in some if one is not None]
         if not chosen:
-            raise ValueError("`nodes` says waits=1, seekers=1 or repeats=1")
+            raise ValueError("`nodes` says waits=1, seekers=1, repeats=1 or ordered=1")
         for client in chosen:
             client.start()
         self._started += chosen

@@ -26,6 +26,7 @@ from jepsen_like.sim.nemesis import Nemesis
 from jepsen_like.sim.network import EdgeConditions, Network
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
+from jepsen_like.sim.ordered import Ordered
 from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.recorder import Recorder
 from jepsen_like.sim.remakes import Remakes
@@ -65,6 +66,7 @@ Client = (
     | Waits
     | Seeker
     | Repeater
+    | Ordered
 )
 
 
@@ -162,6 +164,20 @@ class World:
         self.waits = Waits(host(), report) if options.waits else None
         self.seeker = Seeker(host(), recorder, report, self._floor) if options.seekers else None
         self.repeater = Repeater(host(), recorder, report) if options.repeats else None
+        ordered = Ordered(host(), report, self._floor, self._clocks_are_close, self._ends) if options.ordered else None
+        self.ordered: Ordered | None = ordered
+
+    def _clocks_are_close(self) -> bool:
+        """One clock that is far off moves no log time, two may."""
+        return self.nemesis.applied["clock"] < 2
+
+    def _ends(self) -> dict[int, int]:
+        """Queue -> the offset behind its last message that any node has applied."""
+        ends = dict.fromkeys(range(self.options.queues), 0)
+        for node in self._running():
+            topic = node.state.topics[TOPIC].id
+            ends = {queue: max(end, node.state.max_offset(topic, queue)) for queue, end in ends.items()}
+        return ends
 
     def _floor(self, queue: int) -> int:
         return self.floors().get((TOPIC, queue), 0)
@@ -262,7 +278,7 @@ class World:
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[Client]:
-        some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater)
+        some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered)
         more: list[Client] = [one for one in some if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]

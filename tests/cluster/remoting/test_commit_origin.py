@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.queue_locks import TTL_MS
 from cluster.remoting.commit_origin import CLIENTS, CLIENTS_MAX, name_committers
 from cluster.remoting.frame import Frame
+from cluster.runtime.environment import LOCK_TTL_MS
 from cluster.wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 
 OFFSET = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "5"}
@@ -69,7 +69,7 @@ def test_another_groups_clients_do_not_count(node: Any, connection: Any) -> None
 
 def test_a_lock_that_has_expired_stops_nobody(node: Any, connection: Any) -> None:
     lock(node, "holder")
-    node.advance(TTL_MS - 1)
+    node.advance(LOCK_TTL_MS - 1)
     assert committed(node, connection("late")) is None
     node.advance(1)
     assert committed(node, connection("late")) == 5
@@ -109,14 +109,13 @@ def forwarded(node: Any, path: Any, serialize_type: int) -> tuple[Frame, Frame]:
     """A commit as it came over the connection, and as it is forwarded."""
     data = encode_frame(15, 7, 2, ext=OFFSET, serialize_type=serialize_type, language="CPP", version=63)[HEADER_AT:]
     frame = Frame(path, serialize_type, decode_header(serialize_type, data), data, b"", len(data))
-    return frame, name_committers(frame, node.state, node.members)
+    return frame, name_committers(frame, node.members)
 
 
 @pytest.mark.parametrize("serialize_type", [JSON, BINARY])
 def test_a_commit_is_forwarded_with_the_clients_of_its_connection(
     node: Any, connection: Any, serialize_type: int
 ) -> None:
-    lock(node, "holder")
     came, goes = forwarded(node, connection("b", 'a "quoted" \n name'), serialize_type)
     header = decode_header(serialize_type, goes.header_bytes)
     ext = ext_of(header)
@@ -127,10 +126,6 @@ def test_a_commit_is_forwarded_with_the_clients_of_its_connection(
 
 
 def test_a_commit_is_forwarded_as_it_came_where_it_says_nothing(node: Any, connection: Any, connect: Any) -> None:
-    named = connection("a")
-    came, goes = forwarded(node, named, JSON)
-    assert goes is came, "no lock of the group"
-    lock(node, "holder")
     for path in (connect(), connection(*(f"c{n}" for n in range(CLIENTS_MAX + 1)))):
         came, goes = forwarded(node, path, JSON)
         assert goes is came

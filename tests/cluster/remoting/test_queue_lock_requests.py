@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.queue_locks import FRESH_MS, TTL_MS
 from cluster.replication.outcome import Outcome
+from cluster.runtime.environment import LOCK_TTL_MS
 from cluster.wire.codes import ResponseCode
 from raftlog.types import NodeId
 from statemachine.commands import LOCKS_LEVEL
 from statemachine.queue_locks import QUEUES_MAX
+
+FRESH_MS = 50_000
 
 
 def body(client: str, *queues: int, group: str = "g", topic: str = "T", broker: str = "b-0") -> bytes:
@@ -38,7 +40,7 @@ def test_one_client_holds_a_queue_and_the_others_are_told_so(ordered: Any) -> No
     assert lock(ordered, "a", 0, 1) == [0, 1]
     assert lock(ordered, "b", 0, 1, 2) == [2]
     assert lock(ordered, "a", 0, 1, 2) == [0, 1]
-    ordered.advance(TTL_MS)
+    ordered.advance(LOCK_TTL_MS)
     assert lock(ordered, "b", 0, 1, 2) == [0, 1, 2]
     assert lock(ordered, "a", 0, 1, 2) == []
 
@@ -52,14 +54,14 @@ def test_what_is_held_for_long_and_what_others_hold_costs_no_entry(ordered: Any)
     lock(ordered, "a", 0)
     assert [command[0] for command in ordered.proposed] == ["raise_level", "put_group", "lock_queues"]
     ordered.proposed.clear()
-    ordered.advance(TTL_MS - FRESH_MS - 1)
+    ordered.advance(LOCK_TTL_MS - FRESH_MS - 1)
     assert lock(ordered, "a", 0) == [0]
     assert lock(ordered, "b", 0) == []
     assert ordered.proposed == []
     ordered.advance(1)
     assert lock(ordered, "a", 0) == [0]
     assert [command[0] for command in ordered.proposed] == ["lock_queues"]
-    ordered.advance(TTL_MS - 1)
+    ordered.advance(LOCK_TTL_MS - 1)
     assert lock(ordered, "b", 0) == [], "it was refreshed"
 
 

@@ -99,6 +99,38 @@ def witness_A35() -> None:
     holds("A35")
 
 
+def witness_D01() -> None:
+    holds("D01")
+
+
+def witness_D02() -> None:
+    holds("D02")
+
+
+def witness_D03() -> None:
+    holds("D03")
+
+
+def witness_D04() -> None:
+    holds("D04")
+
+
+def witness_D05() -> None:
+    holds("D05")
+
+
+def witness_D06() -> None:
+    holds("D06")
+
+
+def witness_D07() -> None:
+    holds("D07")
+
+
+def witness_D08() -> None:
+    holds("D08")
+
+
 def witness_E01() -> None:
     holds("E01")
 

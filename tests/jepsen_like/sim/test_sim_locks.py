@@ -1,0 +1,206 @@
+"""Orderly consumers of the simulator: what they are told wrongly is found, and the judge by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.broker.group_offsets import Offsets
+from cluster.broker.queue_locks import QueueLocks
+from jepsen_like.sim.lock_judge import READS_S, SLACK_S, TTL_S, LockJudge
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.ordered import GROUP, ReadInOrder
+from jepsen_like.sim.scripted import play
+from jepsen_like.sim.world import World
+from statemachine import queue_locks
+from statemachine.commands import done
+
+SCRIPT = "nodes 3 queues=2 ordered=1\nlead 1\nload 2\ndemand 6\nkill 1\nwait 5\nstart 1\nsettle\n"
+QUEUE = ("g", "t", 0)
+
+
+def found(script: str) -> list[tuple[str, str]]:
+    return [(violation.checker, violation.what) for violation in play(script).violations]
+
+
+def test_orderly_consumers_read_everything_in_order_across_a_killed_leader() -> None:
+    assert found(SCRIPT) == []
+
+
+def broken_unlock(patch: pytest.MonkeyPatch) -> None:
+    """Unlocking is answered and does nothing: the queue stands still until the lock ends."""
+    patch.setattr(queue_locks.QueueLocks, "unlock", lambda locks, stage, group, client, queues: done(0))
+
+
+def expiry_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queue_locks.QueueLock, "is_free_for", lambda lock, client, now_ms: True)
+
+
+def no_offsets(patch: pytest.MonkeyPatch) -> None:
+    """The next holder begins at the beginning."""
+    stored = Offsets._stored_or_zero
+    patch.setattr(
+        Offsets, "_stored_or_zero", lambda self, group, *rest: None if group == GROUP else stored(self, group, *rest)
+    )
+
+
+@pytest.mark.parametrize(
+    ("breaks", "checker"), [(broken_unlock, "locks"), (expiry_ignored, "locks"), (no_offsets, "consumer")]
+)
+def test_what_is_broken_is_found(
+    breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    assert found("nodes 3 queues=2 ordered=1\nlead 1\nload 2\ndemand 8\nsettle\n")[0][0] == checker
+
+
+def test_locks_of_a_deleted_topic_are_found_in_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_locks.QueueLocks, "delete_topic", lambda locks, stage, topic_id: None)
+    checker, what = found("nodes 3\nlead 1\nlocks 1 make a+ topic\nsettle\n")[0]
+    assert (checker, "which are deleted" in what) == ("locks", True)
+
+
+def test_a_lock_that_is_not_granted_by_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that grant by what they know alone."""
+    monkeypatch.setattr(QueueLocks, "_lock", lambda locks, group, client, wanted, done: done(wanted))
+    assert found("nodes 3\nlead 1\nlocks 1 make a+\nlocks 1 b+\nsettle\n")[0][0] == "locks"
+
+
+def test_one_seed_in_four_has_orderly_consumers() -> None:
+    assert 30 < sum(draw(seed).ordered for seed in range(200)) < 70
+
+
+def test_two_clocks_that_are_wrong_end_the_judgement() -> None:
+    nemesis = SimpleNamespace(applied={"clock": 1})
+    world: Any = SimpleNamespace(nemesis=nemesis)
+    assert World._clocks_are_close(world)
+    nemesis.applied["clock"] = 2
+    assert not World._clocks_are_close(world)
+
+
+# --- the judge by hand -----------------------------------------------------------------------------------------------
+
+
+class Hand:
+    """A judge whose clock the test moves."""
+
+    def __init__(self, *, exact: bool = True) -> None:
+        self.now, self.found = 100.0, []  # type: ignore[var-annotated]
+        self.judge = LockJudge(lambda checker, what: self.found.append(what), lambda: self.now, lambda: exact)
+
+    def lock(self, client: str, *, granted: bool, takes_s: float = 0.1) -> None:
+        asked = self.judge.asks(client, [QUEUE])
+        self.now += takes_s
+        self.judge.answered(asked, {QUEUE} if granted else set())
+
+
+def test_a_second_grant_while_the_first_client_reads_is_wrong() -> None:
+    hand = Hand()
+    hand.lock("a", granted=True)
+    hand.now += READS_S - 0.3
+    hand.lock("b", granted=True)
+    assert "b was granted" in hand.found[0]
+
+
+def test_a_second_grant_after_that_is_right() -> None:
+    hand = Hand()
+    hand.lock("a", granted=True)
+    hand.now += READS_S
+    hand.lock("b", granted=True)
+    assert hand.judge.reader(QUEUE) == "b"
+    assert not hand.found
+
+
+def test_nobody_reads_by_an_answer_that_came_too_late() -> None:
+    hand = Hand()
+    hand.lock("a", granted=True, takes_s=READS_S + 0.1)
+    assert hand.judge.reader(QUEUE) is None
+    hand.lock("b", granted=True)
+    assert not hand.found
+
+
+@pytest.mark.parametrize(("wait_s", "wrong"), [(TTL_S + SLACK_S - 0.1, False), (TTL_S + SLACK_S + 0.1, True)])
+def test_a_refusal_is_wrong_once_nobody_can_hold_the_lock(wait_s: float, wrong: bool) -> None:
+    hand = Hand()
+    hand.lock("a", granted=True)
+    hand.now += wait_s
+    hand.lock("b", granted=False)
+    assert bool(hand.found) == wrong
+
+
+def test_a_request_that_was_given_up_may_be_carried_out_later() -> None:
+    hand = Hand()
+    hand.judge.lost(hand.judge.asks("a", [QUEUE]))
+    hand.judge.unlocked("a", [QUEUE])
+    hand.now += 1
+    hand.lock("b", granted=False)
+    assert not hand.found
+
+
+@pytest.mark.parametrize("ends", ["unlock", "group", "topic"])
+def test_what_ended_a_lock_frees_the_queue(ends: str) -> None:
+    hand = Hand()
+    hand.lock("a", granted=True)
+    if ends == "unlock":
+        hand.judge.stops_reading("a", [QUEUE])
+        hand.judge.unlocked("a", [QUEUE])
+    else:
+        topic = None if ends == "group" else "t"
+        hand.judge.deleted("g", hand.judge.deletes("g", topic), topic)
+    hand.now += 0.1
+    hand.lock("b", granted=False)
+    assert "nobody else can hold" in hand.found[0]
+    hand.lock("b", granted=True)
+    assert len(hand.found) == 1
+
+
+def test_a_request_beside_a_deletion_may_come_after_it() -> None:
+    hand = Hand()
+    asked = hand.judge.asks("a", [QUEUE])
+    since_s = hand.judge.deletes("g")
+    hand.judge.deleted("g", since_s)
+    hand.now += 0.1
+    hand.lock("b", granted=False)
+    hand.judge.answered(asked, {QUEUE})
+    assert not hand.found
+
+
+def test_commits_are_the_holders() -> None:
+    hand = Hand()
+    hand.lock("a", granted=True)
+    hand.now += 0.1
+    hand.judge.committed("a", QUEUE, hand.now)
+    hand.judge.dropped("b", QUEUE, hand.now)
+    assert not hand.found
+    hand.judge.committed("b", QUEUE, hand.now)
+    hand.judge.dropped("a", QUEUE, hand.now)
+    assert ["b committed" in hand.found[0], "was dropped" in hand.found[1]] == [True, True]
+
+
+def test_nothing_is_wrong_while_clocks_are() -> None:
+    hand = Hand(exact=False)
+    hand.lock("a", granted=True)
+    hand.lock("b", granted=True)
+    assert not hand.found
+
+
+def test_what_is_read_out_of_order_is_found() -> None:
+    wrong: list[str] = []
+    order = ReadInOrder(lambda checker, what: wrong.append(what), lambda queue: 10 if queue == 1 else 0, lambda: True)
+    order.takes(0, 0, 0)
+    order.takes(1, 10, 0)
+    assert not wrong, "retention took what was before"
+    order.takes(0, 2, 2)
+    assert "before 1 did" in wrong.pop()
+    order.takes(0, 5, 3)
+    assert "where 3 is due" in wrong.pop(0)
+    order.committed(0, 2)
+    order.asks(0, 1)
+    wrong.clear()
+    order.begins(0, 1)
+    assert not wrong, "that commit may land late"
+    order.begins(0, 0)
+    assert "2 was committed" in wrong.pop()
