@@ -1,4 +1,4 @@
-"""The batch builder beside its bytes (those: remoting/test_message_twin.py): offsets, runs, sessions, taking back."""
+"""The batch builder beside its bytes (those: test_message_twin.py): offsets, runs, sessions, taking back."""
 
 from __future__ import annotations
 
