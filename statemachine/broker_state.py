@@ -25,6 +25,7 @@ from statemachine.groups import GroupConfig, Groups
 from statemachine.kv import KV, META, KVError
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
+from statemachine.offset_resets import OffsetReset, OffsetResets
 from statemachine.payload import RowKind
 from statemachine.query import QueueItem
 from statemachine.queue_locks import Queue, QueueLock, QueueLocks
@@ -59,7 +60,7 @@ class ApplyRun(NamedTuple):
 
     results: list[list[CommandResult]]
     grown: set[tuple[int, int]]
-    """(topic_id, queue_id)."""
+    """(topic_id, queue_id). Also of queues that were reset: who waits for messages of one is to be told."""
 
 
 class BrokerState:
@@ -71,6 +72,7 @@ class BrokerState:
         self._topics = Topics(kv)
         self._groups = Groups(kv)
         self._offsets = ConsumerOffsets(kv)
+        self._resets = OffsetResets(kv)
         self._locks = QueueLocks(kv)
         row = kv.get(META, keys.LEVEL_KEY)
         self._level = self._staged_level = 0 if row is None else keys.U32.unpack(row)[0]
@@ -131,6 +133,15 @@ class BrokerState:
     def locks_of_group(self, group: str) -> Mapping[Queue, QueueLock]:
         """Queue locks of the group, expired ones included."""
         return self._locks.of_group(group)
+
+    def resets_of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
+        """Resets of offsets that the group's consumers have not been told."""
+        return self._resets.of_group(group)
+
+    @property
+    def has_resets(self) -> bool:
+        """Whether any group has one."""
+        return not self._resets.is_empty
 
     @property
     def trim_mark(self) -> TrimMark:
@@ -241,13 +252,14 @@ class BrokerState:
         self._groups.publish()
         self._offsets.publish()
         self._locks.publish()
+        reset = self._resets.publish()
         self._level = self._staged_level
         self._dedup.publish()
         self._index.publish()
         self.timers.publish()
         self._members.publish()
         self._trim.publish()
-        grown = self._queues.publish()
+        grown = self._queues.publish() | reset
         self.sums.publish()
         self._mark = mark
         return grown
@@ -338,6 +350,7 @@ class BrokerState:
             self._queues.delete_topic(stage, topic_id)
             self._offsets.delete_topic(stage, topic_id)
             self._locks.delete_topic(stage, topic_id)
+            self._resets.delete_topic(stage, topic_id)
             self._dedup.delete_topic(stage, topic_id)
         return result
 
@@ -349,6 +362,7 @@ class BrokerState:
         result = self._groups.delete(stage, name)
         if result.ok:
             self._locks.delete_group(stage, name)
+            self._resets.delete_group(stage, name)
             if clean:
                 self._offsets.delete_group(stage, name)
         return result
@@ -357,7 +371,7 @@ class BrokerState:
         return self._groups.subscribe(stage, group, subscriptions)
 
     def _commit_offsets(self, stage: Stage, rows: Any) -> CommandResult:
-        return self._offsets.commit(stage, rows, self._topics)
+        return self._offsets.commit(stage, rows, self._topics, self._resets)
 
     def _end_sessions(self, stage: Stage, producer_ids: Any) -> CommandResult:
         return self._dedup.end(stage, producer_ids)
@@ -393,6 +407,17 @@ class BrokerState:
     def _unlock_queues(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
         return self._locks.unlock(stage, group, client_id, queues)
 
+    def _reset_offsets(self, stage: Stage, group: Any, now_ms: Any, rows: Any) -> CommandResult:
+        if not self._groups.exists(commands.checked_str(group, "group name")):
+            return commands.not_found(f"no group {group!r}")
+        reset = self._resets.reset(stage, group, now_ms, rows, self._topics)
+        for queue, offset in reset:
+            self._offsets.put(stage, group, queue, offset)
+        return commands.done(len(reset))
+
+    def _end_resets(self, stage: Stage, group: Any, rows: Any) -> CommandResult:
+        return self._resets.end(stage, group, rows)
+
 
 _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.CREATE_TOPIC: (BrokerState._create_topic, 2),
@@ -407,6 +432,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.RAISE_LEVEL: (BrokerState._raise_level, 1),
     commands.LOCK_QUEUES: (BrokerState._lock_queues, 5),
     commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
+    commands.RESET_OFFSETS: (BrokerState._reset_offsets, 3),
+    commands.END_RESETS: (BrokerState._end_resets, 2),
     commands.DELIVER_TIMERS: (BrokerState._deliver_timers, 1),
     commands.DROP_TIMERS: (BrokerState._drop_timers, 1),
 }

@@ -16,6 +16,10 @@ with a result. Only a command that a client sent may be answered with an error; 
   from level 1 on
     lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
     unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
+  from level 2 on
+    reset_offsets   group, now_ms, [[topic_id, queue_id, offset], ...]     moves committed offsets; the group's commits
+                    of the queue are left out until its consumer is told
+    end_resets      group, [[topic_id, queue_id, number], ...]     that reset is known to the queue's consumer
     deliver_timers  [[due_ms, position], ...]      rows of scheduled messages; their copies are in the same entry
     drop_timers     [[due_ms, position], ...]      the same, without copies: nobody can have the messages any more
 """
@@ -40,6 +44,8 @@ ACKNOWLEDGE = "acknowledge"
 RAISE_LEVEL = "raise_level"
 LOCK_QUEUES = "lock_queues"
 UNLOCK_QUEUES = "unlock_queues"
+RESET_OFFSETS = "reset_offsets"
+END_RESETS = "end_resets"
 DELIVER_TIMERS = "deliver_timers"
 DROP_TIMERS = "drop_timers"
 
@@ -51,6 +57,9 @@ LOCKS_LEVEL = 2
 TIMERS_LEVEL = 2
 """Messages of kind SCHEDULED, `deliver_timers`, `drop_timers`."""
 
+RESETS_LEVEL = 2
+"""`reset_offsets`, `end_resets`."""
+
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""
 
@@ -60,7 +69,8 @@ Command = list[Any]
 class CommandResult(NamedTuple):
     """The answer of apply to one command; the same on every replica.
 
-    `code` is "" or one of: exists (ok: if_absent found one, `value` is it), not_found, invalid (`value` says why).
+    `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that
+    were reset are left out), not_found, invalid (`value` says why).
     """
 
     ok: bool

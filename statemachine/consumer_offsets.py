@@ -9,13 +9,9 @@ from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.groups import check_group_name
 from statemachine.kv import KV, OFFSETS
+from statemachine.offset_resets import OFFSET_MAX, OffsetResets, Queue
 from statemachine.stage import Stage
 from statemachine.topics import Topics
-
-OFFSET_MAX = 2**63 - 1
-
-Queue = tuple[int, int]
-"""(topic_id, queue_id)."""
 
 
 class _Commit(NamedTuple):
@@ -45,17 +41,24 @@ class ConsumerOffsets:
         """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
         return sorted((topic, queue, offset) for (topic, queue), offset in self._published.get(group, {}).items())
 
-    def commit(self, stage: Stage, rows: Any, topics: Topics) -> CommandResult:
+    def commit(self, stage: Stage, rows: Any, topics: Topics, resets: OffsetResets) -> CommandResult:
         """Stores the offsets, also lower ones; value: how many. Offsets of deleted topics are left out (not_found),
-        because nothing would ever remove them."""
+        because nothing would ever remove them; those of queues that were reset until their consumers know (reset)."""
         if type(rows) is not list:
             raise InvalidCommandError(f"offsets must be a list, not {rows!r}")
         commits = [_check_row(row) for row in rows]
-        kept = [commit for commit in commits if topics.exists(commit.topic_id)]
+        known = [commit for commit in commits if topics.exists(commit.topic_id)]
+        kept = [commit for commit in known if not resets.covers(commit.group, (commit.topic_id, commit.queue_id))]
         for group, topic_id, queue_id, offset in kept:
-            self._writable(group)[topic_id, queue_id] = offset
-            stage.put(OFFSETS, keys.offset_key(group, topic_id, queue_id), keys.U64.pack(offset))
-        return done(len(kept)) if len(kept) == len(commits) else CommandResult(False, "not_found", len(kept))
+            self.put(stage, group, (topic_id, queue_id), offset)
+        if len(known) < len(commits):
+            return CommandResult(False, "not_found", len(kept))
+        return done(len(kept)) if len(kept) == len(known) else CommandResult(True, "reset", len(kept))
+
+    def put(self, stage: Stage, group: str, queue: Queue, offset: int) -> None:
+        """Stores one offset of a queue that exists."""
+        self._writable(group)[queue] = offset
+        stage.put(OFFSETS, keys.offset_key(group, *queue), keys.U64.pack(offset))
 
     def delete_group(self, stage: Stage, group: str) -> None:
         """Forgets every offset of the group."""

@@ -13,6 +13,7 @@
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
     locks    group name | 00 | topic_id u32 | queue_id u32                 u64, expires at, log time | client id, UTF-8
+    resets   group name | 00 | topic_id u32 | queue_id u32                 offset u64 | number u64, offset_resets.py
     cq       topic_id u32 | queue_id u32                                   min_offset u64 | first chunk at u64
              topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
     dedup    "p" | producer_id 16                                          low u64 | max u64 | last_ms u64
@@ -57,6 +58,7 @@ LEVEL_KEY = b"level"
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
+RESET = struct.Struct(">QQ")
 PRODUCER = struct.Struct(">QQQ")
 UNIQUE_VALUE = struct.Struct(">IQQQ")
 INDEX_BUCKET = struct.Struct(">QQ")

@@ -76,7 +76,7 @@ class PullAnswer(NamedTuple):
 
 class Puller(Protocol):
     """A consumer that waits for the answer to one pull. Exactly one of `answered` and `refused` is called, at most
-    once; neither if `elsewhere` said yes."""
+    once; neither if `elsewhere` or `to_leader` said yes."""
 
     @property
     def client(self) -> Client:
@@ -92,6 +92,9 @@ class Puller(Protocol):
 
     def elsewhere(self, position: int) -> bool:
         """Has another node answer if this one lacks the log at `position`. False: this node has it."""
+
+    def to_leader(self) -> bool:
+        """Has the leader answer, if another node leads. False: this node has to."""
 
     def answered(self, answer: PullAnswer) -> None:
         """Tells the consumer."""

@@ -17,6 +17,7 @@ from cluster.broker.hold_back import HoldBack
 from cluster.broker.log_reads import is_here
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, RETRY_PREFIX, no_topic
+from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
 from cluster.broker.pull_scan import Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
@@ -27,6 +28,7 @@ from cluster.replication.follower_reads import LEADER, FollowerReads
 from statemachine.query import QueueItem
 
 if TYPE_CHECKING:
+    from statemachine.offset_resets import OffsetReset
     from statemachine.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
@@ -40,10 +42,13 @@ REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
 class Pulls:
     """Answers pulls, and runs what their long polls wait for when woken."""
 
-    def __init__(self, services: Services, members: Members, reads: FollowerReads | None = None) -> None:
+    def __init__(
+        self, services: Services, members: Members, resets: OffsetResets, reads: FollowerReads | None = None
+    ) -> None:
         """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said."""
         self._services = services
         self._members = members
+        self._resets = resets
         self._reads = reads
         self._hold_back = HoldBack(services, lambda queues: self.long_polls.wake(queues))
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
@@ -164,6 +169,9 @@ class Pulls:
         if pull.topic_id not in state.topics_by_id:
             pull.puller.refused(no_topic(pull.topic))
             return True
+        reset = self._resets.pending(pull.group, (pull.topic_id, pull.queue_id))
+        if reset is not None and self._answer_reset(pull, reset):
+            return True
         low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
         if pull.offset < low:
             self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", low)
@@ -189,6 +197,33 @@ class Pulls:
             return False
         else:
             self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
+        return True
+
+    def _answer_reset(self, pull: Pull, reset: OffsetReset) -> bool:
+        """The offset of the pull's queue was reset. False: the consumer knows, the pull is like any other.
+
+        Only the leader knows whether another reset, or its end, has followed.
+        """
+        queue = pull.topic_id, pull.queue_id
+        if not self._services.writes_open():
+            if not pull.puller.to_leader():
+                self.reply_nothing(pull)  # it comes again, and then as a request that can be passed on
+            return True
+        if pull.offset == reset.offset:
+            self._resets.known(pull.group, queue, reset)
+            return False
+
+        def confirmed(ok: bool) -> None:
+            if pull.puller.client.closed:
+                return
+            if not ok:
+                self._hold(pull)
+            elif self._resets.pending(pull.group, queue) == reset:
+                self._reply(pull, PullOutcome.MOVED, "OFFSET_RESET", reset.offset)
+            else:
+                self._settle(pull)
+
+        self._services.read_index(confirmed)
         return True
 
     def _ask_beyond(self, pull: Pull) -> bool:

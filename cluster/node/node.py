@@ -15,6 +15,7 @@ from cluster.backup.service import Backups
 from cluster.broker import client_relay
 from cluster.broker.client_relay import ClientRelay
 from cluster.broker.group_members import Members
+from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pulls import Pulls
 from cluster.broker.queue_locks import QueueLocks
 from cluster.broker.send_fates import SendFates
@@ -41,6 +42,7 @@ from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind
+from cluster.remoting.consumer_requests import ConsumerRequests
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.frame import Frame
 from cluster.remoting.handlers import handlers_of
@@ -79,6 +81,7 @@ from statemachine.commands import EXPIRE
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
+    from cluster.remoting.request import Handler
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
@@ -238,14 +241,22 @@ class Node:
             names=send_handler,
             room=router.rooms.unsent,
         )
-        self._members = Members(services)
-        self.relay = ClientRelay(services, self._members, self.transport)
-        self.pulls = Pulls(services, self._members, self.modes.reads)
-        pulls = PullRequests(self.pulls, router.elsewhere, metrics)
-        locks = QueueLocks(services, self.environment.lock_ttl_ms)
-        handlers = handlers_of(services, self._members, locks, pulls, proposals, self.links.unreached, metrics)
+        handlers = self._build_handlers()
         router.attach(send_handler, replies, fates, self.forwarder, handlers, self._members)
         self.listeners = Listeners(config, router)
+
+    def _build_handlers(self) -> dict[int, Handler]:
+        """What clients' requests but sends are answered by: request code -> handler."""
+        services, router = self.services, self.router
+        self._members = members = Members(services)
+        self.relay = ClientRelay(services, members, self.transport)
+        self.resets = OffsetResets(services)
+        self.pulls = Pulls(services, members, self.resets, self.modes.reads)
+        pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)
+        consumers = ConsumerRequests(services, self.resets, self.relay)
+        locks = QueueLocks(services, self.environment.lock_ttl_ms)
+        unreached, metrics = self.links.unreached, self.metrics
+        return handlers_of(services, members, locks, pulls, consumers, self.proposals, unreached, metrics)
 
     def _build_lanes(self) -> None:
         """Makes the services that write, apply, flush and trim, each on its own lane."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cluster.broker.group_members import Members
     from cluster.broker.queue_locks import QueueLocks
     from cluster.broker.services import Services
+    from cluster.remoting.consumer_requests import ConsumerRequests
     from cluster.remoting.pull import PullRequests
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
@@ -30,6 +31,7 @@ def handlers_of(
     members: Members,
     locks: QueueLocks,
     pulls: PullRequests,
+    consumers: ConsumerRequests,
     proposals: Proposals,
     unreached: Callable[[], Collection[NodeId]],
     metrics: RequestFigures | None = None,
@@ -47,4 +49,5 @@ def handlers_of(
         **Assignments(services, members).handlers(),
         **GroupStats(services, members, groups).handlers(),
         **SendBack(services, proposals).handlers(),
+        **consumers.handlers(),
     }

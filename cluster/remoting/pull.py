@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.broker.group_members import Members
+from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pull import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.pulls import Pulls
 from cluster.broker.refusal import Refused
@@ -46,13 +47,19 @@ _FIGURES: dict[PullOutcome, str] = {
 Elsewhere = Callable[[Request, int], bool]
 """Has another node answer where this one lacks the log at a position (`cluster.remoting.router.Router.elsewhere`)."""
 
+ToLeader = Callable[[Request], bool]
+"""Has the leader answer, if another node leads (`cluster.remoting.router.Router.to_leader`)."""
+
 
 class PullRequests:
     """Handlers of pulls."""
 
-    def __init__(self, pulls: Pulls, elsewhere: Elsewhere, metrics: RequestFigures | None = None) -> None:
+    def __init__(
+        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: RequestFigures | None = None
+    ) -> None:
         self._pulls = pulls
         self._elsewhere = elsewhere
+        self._to_leader = to_leader
         self._metrics = metrics
 
     def handlers(self) -> dict[int, Handler]:
@@ -62,18 +69,26 @@ class PullRequests:
 
     def _pull(self, request: Request) -> None:
         wish = decode_pull(request)
-        self._pulls.pull(PullReply(request, wish.topic, self._elsewhere, self._metrics), wish)
+        self._pulls.pull(PullReply(request, wish.topic, self._elsewhere, self._to_leader, self._metrics), wish)
 
 
 class PullReply:
     """Implements `cluster.broker.pull.Puller` for a request."""
 
-    __slots__ = ("_elsewhere", "_metrics", "_request", "_topic")
+    __slots__ = ("_elsewhere", "_metrics", "_request", "_to_leader", "_topic")
 
-    def __init__(self, request: Request, topic: str, elsewhere: Elsewhere, metrics: RequestFigures | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        topic: str,
+        elsewhere: Elsewhere,
+        to_leader: ToLeader,
+        metrics: RequestFigures | None,
+    ) -> None:
         self._request = request
         self._topic = topic
         self._elsewhere = elsewhere
+        self._to_leader = to_leader
         self._metrics = metrics
 
     @property
@@ -94,6 +109,10 @@ class PullReply:
     def elsewhere(self, position: int) -> bool:
         """See `Puller`."""
         return self._elsewhere(self._request, position)
+
+    def to_leader(self) -> bool:
+        """See `Puller`."""
+        return self._to_leader(self._request)
 
     def answered(self, answer: PullAnswer) -> None:
         """Every answer to a pull carries all four numbers: Java clients unbox them unasked."""
@@ -122,6 +141,8 @@ def decode_pull(request: Request) -> PullWish:
     own = bool(flags & FLAG_SUBSCRIPTION)
     # Not when another node held it: later commits of its connection may be here already.
     commits = flags & FLAG_COMMIT_OFFSET and not request.connection.forwarded
+    # The node that holds the connection waits for an answer no longer than for that of a send.
+    suspends = flags & FLAG_SUSPEND and not request.connection.forwarded
     return PullWish(
         group,
         topic,
@@ -129,7 +150,7 @@ def decode_pull(request: Request) -> PullWish:
         integer(request, "queueOffset"),
         integer(request, "maxMsgNums"),
         integer(request, "maxMsgBytes", BYTES_DEFAULT),
-        integer(request, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0,
+        integer(request, "suspendTimeoutMillis", 0) if suspends else 0,
         integer(request, "commitOffset", -1) if commits else -1,
         Expression(request.ext.get("expressionType"), request.ext.get("subscription")) if own else None,
         0 if own else integer(request, "subVersion", 0),
@@ -151,4 +172,5 @@ def compares_tags(request: Request, flags: int) -> bool:
 
 def handlers(services: Services, members: Members) -> dict[int, Handler]:
     """Request code -> handler of pulls, on a node whose log is complete."""
-    return PullRequests(Pulls(services, members), lambda request, position: False).handlers()
+    pulls = Pulls(services, members, OffsetResets(services))
+    return PullRequests(pulls, lambda request, position: False, lambda request: False).handlers()

@@ -184,7 +184,8 @@ class Router(Dispatch):
         if code in FROM_ROWS and self._log_begins() and not self._proposals.open:
             self._forward(frame)
             return
-        if code == RequestCode.CONSUMER_SEND_MSG_BACK or (code in PULLS and self._log_begins()):
+        partial = code in PULLS and (self._log_begins() or self._state.has_resets)
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK or partial:
             request.received = frame
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(frame)
@@ -201,9 +202,11 @@ class Router(Dispatch):
 
     def elsewhere(self, request: Request, position: int) -> bool:
         """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
+        return position < self._log_begins() and self.to_leader(request)
+
+    def to_leader(self, request: Request) -> bool:
+        """Forwards a pull that only the leader can answer, unless this node leads."""
         if not isinstance(request, RemotingRequest) or request.received is None or self._proposals.open:
-            return False
-        if position >= self._log_begins():
             return False
         self._forwarder.forward(request.received)
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, END_SESSIONS, Command, pack
+from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, END_SESSIONS, RESET_OFFSETS, Command, pack
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,9 @@ class Effects:
     def take_before(self, command: Command) -> list[list[object]]:
         """Removes and returns the rows that must be in the log before `command`, which came later.
 
-        A commit replaces waiting offsets of the same queues. Waiting offsets of a group go before its deletion and are
-        deleted with it. A deleted topic needs nothing: its id is never reused, and apply leaves such rows out.
+        A commit or a reset replaces waiting offsets of the same queues. Waiting offsets of a group go before its
+        deletion and are deleted with it. A deleted topic needs nothing: its id is never reused, and apply leaves such
+        rows out.
         """
         if not self._offsets:
             return []
@@ -53,6 +54,9 @@ class Effects:
         if command[0] == COMMIT_OFFSETS:
             for group, topic_id, queue_id, _ in command[1]:
                 self._offsets.pop((group, topic_id, queue_id), None)
+        if command[0] == RESET_OFFSETS:
+            for topic_id, queue_id, _ in command[3]:
+                self._offsets.pop((command[1], topic_id, queue_id), None)
         return []
 
     def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cluster.replication.effects import Effects
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP, Command
+from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP, RESET_OFFSETS, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
 
-_MOVES_OFFSETS = frozenset({COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC})
+_MOVES_OFFSETS = frozenset({COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, RESET_OFFSETS})
 
 
 def moves_offsets(commands: list[Command]) -> bool:

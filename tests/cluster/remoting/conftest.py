@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pytest
 
+from cluster.broker.client_relay import ClientRelay
 from cluster.broker.client_request import ClientAnswer, ClientRequest
 from cluster.broker.group_members import Members
 from cluster.broker.groups import Groups
+from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.queue_locks import QueueLocks
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, pull, route
 from cluster.remoting.assignment import Assignments
+from cluster.remoting.consumer_requests import ConsumerRequests
 from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
@@ -121,6 +124,16 @@ class FakeRequest:
         return self.replies[0]
 
 
+class Alone:
+    """Connections to other nodes: none."""
+
+    def send_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> bool:
+        raise AssertionError("nobody was named")
+
+    def peers_of_level(self, level: int) -> list[NodeId]:
+        return []
+
+
 class FakeNode:
     """`Services` whose leadership, clock, log and proposals the test decides."""
 
@@ -157,6 +170,7 @@ class FakeNode:
             **TopicsAdmin(self, groups).handlers(),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks).handlers(),
+            **ConsumerRequests(self, OffsetResets(self), ClientRelay(self, self.members, Alone())).handlers(),
             **offsets.handlers(self, self.members),
             **pull.handlers(self, self.members),
             **QueryRequests(self).handlers(),

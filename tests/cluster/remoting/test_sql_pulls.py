@@ -9,6 +9,7 @@ import pytest
 
 from cluster.broker import pull_scan
 from cluster.broker.filters import sql
+from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pulls import REPAIR_RETRY_MS, REPAIR_TRIES, Pulls
 from cluster.remoting.pull import PullRequests
 from raftlog.types import NodeId
@@ -184,7 +185,8 @@ def test_a_pull_goes_elsewhere_before_it_reads_what_this_node_lacks(node: Any, p
         asked.append(position)
         return True
 
-    node.table |= PullRequests(Pulls(node, node.members), elsewhere).handlers()
+    pulls = Pulls(node, node.members, OffsetResets(node))
+    node.table |= PullRequests(pulls, elsewhere, lambda request: False).handlers()
     node.reads.clear()
     assert pull(0).replies == []
     assert (len(asked), node.reads) == (1, [])

@@ -1,0 +1,137 @@
+"""Resets of consumer offsets that the consumers have not been told yet (RocketMQ: assignResetOffset, 222).
+
+A reset moves the committed offset of a queue, and stays as a row until whoever consumes the queue goes on from there.
+Until then the group's commits of the queue are left out: they would undo it with an offset from before.
+
+Invariant: while the row of a queue is there, the group's committed offset of the queue is the row's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from statemachine import keys
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
+from statemachine.groups import check_group_name
+from statemachine.kv import KV, RESETS
+from statemachine.stage import Stage
+from statemachine.topics import Topics
+
+OFFSET_MAX = 2**63 - 1
+QUEUES_MAX = 4096
+"""Queues of one command."""
+
+Queue = tuple[int, int]
+"""(topic_id, queue_id)."""
+
+_NOTHING: Mapping[Queue, OffsetReset] = {}
+
+
+class OffsetReset(NamedTuple):
+    """Where the consumer of a queue is to go on."""
+
+    offset: int
+    number: int
+    """Larger than that of every earlier reset of the queue in the group: the end of one does not end the next. The log
+    time, ms, of its proposal, unless that was not larger."""
+
+
+class OffsetResets:
+    """Resets by group. A group's map is replaced, never changed, so any thread may read it at any time."""
+
+    def __init__(self, kv: KV) -> None:
+        self._published: dict[str, Mapping[Queue, OffsetReset]] = {}
+        self._staged: dict[str, dict[Queue, OffsetReset]] = {}
+        self._new: set[Queue] = set()
+        for key, value in kv.scan(RESETS, keys.FIRST, keys.LAST):
+            group, topic_id, queue_id = keys.parse_offset_key(key)
+            self._staged.setdefault(group, {})[topic_id, queue_id] = OffsetReset(*keys.RESET.unpack(value))
+        self.publish()
+
+    def of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
+        """What the group's consumers have not been told."""
+        return self._published.get(group, _NOTHING)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is reset in any group."""
+        return not self._published
+
+    def covers(self, group: str, queue: Queue) -> bool:
+        """Whether a commit of the queue is to be left out at this point of the run (apply lane only)."""
+        return queue in self._staged.get(group, self._published.get(group, _NOTHING))
+
+    def reset(self, stage: Stage, group: str, now_ms: Any, rows: Any, topics: Topics) -> list[tuple[Queue, int]]:
+        """Resets the queues that exist and returns them with their offsets; a queue named twice goes to the last.
+        Raises InvalidCommandError."""
+        now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
+        offsets = {queue: offset for queue, offset in _check_rows(rows, "offset") if topics.has_queue(*queue)}
+        for queue, offset in offsets.items():
+            before = self._current(group).get(queue)
+            number = now_ms if before is None else max(now_ms, before.number + 1)
+            self._writable(group)[queue] = OffsetReset(offset, number)
+            stage.put(RESETS, keys.offset_key(group, *queue), keys.RESET.pack(offset, number))
+        self._new |= offsets.keys()
+        return list(offsets.items())
+
+    def end(self, stage: Stage, group: Any, rows: Any) -> CommandResult:
+        """The consumers of these queues have been told of the resets with these numbers; value: how many that ended.
+        A reset that came later stays."""
+        group = check_group_name(group)
+        current = self._current(group)
+        told = {
+            queue
+            for queue, number in _check_rows(rows, "number")
+            if queue in current and current[queue].number == number
+        }
+        self._drop(stage, group, told)
+        return done(len(told))
+
+    def delete_group(self, stage: Stage, group: str) -> None:
+        """Forgets every reset of the group: one made again under that name inherits none."""
+        self._staged[group] = {}
+        stage.delete_range(RESETS, *keys.offsets_range(group))
+
+    def delete_topic(self, stage: Stage, topic_id: int) -> None:
+        """Forgets every group's resets of the topic."""
+        for group in sorted({*self._published, *self._staged}):
+            self._drop(stage, group, {queue for queue in self._current(group) if queue[0] == topic_id})
+
+    def publish(self) -> set[Queue]:
+        """Shows the run's changes to readers; called when its batch is written. Returns the queues that were reset."""
+        for group, resets in self._staged.items():
+            if resets:
+                self._published[group] = resets
+            else:
+                self._published.pop(group, None)
+        self._staged = {}
+        new, self._new = self._new, set()
+        return new
+
+    def _drop(self, stage: Stage, group: str, queues: Iterable[Queue]) -> None:
+        for queue in sorted(queues):
+            del self._writable(group)[queue]
+            stage.delete(RESETS, keys.offset_key(group, *queue))
+
+    def _current(self, group: str) -> Mapping[Queue, OffsetReset]:
+        return self._staged.get(group, self._published.get(group, _NOTHING))
+
+    def _writable(self, group: str) -> dict[Queue, OffsetReset]:
+        resets = self._staged.get(group)
+        if resets is None:
+            resets = self._staged[group] = dict(self._published.get(group, _NOTHING))
+        return resets
+
+
+def _check_rows(rows: Any, what: str) -> list[tuple[Queue, int]]:
+    """[[topic_id, queue_id, number], ...] as queues with their numbers. Raises InvalidCommandError."""
+    if type(rows) is not list or len(rows) > QUEUES_MAX:
+        raise InvalidCommandError(f"rows must be a list of at most {QUEUES_MAX}")
+    found = []
+    for row in rows:
+        if type(row) is not list or len(row) != 3:
+            raise InvalidCommandError(f"a row is [topic_id, queue_id, {what}], not {row!r}")
+        queue = checked_int(row[0], "topic_id", 0, keys.U32_MAX), checked_int(row[1], "queue_id", 0, keys.U32_MAX)
+        found.append((queue, checked_int(row[2], what, 0, OFFSET_MAX)))
+    return found
