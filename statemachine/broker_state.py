@@ -22,6 +22,7 @@ from statemachine.consume_queue import ConsumeQueues
 from statemachine.consumer_offsets import ConsumerOffsets
 from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.groups import GroupConfig, Groups
+from statemachine.half_messages import HalfMessages
 from statemachine.kv import KV, META, KVError
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
@@ -81,6 +82,8 @@ class BrokerState:
         self._index = MessageIndex(kv)
         self.timers = Timers(kv)
         """Messages that wait until they are due."""
+        self.halves = HalfMessages(kv)
+        """Messages whose transaction is open; for its members that any thread may use."""
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
@@ -160,7 +163,8 @@ class BrokerState:
 
     def lowest_pinned_position(self) -> int | None:
         """The lowest position of the log that rows of this state still refer to; None if there is none."""
-        return self.timers.lowest_position()
+        pinned = (self.timers.lowest_position(), self.halves.lowest_position())
+        return min([position for position in pinned if position is not None], default=None)
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """The group's committed offset (next to consume), None if it never committed."""
@@ -257,6 +261,7 @@ class BrokerState:
         self._dedup.publish()
         self._index.publish()
         self.timers.publish()
+        self.halves.publish()
         self._members.publish()
         self._trim.publish()
         grown = self._queues.publish() | reset
@@ -311,9 +316,12 @@ class BrokerState:
 
     def _keep(self, stage: Stage, run: payload.Run) -> None:
         """Messages that are in no queue yet."""
-        if run.kind != RowKind.SCHEDULED:
+        if run.kind == RowKind.SCHEDULED:
+            self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
+        elif run.kind == RowKind.HALF:
+            self.halves.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
+        else:
             raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
-        self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
 
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
         """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `_parts`."""
@@ -418,6 +426,12 @@ class BrokerState:
     def _end_resets(self, stage: Stage, group: Any, rows: Any) -> CommandResult:
         return self._resets.end(stage, group, rows)
 
+    def _end_halves(self, stage: Stage, positions: Any) -> CommandResult:
+        return self.halves.end(stage, positions)
+
+    def _check_halves(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
+        return self.halves.check(stage, next_ms, positions)
+
 
 _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.CREATE_TOPIC: (BrokerState._create_topic, 2),
@@ -436,6 +450,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.END_RESETS: (BrokerState._end_resets, 2),
     commands.DELIVER_TIMERS: (BrokerState._deliver_timers, 1),
     commands.DROP_TIMERS: (BrokerState._drop_timers, 1),
+    commands.END_HALVES: (BrokerState._end_halves, 1),
+    commands.CHECK_HALVES: (BrokerState._check_halves, 2),
 }
 """Name -> (method, number of arguments)."""
 

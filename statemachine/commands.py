@@ -22,6 +22,9 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_resets      group, [[topic_id, queue_id, number], ...]     that reset is known to the queue's consumer
     deliver_timers  [[due_ms, position], ...]      rows of scheduled messages; their copies are in the same entry
     drop_timers     [[due_ms, position], ...]      the same, without copies: nobody can have the messages any more
+    end_halves      [position, ...]      the transactions of these half messages end; in the entry of the copy, if it
+                                         is committed
+    check_halves    next_ms, [position, ...]      their producers are asked now and again at that log time
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ RESET_OFFSETS = "reset_offsets"
 END_RESETS = "end_resets"
 DELIVER_TIMERS = "deliver_timers"
 DROP_TIMERS = "drop_timers"
+END_HALVES = "end_halves"
+CHECK_HALVES = "check_halves"
 
 LEVEL = 2
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
@@ -55,7 +60,7 @@ level only once the state says that every member has it (`raise_level`, docs/adr
 LOCKS_LEVEL = 2
 """`lock_queues`, `unlock_queues`."""
 TIMERS_LEVEL = 2
-"""Messages of kind SCHEDULED, `deliver_timers`, `drop_timers`."""
+"""Messages of kinds SCHEDULED and HALF, `deliver_timers`, `drop_timers`, `end_halves`, `check_halves`."""
 
 RESETS_LEVEL = 2
 """`reset_offsets`, `end_resets`."""

@@ -29,11 +29,16 @@
              "p" | position u64                                            due_ms u64
              "c"                                                           messages waiting u64 | their bytes u64 |
                                                                            delivered u64 | dropped u64
+    trans    "p" | position u64                                            half row (below)
+             "d" | check_ms u64 | position u64                             empty: when its producer is asked next
+             "n"                                                           count u64 | bytes u64, of all half rows
 
     applied row (36 bytes)
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry
     trim row (32 bytes)
       position u64 | first_index u64: where the log begins | index u64 | timestamp_ms u64 of the TRIM that said so
+    half row (28 bytes)
+      topic_id u32 | queue_id u32 | size u32 | crc32c u32 | check_ms u64 | checks u32
 
 Group names contain neither 00 nor bytes above 7F (groups.py checks), so 00 ends a name and no name is a prefix of
 another's keys.
@@ -67,6 +72,8 @@ CQ_BOUNDS = struct.Struct(">QQ")
 TIMER_COUNTS_KEY = b"c"
 TIMER_COUNTS = struct.Struct(">QQQQ")
 TIMER_QUEUE = struct.Struct(">II")
+HALF = struct.Struct(">IIIIQI")
+HALF_PENDING = struct.Struct(">QQ")
 
 _CQ = struct.Struct(">IIQ")
 _QUEUE = struct.Struct(">II")
@@ -77,6 +84,8 @@ _TIMER = struct.Struct(">sQQ")
 _INDEX_BUCKET = struct.Struct(">Qx")
 _INDEX_MERGED = struct.Struct(">QBBQ")
 _INDEX_ENTRY = struct.Struct(">QBQ")
+_HALF = struct.Struct(">sQ")
+_HALF_CHECK = struct.Struct(">sQQ")
 
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
@@ -249,3 +258,41 @@ def index_entries_range(bucket: int) -> tuple[bytes, bytes]:
     """Keys [start, end) of the records that are not merged yet."""
     start = _INDEX_ENTRY.pack(bucket, 2, 0)
     return start, start[:9] + b"\xff" * 9
+
+
+HALF_PENDING_KEY = b"n"
+HALF_RANGE = (b"p", b"q")
+"""Keys [start, end) of the half rows."""
+
+
+def half_key(position: int) -> bytes:
+    """Key of the half message at the position."""
+    return _HALF.pack(b"p", position)
+
+
+def half_position(key: bytes) -> int:
+    """The position in a half row's key."""
+    position: int = _HALF.unpack(key)[1]
+    return position
+
+
+def half_check_key(check_ms: int, position: int) -> bytes:
+    """Key that finds a half message by the time of its next check."""
+    return _HALF_CHECK.pack(b"d", check_ms, position)
+
+
+def half_check_ms(key: bytes) -> int:
+    """The time in such a key."""
+    check_ms: int = _HALF_CHECK.unpack(key)[1]
+    return check_ms
+
+
+def half_check_position(key: bytes) -> int:
+    """The position in such a key."""
+    position: int = _HALF_CHECK.unpack(key)[2]
+    return position
+
+
+def half_check_range(first_ms: int, last_ms: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of the checks of both times and those between."""
+    return half_check_key(first_ms, 0), half_check_key(last_ms, U64_MAX) + b"\0"

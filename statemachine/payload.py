@@ -18,7 +18,7 @@ applies it without looking at a message: a run's items are, byte for byte, what 
     run = header (24 bytes), then `count` items
       topic_id u32 | queue_id u32 | base_offset u64 | count u32 | kind u8 | reserved 3
       kinds from SCHEDULED on are in no queue yet: topic and queue are those that the messages are for, and
-      base_offset is the time they are due (SCHEDULED) or the offset among half messages (HALF)
+      base_offset is the time they are due (SCHEDULED) or their producer is first asked (HALF)
     item (32 bytes)
       position u64 | size u32 | crc32c u32 | tag_hash i64 | store_time_ms u64
     session = header (40 bytes), then `count` rows

@@ -36,15 +36,24 @@ class NoClient:
         """Drops it: nobody reads it."""
 
 
-def copied(message: Message, properties: bytes, slot: TopicSlot, queue_id: int) -> BatchMessage:
-    """A copy for a queue, with the head of the message."""
+def copied(
+    message: Message,
+    properties: bytes,
+    slot: TopicSlot,
+    queue_id: int,
+    *,
+    sys_flag: int = 0,
+    prepared_position: int = 0,
+) -> BatchMessage:
+    """A copy for a queue, with the head of the message; `sys_flag`: bits that it has besides."""
     head = MessageHead(
         slot,
         queue_id,
-        message.sys_flag & SYS_FLAGS_OF_A_COPY,
+        message.sys_flag & SYS_FLAGS_OF_A_COPY | sys_flag,
         message.born_ms,
         encode_host(message.born_host),
         message.reconsume_times,
+        prepared_position,
     )
     unique_key = property_of(properties, UNIQUE_MARK)
     tag = tag_hash(property_of(properties, b"TAGS\x01"))

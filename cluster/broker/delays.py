@@ -21,7 +21,7 @@ DELAY = b"DELAY\x01"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """RocketMQ's topic of messages with a time of their own: queue 0."""
 _DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01"
-_TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
+TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
 _DONE = b"TIMER_OUT_MS\x01"
 """Of a message that was timed before: RocketMQ does not time it again."""
 _ADDED_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
@@ -49,8 +49,8 @@ class Delays:
         level = _number(DELAY, text) if text else 0
         if level > 0:
             # RocketMQ takes the timers off: they would be read again.
-            return Delayed(self.of_level(level), without(properties, *_TIMERS))
-        asked = [(name, value) for name in _TIMERS if (value := property_of(properties, name))]
+            return Delayed(self.of_level(level), without(properties, *TIMERS))
+        asked = [(name, value) for name in TIMERS if (value := property_of(properties, name))]
         if not asked or property_of(properties, _DONE):
             return None
         if len(asked) > 1:
@@ -81,7 +81,7 @@ def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> by
         properties += b"\x02"
     properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (properties, topic.encode(), queue_id)
     if len(properties) + _ADDED_BYTES > bytes_max:
-        remark = f"the properties have {len(properties)} bytes with those of a delay: {bytes_max} are allowed"
+        remark = f"the properties have {len(properties)} bytes with those that the broker adds: {bytes_max} are allowed"
         raise Refused(Reason.MESSAGE_ILLEGAL, remark)
     return properties
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Protocol
 
 import google_crc32c
 
@@ -19,7 +21,23 @@ its own. What one pull reads is bounded by this and `pull.MESSAGES_MAX`."""
 _crc32c = google_crc32c.value
 
 
-def read_intact(services: Services, items: list[QueueItem]) -> list[bytes]:
+class Placed(Protocol):
+    """A stored message as rows know it: a queue item, or a half message."""
+
+    @property
+    def position(self) -> int:
+        """Of its first byte in the log."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    @property
+    def crc32c(self) -> int:
+        """Of these bytes."""
+
+
+def read_intact(services: Services, items: Sequence[Placed]) -> list[bytes]:
     """The stored messages of `items`, up to the first whose bytes do not match its CRC even when read again.
 
     One read when they lie close together, one each otherwise.
@@ -50,7 +68,7 @@ def is_here(services: Services, item: QueueItem) -> bool:
     return True
 
 
-def _read_block(services: Services, items: list[QueueItem]) -> bytes:
+def _read_block(services: Services, items: Sequence[Placed]) -> bytes:
     """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
     first = items[0].position
     span = items[-1].position + items[-1].size - first
@@ -62,7 +80,7 @@ def _read_block(services: Services, items: list[QueueItem]) -> bytes:
         return b""  # one by one then: what can be read is served
 
 
-def _read_one(services: Services, item: QueueItem) -> bytes | None:
+def _read_one(services: Services, item: Placed) -> bytes | None:
     """One message, read a second time if it does not match; None if it can not be read intact."""
     try:
         for _ in range(2):

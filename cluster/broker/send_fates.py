@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.replication.identity import Identity
+from cluster.replication.outcome import Outcome
+from cluster.runtime.contained import contain
 
 if TYPE_CHECKING:
     from cluster.replication.identity import RetryMemory
@@ -54,6 +56,8 @@ class SendFates:
             path.inflight_bytes -= send.size
             if send.oneway:
                 settle(path, send.producer_id, send.sequence)
+                if send.done is not None:
+                    contain("ending a copy", send.done, Outcome.OK)
             elif not path.closed:  # else it was remembered when its connection closed
                 settle(path, send.producer_id, send.sequence)
                 self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
@@ -78,6 +82,9 @@ class SendFates:
     def _fail(self, send: Send, refused: Refused) -> None:
         path = send.connection
         path.inflight_bytes -= send.size
+        if send.done is not None:
+            send.done(Outcome.FAIL)
+            return
         if not settle(path, send.producer_id, send.sequence) and not path.closed:
             self._remember(send)  # a refused retry says nothing about the first attempt
         self._answer_failed(send, refused)
@@ -85,6 +92,9 @@ class SendFates:
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed and undecided."""
         send.connection.inflight_bytes -= send.size
+        if send.done is not None:
+            send.done(Outcome.UNKNOWN)
+            return
         if not send.connection.closed:
             self._remember(send)
         self._answer_failed(send, Refused(Reason.UNKNOWN, remark))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from zlib import crc32
 
 from cluster.broker.delays import Delays, addressed, without
+from cluster.broker.half_send import half_of, is_half
 from cluster.broker.inflight import over_limit
 from cluster.broker.names import PERM_WRITE
 from cluster.broker.refusal import Reason, Refused
@@ -97,6 +98,7 @@ class Sends(Generic[_Origin]):
         self._route = route
         self._refuse = refuse
         self._delays = Delays(config.timer)
+        self._transaction_timeout_ms = config.transaction.timeout_ms
         self._sessions = 0
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self._suffix = suffix.encode()
@@ -132,9 +134,9 @@ class Sends(Generic[_Origin]):
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
             raise Refused(Reason.INVALID, remark)
         batch: tuple[BatchMessage, ...] = ()
-        schedule = None
-        if ("DELAY" in asked or "TIMER_D" in asked) and not wish.is_batch:
-            asked, schedule = self._delayed(asked, topic, queue_id)
+        schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
+        if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
+            asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind)
             if schedule is not None and self._state.level < TIMERS_LEVEL:
                 self._wait_for_level(origin, TIMERS_LEVEL)
                 return
@@ -168,7 +170,7 @@ class Sends(Generic[_Origin]):
             properties,
             tag,
             unique_key,
-            RowKind.SCHEDULED if schedule is not None else normal_kind(topic) if topic[0] == "%" else 0,
+            kind,
             producer_id,
             sequence,
             low,
@@ -215,8 +217,6 @@ class Sends(Generic[_Origin]):
                 Reason.MESSAGE_ILLEGAL,
                 f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
             )
-        if b"TRAN_MSG" in properties:
-            _refuse_not_yet(properties)
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if b"POP_CK\x01" in properties:
@@ -268,6 +268,8 @@ class Sends(Generic[_Origin]):
                 asked = body[props_at + 2 : stop]
                 if (b"DELAY" in asked or b"TIMER_D" in asked) and self._delays.of(asked, self._services.log_time_ms()):
                     raise Refused(Reason.MESSAGE_ILLEGAL, "a message of a batch cannot be delivered later")
+                if b"TRAN_MSG" in asked and is_half(slot.name, asked):
+                    raise Refused(Reason.MESSAGE_ILLEGAL, "a half message (TRAN_MSG) is not sent in a batch")
                 properties, key, tag = self._check_message(body_len, asked)
                 key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
                 messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
@@ -284,12 +286,18 @@ class Sends(Generic[_Origin]):
 
     # --- messages that are delivered later ---------------------------------------------------------------------------
 
-    def _delayed(self, asked: str, topic: str, queue_id: int) -> tuple[str, Schedule | None]:
-        """The properties as they are stored, and when the message is due; None if at once. Raises Refused (13)."""
-        delayed = self._delays.of(asked.encode(), self._services.log_time_ms())
+    def _waiting_kind(self, asked: str, topic: str, queue_id: int, kind: int) -> tuple[str, Schedule | None, int]:
+        """The properties as they are stored, where the message waits, and its kind; None and `kind` if it does not
+        wait. Raises Refused (13)."""
+        properties = asked.encode()
+        if is_half(topic, properties):
+            half = half_of(properties, topic, queue_id, self._transaction_timeout_ms, PROPERTIES_BYTES_MAX)
+            return half.properties.decode(), half.schedule, RowKind.HALF
+        delayed = self._delays.of(properties, self._services.log_time_ms())
         if delayed is None:
-            return asked, None
-        return addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX).decode(), delayed.schedule
+            return asked, None, kind
+        addressed_to = addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
+        return addressed_to.decode(), delayed.schedule, RowKind.SCHEDULED
 
     def _wait_for_level(self, origin: _Origin, level: int) -> None:
         """Raises the level of commands; the send is routed again when that is applied. Raises Refused if a member has
@@ -487,17 +495,6 @@ class Sends(Generic[_Origin]):
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)
-
-
-def _refuse_not_yet(properties: bytes) -> None:
-    """Features that do not exist yet: such a message is refused, never delivered as if it were plain."""
-    value = property_of(properties, b"TRAN_MSG\x01")
-    if value and value not in (b"0", b"false"):
-        raise Refused(
-            Reason.MESSAGE_ILLEGAL,
-            f"property TRAN_MSG={value.decode('utf-8', 'replace')}: transactional messages are not supported by this "
-            "version; nothing was stored",
-        )
 
 
 def _unique_key(wish: SendWish) -> str:

@@ -201,6 +201,14 @@ class DedupSection(_Section, frozen=True, kw_only=True):
     session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
 
 
+class TransactionSection(_Section, frozen=True, kw_only=True):
+    """When producers are asked about half messages that nobody has ended (RocketMQ: transactionTimeOut and others)."""
+
+    timeout_ms: Milliseconds = 6000
+    check_interval_ms: Milliseconds = 30_000
+    check_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 15
+
+
 class BackupSection(_Section, frozen=True, kw_only=True):
     """Backups that this node makes of itself, by the clock."""
 
@@ -320,6 +328,7 @@ class Config(_Section, frozen=True, kw_only=True):
     index: IndexSection = IndexSection()
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()
+    transaction: TransactionSection = TransactionSection()
     backup: BackupSection = BackupSection()
     retention: RetentionSection = RetentionSection()
     repair: RepairSection = RepairSection()

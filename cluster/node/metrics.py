@@ -23,6 +23,7 @@ from prometheus_client import (
 
 from cluster.admin.port import NodeStatus
 from cluster.broker.group_lag import LagMetrics
+from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.repair.install_metrics import InstallMetrics
@@ -61,6 +62,7 @@ class NodeMetrics:
         self.modes: Final = ModeMetrics(self.registry)
         self.links: Final = LinkMetrics(self.registry)
         self.group_lag: Final = LagMetrics(self.registry)
+        self.transactions: Final = TransactionMetrics(self.registry)
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
 
@@ -202,6 +204,7 @@ class NodeMetrics:
         )
         self.catalog(topics=len(state.topics), groups=len(state.groups))
         self.group_lag.update(state, leads=status.writes_open)
+        self.transactions.update(state.halves)
         self.recovery.update(status.recovery)
         self.alarms(alarm.key for alarm in status.alarms)
         self.backup_age(backup_age_s)

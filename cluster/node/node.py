@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.port import AdminPort
 from cluster.backup.service import Backups
 from cluster.broker import client_relay
+from cluster.broker.check_back import CheckBack
 from cluster.broker.client_relay import ClientRelay
 from cluster.broker.group_members import Members
 from cluster.broker.offset_resets import OffsetResets
@@ -21,6 +23,7 @@ from cluster.broker.queue_locks import QueueLocks
 from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
 from cluster.broker.timers import TimerDelivery
+from cluster.broker.transactions import Transactions
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
 from cluster.members.changes import MemberChanges
@@ -53,6 +56,7 @@ from cluster.remoting.reply_path import pack_host
 from cluster.remoting.router import Router
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
+from cluster.remoting.transactions import TransactionRequests, ask_producer
 from cluster.repair.consistency import Consistency
 from cluster.repair.installs import Installs
 from cluster.repair.repairs import Repairs
@@ -230,17 +234,7 @@ class Node:
             refuse=replies.refuse,
         )
         send_handler = SendHandler(sends, replies)
-        self.forwarder = Forwarder(
-            config,
-            self._clock,
-            self.transport,
-            leader=services.leader_id,
-            leads=services.writes_open,
-            term=lambda: self.raw.term,
-            local=router.as_leader,
-            names=send_handler,
-            room=router.rooms.unsent,
-        )
+        self.forwarder = self._build_forwarder(send_handler)
         handlers = self._build_handlers()
         router.attach(send_handler, replies, fates, self.forwarder, handlers, self._members)
         self.listeners = Listeners(config, router)
@@ -256,7 +250,29 @@ class Node:
         consumers = ConsumerRequests(services, self.resets, self.relay)
         locks = QueueLocks(services, self.environment.lock_ttl_ms)
         unreached, metrics = self.links.unreached, self.metrics
-        return handlers_of(services, members, locks, pulls, consumers, self.proposals, unreached, metrics)
+        ends = self._build_transactions()
+        return handlers_of(services, members, locks, pulls, consumers, self.proposals, unreached, ends, metrics)
+
+    def _build_forwarder(self, names: SendHandler) -> Forwarder:
+        """What passes on requests that only the leader can answer."""
+        return Forwarder(
+            self.config,
+            self._clock,
+            self.transport,
+            leader=self.services.leader_id,
+            leads=self.services.writes_open,
+            term=lambda: self.raw.term,
+            local=self.router.as_leader,
+            names=names,
+            room=self.router.rooms.unsent,
+        )
+
+    def _build_transactions(self) -> TransactionRequests:
+        """What ends half messages, and what asks their producers."""
+        self.transactions = transactions = Transactions(self.services, self.proposals, self.metrics.transactions)
+        ask = partial(ask_producer, self.relay, self.config.cluster)
+        self.check_back = CheckBack(self.services, transactions, ask)
+        return TransactionRequests(self.services, transactions, self.forwarder.forward)
 
     def _build_lanes(self) -> None:
         """Makes the services that write, apply, flush and trim, each on its own lane."""
@@ -361,6 +377,7 @@ class Node:
         """This node takes writes from now on."""
         self._context.loop.call_soon(self.forwarder.pump)
         self.timers.writes_opened()
+        self.transactions.writes_opened()
 
     def on_role(self, raw: RawNode) -> None:
         """Role or leader changed."""
@@ -404,6 +421,7 @@ class Node:
             self._clock,
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
+            self.check_back.tick,
             self._retries.expire,
             self.router.patience.tick,
             lambda _: watch_event(self.state, self.alarms),

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-WRITES = SENDS | ONE_TRY | {RequestCode.CONSUMER_SEND_MSG_BACK}  # a second copy does less harm than none
+WRITES = SENDS | ONE_TRY | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION}
+"""A second copy of what a consumer sends back does less harm than none; a transaction ends once."""
+CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
+"""Kept until the leader has confirmed them, also if their client waits for no answer."""
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
 """How many leaders may have a request in hand, one after the other, and go without a word."""
@@ -85,6 +88,16 @@ class Held:
     def one_try(self) -> bool:
         """In a leader's hands it stays there: nobody could tell that it came again."""
         return self.frame.header.code in ONE_TRY
+
+    @property
+    def oneway(self) -> bool:
+        """Its client waits for no answer."""
+        return bool(self.frame.header.flag & FLAG_ONEWAY)
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """It is kept up to its deadline while there is no leader: nobody waits for an answer meanwhile."""
+        return self.oneway and self.frame.header.code in CONFIRMED
 
     @property
     def spent(self) -> bool:
@@ -249,7 +262,7 @@ class Forwarder:
         now = self._clock.monotonic_ms()
         for forward_id, held in list(self._held.items()):
             wait_over = not held.was_sent and now >= held.deadline_ms - self._deadline_ms + self._leader_wait_ms
-            if now >= held.deadline_ms or wait_over:
+            if now >= held.deadline_ms or (wait_over and not held.waits_for_leader):
                 self._drop(forward_id)
                 self._answer_expired(held)
             elif held.sent_to == NOBODY:
@@ -277,7 +290,7 @@ class Forwarder:
             held.tries += 1
             if held.line is not None:
                 held.line.sent(forward_id, held.frame.header.code)
-            if held.frame.header.flag & FLAG_ONEWAY:
+            if held.oneway and frame.header.code not in CONFIRMED:
                 self._drop(forward_id)
 
     def _drop(self, forward_id: int) -> Held | None:
@@ -384,7 +397,7 @@ class Forwarder:
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
             return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
         self._drop(forward_id)
-        if held.frame.path.closed:
+        if held.frame.path.closed or held.oneway:
             return
         if held.frame.identity is not None:
             if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):

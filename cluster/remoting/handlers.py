@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cluster.remoting.pull import PullRequests
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
+    from cluster.remoting.transactions import TransactionRequests
     from cluster.replication.proposals import Proposals
     from raftlog.types import NodeId
 
@@ -34,6 +35,7 @@ def handlers_of(
     consumers: ConsumerRequests,
     proposals: Proposals,
     unreached: Callable[[], Collection[NodeId]],
+    transactions: TransactionRequests,
     metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
@@ -50,4 +52,5 @@ def handlers_of(
         **GroupStats(services, members, groups).handlers(),
         **SendBack(services, proposals).handlers(),
         **consumers.handlers(),
+        **transactions.handlers(),
     }

@@ -63,6 +63,10 @@ FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID
 """Answered from this node's own rows, besides pulls, which read them whenever they are woken."""
 
 
+COME_BACK = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
+"""Their handlers may have to pass the request on as it came."""
+
+
 class Router(Dispatch):
     """Implements `server.Dispatch` for a node."""
 
@@ -185,7 +189,7 @@ class Router(Dispatch):
             self._forward(frame)
             return
         partial = code in PULLS and (self._log_begins() or self._state.has_resets)
-        if code == RequestCode.CONSUMER_SEND_MSG_BACK or partial:
+        if code in COME_BACK or partial:
             request.received = frame
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(frame)

@@ -222,8 +222,8 @@ class _Builder:
         self.touched: list[tuple[QueueCursor, int]] = []
         self.sessions: dict[bytes, list[int | list[bytes]]] = {}
         self.unique: list[UniqueRow] = []
-        self.scheduled: dict[tuple[int, int, int], QueueCursor] = {}
-        """(due, topic id, queue id) -> a cursor that only collects the items of a run."""
+        self.scheduled: dict[tuple[int, int, int, int], QueueCursor] = {}
+        """(kind, due, topic id, queue id) -> a cursor that only collects the items of a run."""
         self.runs: list[Run] = []
         self.effects: dict[str, list[object]] = {}
         self.index = index
@@ -238,8 +238,9 @@ class _Builder:
             if send.kind > _KIND_OF_CLIENTS_MAX:
                 self._note(send)
                 if send.schedule is not None:
-                    offsets.append(0)
-                    positions.append(self._add_scheduled(send, send.schedule))
+                    offset, first = self._add_scheduled(send, send.schedule)
+                    offsets.append(offset)
+                    positions.append(first)
                     continue
             slot = send.slot
             cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
@@ -291,14 +292,17 @@ class _Builder:
         brought: list[Command] = [[name, rows] for name, rows in self.effects.items()]
         return pack(unpack(effects) + brought)
 
-    def _add_scheduled(self, send: Send, schedule: Schedule) -> int:
-        """Stores a message that waits until it is due; its keys are indexed when it is delivered. Returns its position.
+    def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, int]:
+        """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
+        comes into its queue. Returns its queue offset and its position.
 
-        Queue offset 0: it is in no queue, and a repeated request is to be answered alike.
+        It is in no queue, and a repeated request is to be answered alike: its offset is 0, that of a half message its
+        position, by which the producer names it when the transaction ends.
         """
         slot, first, properties = send.slot, self.position, send.properties
         due = schedule.due_ms or self.store_ms + schedule.delay_ms
-        name = (due, slot.topic_id, send.queue_id)
+        offset = first if send.kind == RowKind.HALF else 0
+        name = (send.kind, due, slot.topic_id, send.queue_id)
         cursor = self.scheduled.get(name)
         if cursor is None:
             cursor = self.scheduled[name] = QueueCursor(slot.topic_id, send.queue_id, 0)
@@ -307,20 +311,20 @@ class _Builder:
         )
         if schedule.names_due:
             properties += b"TIMER_OUT_MS\x01%d\x02" % due
+        cursor.next_offset = offset
         self._add(head, cursor, send.flag, send.body, properties, send.tag_hash)
-        cursor.next_offset = 0
         if len(cursor.items) == SCHEDULED_RUN_MAX:
             self._end_scheduled(name)
         if slot.dedup == "strict" and send.unique_key and send.effect is None:
-            self._add_unique(send, key_hash_of(send.unique_key), send.body, 0, first)
+            self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
         if send.producer_id:
-            self._add_session(send, slot.topic_id, 0, first)
-        return first
+            self._add_session(send, slot.topic_id, offset, first)
+        return offset, first
 
-    def _end_scheduled(self, name: tuple[int, int, int]) -> None:
-        due, topic_id, queue_id = name
+    def _end_scheduled(self, name: tuple[int, int, int, int]) -> None:
+        kind, due, topic_id, queue_id = name
         items = self.scheduled.pop(name).items
-        self.runs.append(Run(topic_id, queue_id, due, len(items), RowKind.SCHEDULED, b"".join(items)))
+        self.runs.append(Run(topic_id, queue_id, due, len(items), kind, b"".join(items)))
 
     def _add(
         self,

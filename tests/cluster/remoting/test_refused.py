@@ -21,7 +21,7 @@ from cluster.remoting.refused import (
 from cluster.wire.codes import REFUSED_NAMES, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 
-END = 37
+RESUME = 323
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def refused(node: FakeNode, metrics: NodeMetrics) -> RefusedCodes:
     return RefusedCodes(node, metrics)
 
 
-def ask(refused: RefusedCodes, connection: FakeConnection, code: int = END, language: str = "CPP") -> FakeRequest:
+def ask(refused: RefusedCodes, connection: FakeConnection, code: int = RESUME, language: str = "CPP") -> FakeRequest:
     request = FakeRequest(connection, code, {"a": "b"}, b"x" * 1000, oneway=False)
     request.language = language
     refused.refuse(request)
@@ -98,7 +98,7 @@ def test_the_counter_has_bounded_labels(refused: RefusedCodes, metrics: NodeMetr
     for _ in range(3):
         ask(refused, connection)
     get = metrics.registry.get_sample_value
-    assert get("raftmq_codes_refused_total", {"code": "37", "language": "CPP"}) == 3
+    assert get("raftmq_codes_refused_total", {"code": "323", "language": "CPP"}) == 3
     assert get("raftmq_codes_refused_total", {"code": "other", "language": "OTHER"}) == 500
 
 
@@ -112,7 +112,7 @@ def test_one_log_line_per_client_and_code(
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert "10.9.9.9 (CPP" in lines[0]
-    assert "37 END_TRANSACTION" in lines[0]
+    assert "323 RESUME_CHECK_HALF_MESSAGE" in lines[0]
     for number in range(2 * LOGGED_MAX):
         other = FakeConnection()
         other.peer_address = (f"10.0.{number // 256}.{number % 256}", 1)
@@ -122,7 +122,7 @@ def test_one_log_line_per_client_and_code(
 
 
 def test_the_remark_names_what_is_missing(refused: RefusedCodes, connect: Callable[..., Any]) -> None:
-    assert "END_TRANSACTION" in (ask(refused, connect()).answer.remark or "")
+    assert "RESUME_CHECK_HALF_MESSAGE" in (ask(refused, connect()).answer.remark or "")
 
 
 def test_no_code_has_both_a_handler_and_a_refusal(node: FakeNode) -> None:

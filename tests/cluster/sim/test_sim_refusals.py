@@ -16,6 +16,7 @@ from tests.support.sim_cluster import ClientPath, SimCluster, codes
 
 BATCH = build_batch([BatchItem(0, b"one", b"UNIQ_KEY\x011\x02"), BatchItem(0, b"two", b"UNIQ_KEY\x012\x02")])
 DELAYED = build_batch([BatchItem(0, b"a", b"DELAY\x011\x02")])
+HALF_IN_BATCH = build_batch([BatchItem(0, b"a", b"TRAN_MSG\x01true\x02PGROUP\x01p\x02")])
 MANY = build_batch([BatchItem(0, b"", b"")] * 51)
 
 
@@ -45,7 +46,8 @@ CASES = [
     Case("properties too long", 13, "limits.properties_bytes_max = 300", {"i": "A\x01" + "b" * 300 + "\x02"}),
     Case("delay level", 13, "property DELAY=x: not a number", {"i": "DELAY\x01x\x02"}),
     Case("timer", 13, "property TIMER_DELAY_SEC=", {"i": "A\x01b\x02TIMER_DELAY_SEC\x01999999999"}),
-    Case("half message", 13, "property TRAN_MSG=true", {"i": "TRAN_MSG\x01true\x02"}),
+    Case("half message without a group", 13, "PGROUP", {"i": "TRAN_MSG\x01true\x02"}),
+    Case("half message in a batch", 13, "is not sent in a batch", {"m": "true"}, HALF_IN_BATCH),
     Case("batch empty", 13, "the batch is empty", {"m": "true"}, b""),
     Case("batch cut", 13, "malformed", {"m": "true"}, BATCH[:7]),
     Case("batch cut in the body", 13, "", {"m": "true"}, BATCH[:-9]),
