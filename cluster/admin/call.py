@@ -19,6 +19,22 @@ BELOW_THREE = "below_three"
 """Query of a removal that leaves fewer than three voters: it is meant."""
 
 
+class ReadView(msgspec.Struct, frozen=True, kw_only=True):
+    """What every answer from applied state begins with. What follows is at least as new as `applied_index`."""
+
+    node: int
+    consistency: Consistency
+    applied_index: int
+
+
+class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
+    """What every answer to a change begins with: the log entry (term, index) that made it."""
+
+    node: int
+    term: int
+    index: int
+
+
 class Raw(NamedTuple):
     """An answer that is not JSON."""
 

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from cluster.admin.call import Call, Consistency
+from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.port import MemberView
 from cluster.broker.group_lag import queue_lags
@@ -50,21 +50,15 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Over all queues the group has committed or subscribes to."""
 
 
-class GroupsView(msgspec.Struct, frozen=True, kw_only=True):
+class GroupsView(ReadView, frozen=True, kw_only=True):
     """`GET /v1/groups`."""
 
-    node: int
-    consistency: Consistency
-    applied_index: int
     groups: list[GroupView]
 
 
-class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
+class GroupDetail(ReadView, frozen=True, kw_only=True):
     """`GET /v1/groups/{name}`. Members are what this node knows from heartbeats, whatever the consistency."""
 
-    node: int
-    consistency: Consistency
-    applied_index: int
     name: str
     retry_max_times: int
     subscriptions: list[SubscriptionView]

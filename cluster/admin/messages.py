@@ -7,7 +7,7 @@ import base64
 
 import msgspec
 
-from cluster.admin.call import Call, Consistency
+from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
 from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
@@ -34,23 +34,17 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     body_base64: str | None = None
 
 
-class MessagesView(msgspec.Struct, frozen=True, kw_only=True):
+class MessagesView(ReadView, frozen=True, kw_only=True):
     """`GET /v1/topics/{name}/messages/{key}`: the newest first."""
 
-    node: int
-    consistency: Consistency
-    applied_index: int
     messages: list[MessageView]
     more: bool
     """There may be older ones."""
 
 
-class MessageDetail(msgspec.Struct, frozen=True, kw_only=True):
+class MessageDetail(ReadView, frozen=True, kw_only=True):
     """`GET /v1/messages/{position}`."""
 
-    node: int
-    consistency: Consistency
-    applied_index: int
     message: MessageView
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from cluster.admin.call import Call, applied, decided
+from cluster.admin.call import Call, ChangeView, applied, decided
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
@@ -22,23 +22,17 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
     offsets: list[OffsetRecord] = []
 
 
-class MetadataChanged(msgspec.Struct, frozen=True, kw_only=True):
+class MetadataChanged(ChangeView, frozen=True, kw_only=True):
     """It is in the log, all of it in one entry, and applied."""
 
-    node: int
-    term: int
-    index: int
     topics: int
     groups: int
     offsets: int
 
 
-class AlarmAcknowledged(msgspec.Struct, frozen=True, kw_only=True):
+class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
     """`POST /v1/alarms/{key}/ack`."""
 
-    node: int
-    term: int
-    index: int
     key: str
     event: str
     """The acknowledged event."""

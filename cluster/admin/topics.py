@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cluster.admin.call import Answer, Call, Consistency, applied
+from cluster.admin.call import Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
 from cluster.broker.refusal import Refused
 from cluster.broker.topics import Topics
@@ -38,21 +38,15 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: int
 
 
-class TopicsView(msgspec.Struct, frozen=True, kw_only=True):
+class TopicsView(ReadView, frozen=True, kw_only=True):
     """`GET /v1/topics`."""
 
-    node: int
-    consistency: Consistency
-    applied_index: int
     topics: list[TopicView]
 
 
-class TopicDetail(msgspec.Struct, frozen=True, kw_only=True):
+class TopicDetail(ReadView, frozen=True, kw_only=True):
     """`GET /v1/topics/{name}`."""
 
-    node: int
-    consistency: Consistency
-    applied_index: int
     topic: TopicView
     queues: list[QueueView]
 
@@ -70,12 +64,9 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     if_exists: Literal["fail", "keep", "update"] = "fail"
 
 
-class TopicChanged(msgspec.Struct, frozen=True, kw_only=True):
+class TopicChanged(ChangeView, frozen=True, kw_only=True):
     """A topic was created, changed, kept or deleted by the log entry (term, index)."""
 
-    node: int
-    term: int
-    index: int
     result: Literal["created", "kept", "updated", "deleted"]
     topic: TopicView
 

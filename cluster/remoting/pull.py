@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.broker.group_members import Members
-from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pull import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.pulls import Pulls
 from cluster.broker.refusal import Refused
-from cluster.broker.services import Services
 from cluster.broker.subscription import Expression
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.fields import integer, text
@@ -168,9 +165,3 @@ def compares_tags(request: Request, flags: int) -> bool:
     if flags & FLAG_CLASS_FILTER or request.ext.get("expressionType") not in (None, "", "TAG"):
         return False
     return request.language == "CPP" or (request.language == "JAVA" and request.version >= V4_0_0)
-
-
-def handlers(services: Services, members: Members) -> dict[int, Handler]:
-    """Request code -> handler of pulls, on a node whose log is complete."""
-    pulls = Pulls(services, members, OffsetResets(services))
-    return PullRequests(pulls, lambda request, position: False, lambda request: False).handlers()

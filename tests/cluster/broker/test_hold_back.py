@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from cluster.broker.hold_back import HOLD_MS, STEP_MS, HoldBack
-from cluster.remoting import pull as pull_requests
 from raftlog.types import NodeId
 from tests.cluster.remoting.conftest import FakeNode
 
@@ -85,7 +84,7 @@ def test_what_a_node_finds_at_its_start_waits_too(node: FakeNode) -> None:
     node.create_topic(RETRY, queues=1)
     node.store(RETRY, b"again")
     node.advance(60_000)
-    node.table |= pull_requests.handlers(node, node.members)  # the node starts again
+    node.table |= node.pull_handlers()  # the node starts again
     assert pull(node, 0).answer.code == 19
     node.advance(HOLD_MS + STEP_MS)
     assert pull(node, 0).answer.code == 0

@@ -15,13 +15,15 @@ from cluster.broker.client_request import ClientAnswer, ClientRequest
 from cluster.broker.group_members import Members
 from cluster.broker.groups import Groups
 from cluster.broker.offset_resets import OffsetResets
+from cluster.broker.pulls import Pulls
 from cluster.broker.queue_locks import QueueLocks
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.remoting import heartbeat, offsets, pull, route
+from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.consumer_requests import ConsumerRequests
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.pull import PullRequests
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.topics_admin import TopicsAdmin
@@ -172,11 +174,16 @@ class FakeNode:
             **QueueLockRequests(locks).handlers(),
             **ConsumerRequests(self, OffsetResets(self), ClientRelay(self, self.members, Alone())).handlers(),
             **offsets.handlers(self, self.members),
-            **pull.handlers(self, self.members),
+            **self.pull_handlers(),
             **QueryRequests(self).handlers(),
             **Assignments(self, self.members).handlers(),
             **GroupStats(self, self.members, groups).handlers(),
         }
+
+    def pull_handlers(self) -> dict[int, Any]:
+        """Those of a node that has just started, and whose log is complete."""
+        pulls = Pulls(self, self.members, OffsetResets(self))
+        return PullRequests(pulls, lambda request, position: False, lambda request: False).handlers()
 
     # --- Services ---
 
