@@ -18,12 +18,11 @@ it in that form. Source: MessageDecoder, MessageVersion; facts and vectors in do
 
 from __future__ import annotations
 
-import datetime
 import functools
 import socket
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 MAGIC_V1 = 0xDAA320A7
@@ -217,20 +216,6 @@ def stored_properties(data: bytes) -> bytes:
     return data[properties_at:]
 
 
-class _Cut:
-    """Takes pieces off the front of `data[at:end]`; a piece that would leave it raises."""
-
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self.data, self.at, self.end = data, at, end
-
-    def take(self, size: int) -> bytes:
-        start, stop = self.at, self.at + size
-        if size < 0 or stop > self.end:
-            raise MessageFormatError(f"a field of {size} bytes at {start} leaves its record, which ends at {self.end}")
-        self.at = stop
-        return self.data[start:stop]
-
-
 # --- properties: `name \x01 value \x02`, repeated; the last \x02 is optional ---
 
 
@@ -248,14 +233,6 @@ def parse_properties(data: bytes | str) -> dict[str, str]:
     return properties
 
 
-def build_properties(properties: Mapping[str, str]) -> bytes:
-    """The stored form. Raises MessageFormatError if a name or value holds a separator."""
-    for name, value in properties.items():
-        if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
-            raise MessageFormatError(f"property {name!r} holds a separator (0x01 or 0x02)")
-    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
-
-
 # --- batch body: size · magic · crc · flag · body length (i32 each) · body · i16 length · properties, repeated ---
 
 
@@ -267,26 +244,8 @@ class BatchItem(NamedTuple):
     properties: bytes
 
 
-def split_batch(data: bytes) -> Iterator[BatchItem]:
-    """The messages of a batch body; magic and CRC are ignored (clients send 0). Raises MessageFormatError."""
-    at = 0
-    while at < len(data):
-        if at + _BATCH_HEAD.size > len(data):
-            raise MessageFormatError(f"batch item at {at}: cut within its first {_BATCH_HEAD.size} bytes")
-        size, _magic, _crc, flag, body_length = _BATCH_HEAD.unpack_from(data, at)
-        if size < _BATCH_HEAD.size + 2 or at + size > len(data):
-            raise MessageFormatError(f"batch item at {at}: says {size} bytes, {len(data) - at} are there")
-        cut = _Cut(data, at + _BATCH_HEAD.size, at + size)
-        body = cut.take(body_length)
-        properties = cut.take(_U16.unpack(cut.take(2))[0])
-        if cut.at != at + size:
-            raise MessageFormatError(f"batch item at {at}: {at + size - cut.at} bytes too many")
-        yield BatchItem(flag, body, properties)
-        at += size
-
-
 def build_batch(items: list[BatchItem]) -> bytes:
-    """The inverse of `split_batch`, for clients."""
+    """The body of a batch, as clients send it: magic and CRC are 0. Raises MessageFormatError."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -314,33 +273,3 @@ def decode_message_id(text: str) -> tuple[Host, int]:
         raise MessageFormatError(f"message id {text!r} has not 32 or 56 characters")
     (position,) = _I64.unpack_from(data, len(data) - 8)
     return decode_host(data[:-8]), position
-
-
-class UniqueKeys:
-    """Makes UNIQ_KEY values: ip 4 · pid 2 · salt 4 · ms since the start of the month 4 · counter 2, in hex.
-
-    Distinct while one maker takes fewer than 65,536 per millisecond and no other has the same ip, pid and salt.
-    """
-
-    def __init__(self, ip: str, pid: int, salt: int) -> None:
-        """An IPv6 address is shortened to its last four bytes; `salt` is any 32-bit number drawn at start."""
-        address = encode_host((ip, 0))[:-4][-4:]
-        self._prefix = (address + _U16.pack(pid & 0xFFFF) + _U32.pack(salt & 0xFFFFFFFF)).hex().upper()
-        self._counter = 0
-        self._month = (0, 0)
-
-    def next(self, now_ms: int) -> str:
-        """A new key of 32 characters. `now_ms`: milliseconds since the Unix epoch."""
-        start, end = self._month
-        if not start <= now_ms < end:
-            self._month = start, _ = month_of(now_ms)
-        self._counter = counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{now_ms - start:08X}{counter:04X}"
-
-
-def month_of(now_ms: int) -> tuple[int, int]:
-    """First millisecond (UTC) of the month that holds `now_ms`, and of the month after."""
-    now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
-    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    after = (first + datetime.timedelta(days=32)).replace(day=1)
-    return int(first.timestamp()) * 1000, int(after.timestamp()) * 1000

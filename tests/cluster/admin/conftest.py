@@ -23,7 +23,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.recovery_views import RecoveryStatus
-from cluster.wire.message_format import Message, build_properties, encode_message
+from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
@@ -35,6 +35,7 @@ from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, Run, encode
 from tests.support.contexts import context_of
 from tests.support.fake_raw import CLUSTER, FakeRaw
+from tests.support.message_bytes import build_properties
 
 TERM = 3
 

@@ -30,7 +30,7 @@ from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
-from cluster.wire.message_format import Message, build_properties, encode_message
+from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry
@@ -38,6 +38,7 @@ from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, key_hash
+from tests.support.message_bytes import build_properties
 
 
 class Reply(NamedTuple):

@@ -17,10 +17,8 @@ from cluster.wire.message_format import (
     BatchItem,
     Message,
     MessageFormatError,
-    UniqueKeys,
     body_crc,
     build_batch,
-    build_properties,
     decode_host,
     decode_message,
     decode_message_id,
@@ -28,11 +26,10 @@ from cluster.wire.message_format import (
     encode_host,
     encode_message,
     encode_message_id,
-    month_of,
     parse_properties,
-    split_batch,
     stored_properties,
 )
+from tests.support.message_bytes import build_properties, split_batch
 
 VECTOR = bytes.fromhex(
     "00000065daa320a758932aac000000030000000000000000000000050000000000001000000000000000018bcfe568000a000002"
@@ -151,8 +148,6 @@ def test_properties() -> None:
     assert parse_properties("a\x011\x02a\x012\x02\x02x\x02\x01y\x02z\x01\x02") == {"a": "2"}
     assert parse_properties(b"k\x01\xff\x02") == {"k": "�"}
     assert build_properties({"TAGS": "a", "KEYS": "ä"}) == "TAGS\x01a\x02KEYS\x01ä\x02".encode()
-    with pytest.raises(MessageFormatError, match="separator"):
-        build_properties({"a": "1\x02b"})
 
 
 def test_batch_body_vector() -> None:
@@ -162,34 +157,9 @@ def test_batch_body_vector() -> None:
     assert list(split_batch(one + one)) == [BatchItem(7, b"hi", b"a")] * 2
 
 
-@given(st.lists(st.builds(BatchItem, i32, st.binary(max_size=50), st.binary(max_size=50)), max_size=5), st.data())
-def test_batches_round_trip_and_damage_is_named(items: list[BatchItem], data: st.DataObject) -> None:
-    encoded = build_batch(items)
-    assert list(split_batch(encoded)) == items
-    if not encoded:
-        return
-    damaged = bytearray(encoded)
-    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
-    for bad in (bytes(damaged), encoded[: data.draw(st.integers(0, len(encoded)))]):
-        with contextlib.suppress(MessageFormatError):
-            assert sum(22 + len(i.body) + len(i.properties) for i in split_batch(bad)) == len(bad)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"\0" * 3,
-        struct.pack(">iiiii", 21, 0, 0, 0, 0) + b"\0",  # shorter than an item can be
-        struct.pack(">iiiii", 22, 0, 0, 0, -1) + b"\0\0",
-        struct.pack(">iiiii", 22, 0, 0, 0, 100) + b"\0\0",
-        struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\0\x05",
-        struct.pack(">iiiii", 23, 0, 0, 0, 0) + b"\0\0x",
-        struct.pack(">iiiii", -5, 0, 0, 0, 0) + b"\0\0",
-    ],
-)
-def test_bad_batches_are_refused(body: bytes) -> None:
-    with pytest.raises(MessageFormatError, match=r"batch item at 0|leaves its record"):
-        list(split_batch(body))
+@given(st.lists(st.builds(BatchItem, i32, st.binary(max_size=50), st.binary(max_size=50)), max_size=5))
+def test_batches_round_trip(items: list[BatchItem]) -> None:
+    assert list(split_batch(build_batch(items))) == items
 
 
 @given(hosts, st.integers(0, 2**63 - 1))
@@ -204,16 +174,3 @@ def test_message_ids_round_trip(host: tuple[str, int], position: int) -> None:
 def test_bad_message_ids_are_refused(text: str) -> None:
     with pytest.raises(MessageFormatError, match="message id"):
         decode_message_id(text)
-
-
-def test_unique_keys_differ_and_carry_the_time() -> None:
-    keys = UniqueKeys("10.0.0.1", 0x12345, 0xDEADBEEF)
-    now = 1700000000000  # 2023-11-14T22:13:20Z
-    start, end = month_of(now)
-    assert (start, end) == (1698796800000, 1701388800000)
-    assert keys.next(now) == f"0A0000012345DEADBEEF{now - start:08X}0001"
-    assert keys.next(end) == "0A0000012345DEADBEEF000000000002"
-    many = {keys.next(now) for _ in range(65536)}
-    assert len(many) == 65536
-    assert all(len(key) == 32 for key in many)
-    assert len(UniqueKeys("2001:db8::1", 1, 1).next(now)) == 32

@@ -19,6 +19,7 @@ import pytest
 from cluster.wire.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_of
 from cluster.wire.codes import RequestCode
 from raftmq.client.loop_thread import LoopThread
+from tests.support.message_bytes import split_batch
 
 
 class Step(NamedTuple):
@@ -89,16 +90,6 @@ def stored_form(topic: str, queue_id: int, offset: int, message: Stored) -> byte
     )
 
 
-def split_batch(body: bytes) -> Iterator[tuple[bytes, str]]:
-    at = 0
-    while at < len(body):
-        _, _, _, _, size = struct.unpack_from(">iiiii", body, at)
-        at += 20
-        (properties,) = struct.unpack_from(">H", body, at + size)
-        yield body[at : at + size], body[at + size + 2 : at + size + 2 + properties].decode()
-        at += size + 2 + properties
-
-
 class FakeCluster:
     """Shared state of the nodes. `leader` is the index of the node that leads, None if nobody does."""
 
@@ -149,7 +140,9 @@ class FakeCluster:
         topic, ext = arrived.ext["b"], arrived.ext
         queue_id = int(ext["e"])
         queue = self.queues[topic][queue_id]
-        items = split_batch(arrived.body) if ext["m"] == "true" else [(arrived.body, ext["i"])]
+        items = [(arrived.body, ext["i"])]
+        if ext["m"] == "true":
+            items = [(item.body, item.properties.decode()) for item in split_batch(arrived.body)]
         first = len(queue)
         for body, properties in items:
             queue.append(Stored(body, properties, int(ext["g"])))
