@@ -21,12 +21,17 @@ from raftmq.local.process import free_base_port
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "clients"
 INSTALLED = Path(os.environ.get("RAFTMQ_COMPAT", ROOT / ".venv" / "compat"))
-JAVA, NEWEST = "5.3.3", "5.5.0"
-"""Versions of the Java client: of kind "java", and of kind "java-newest"."""
+JAVA, NEWEST, OLDEST = "5.3.3", "5.5.0", "4.9.8"
+"""Versions of the Java client: of kind "java", of kind "java-newest", and of kind "java-oldest"."""
 
 
 def _classes(version: str) -> tuple[str, str]:
     return "-cp", f"{INSTALLED}/java-{version}/classes:{INSTALLED}/java-{version}/lib/*"
+
+
+def _oldest() -> tuple[str, str]:
+    """Our program as compiled for a later version, with the client that its tools bring along."""
+    return "-cp", f"{INSTALLED}/java-{JAVA}/classes:{INSTALLED}/tools-{OLDEST}/lib/*"
 
 
 COMMANDS = {
@@ -34,6 +39,8 @@ COMMANDS = {
     "js": ["node", str(SCRIPTS / "js_client.js")],
     "java": ["java", *_classes(JAVA), "ForeignClient"],
     "java-newest": ["java", *_classes(NEWEST), "ForeignClient"],
+    "java-oldest": ["java", *_oldest(), "ForeignClient"],
+    "filter": ["java", *_classes(NEWEST), "FilterTwin"],
     "java-binary": ["java", "-Drocketmq.serialize.type=ROCKETMQ", *_classes(JAVA), "ForeignClient"],
 }
 

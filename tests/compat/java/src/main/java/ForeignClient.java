@@ -6,10 +6,12 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -21,7 +23,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
  * `--batch N`: N messages per request, `--max-times N`: the consumer's own maximum of tries, and `--select`: message n is
  * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
- * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue.
+ * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue. `--sql X`: the consumer wants
+ * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -36,6 +39,7 @@ public final class ForeignClient {
   private boolean brokerAssigns = false;
   private boolean select = false;
   private boolean orderly = false;
+  private String sql = null;
 
   public static void main(String[] args) throws Exception {
     ForeignClient client = new ForeignClient(args);
@@ -61,6 +65,7 @@ public final class ForeignClient {
         case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
         case "--select": select = true; break;
         case "--orderly": orderly = true; break;
+        case "--sql": sql = args[++at]; break;
         default: positionals.add(args[at]);
       }
     }
@@ -196,8 +201,14 @@ public final class ForeignClient {
     consumer.setNamesrvAddr(positionals.get(1));
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     consumer.setMaxReconsumeTimes(maxTimes);
-    consumer.setClientRebalance(!brokerAssigns);
-    consumer.subscribe(positionals.get(2), "*");
+    if (brokerAssigns) {
+      consumer.setClientRebalance(false); // unknown to 4.9
+    }
+    if (sql == null) {
+      consumer.subscribe(positionals.get(2), "*");
+    } else {
+      consumer.subscribe(positionals.get(2), MessageSelector.bySql(sql));
+    }
     if (orderly) {
       consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
           take(messages) ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS);
@@ -205,7 +216,12 @@ public final class ForeignClient {
       consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
           take(messages) ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
     }
-    consumer.start();
+    try {
+      consumer.start();
+    } catch (MQClientException refused) {
+      say("refused", "code", refused.getResponseCode(), "remark", refused.getErrorMessage());
+      return;
+    }
     say("ready");
     waitForInputEnd();
     consumer.shutdown();
