@@ -52,6 +52,7 @@ from cluster.remoting.handlers import handlers_of
 from cluster.remoting.listeners import Listeners
 from cluster.remoting.pull import PullRequests
 from cluster.remoting.refused import RefusedCodes
+from cluster.remoting.replies import Replies
 from cluster.remoting.reply_path import pack_host
 from cluster.remoting.router import Router
 from cluster.remoting.send import SendHandler
@@ -248,10 +249,21 @@ class Node:
         self.pulls = Pulls(services, members, self.resets, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)
         consumers = ConsumerRequests(services, self.resets, self.relay)
+        replies = Replies(services, self.relay, own_address(self.config))
         locks = QueueLocks(services, self.environment.lock_ttl_ms)
-        unreached, metrics = self.links.unreached, self.metrics
         ends = self._build_transactions()
-        return handlers_of(services, members, locks, pulls, consumers, self.proposals, unreached, ends, metrics)
+        return handlers_of(
+            services,
+            members,
+            locks,
+            pulls,
+            consumers,
+            replies,
+            self.proposals,
+            self.links.unreached,
+            ends,
+            self.metrics,
+        )
 
     def _build_forwarder(self, names: SendHandler) -> Forwarder:
         """What passes on requests that only the leader can answer."""

@@ -7,10 +7,14 @@ from typing import Final
 from cluster.runtime.request_limits import GROUP_BODY_BYTES_MAX, HEARTBEAT_BYTES_MAX, OTHER_BODY_BYTES_MAX
 from cluster.wire.codes import RequestCode
 
-_REPLIES: Final = (324, 325)
-"""SEND_REPLY_MESSAGE and its second version: the body is a message."""
 _WITH_MESSAGES: Final = frozenset(
-    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, *_REPLIES}
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
 )
 _LIMITS: Final[dict[int, int]] = {
     RequestCode.HEART_BEAT: HEARTBEAT_BYTES_MAX,

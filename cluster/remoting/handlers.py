@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.remoting.consumer_requests import ConsumerRequests
     from cluster.remoting.pull import PullRequests
+    from cluster.remoting.replies import Replies
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
     from cluster.remoting.transactions import TransactionRequests
@@ -33,6 +34,7 @@ def handlers_of(
     locks: QueueLocks,
     pulls: PullRequests,
     consumers: ConsumerRequests,
+    replies: Replies,
     proposals: Proposals,
     unreached: Callable[[], Collection[NodeId]],
     transactions: TransactionRequests,
@@ -53,4 +55,5 @@ def handlers_of(
         **SendBack(services, proposals).handlers(),
         **consumers.handlers(),
         **transactions.handlers(),
+        **replies.handlers(),
     }

@@ -19,6 +19,7 @@ from cluster.broker.services import Services
 from cluster.peer.reach import stand_ins
 from cluster.remoting.answers import refusing
 from cluster.remoting.fields import text
+from cluster.remoting.replies import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
@@ -185,6 +186,8 @@ class Routes:
         config = self._services.state.topics.get(topic)
         if config is not None:
             return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
+        if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
+            return _queue_data(name, PERM_READ | PERM_WRITE, 1, 1, 0)
         topics = self._services.config.topics
         if topic in AUTO_CREATE_NAMES and topics.auto_create:
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT

@@ -9,6 +9,7 @@ import msgspec
 
 from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
 from cluster.wire.codec import CodecError, Header, Signed32
+from cluster.wire.codes import RequestCode
 
 _LETTERS = {
     "producer_group": "a",
@@ -74,6 +75,15 @@ _SendHeaderV1 = msgspec.defstruct(
 
 _decode_v2 = msgspec.json.Decoder(SendHeader, strict=False).decode
 _decode_v1 = cast("Callable[[msgspec.Raw], SendHeader]", msgspec.json.Decoder(_SendHeaderV1, strict=False).decode)
+
+
+def send_header_of(code: int, ext: dict[str, str]) -> SendHeader:
+    """The same of a request whose fields are decoded already: a reply (324 has long names, 325 letters)."""
+    form = _SendHeaderV1 if code == RequestCode.SEND_REPLY_MESSAGE else SendHeader
+    try:
+        return cast("SendHeader", msgspec.convert(ext, form, strict=False))
+    except msgspec.ValidationError as error:
+        raise CodecError(f"bad send header: {error}") from error
 
 
 def decode_send_header(header: Header) -> SendHeader:

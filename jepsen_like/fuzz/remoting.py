@@ -81,6 +81,7 @@ _SEND_LETTERS: dict[str, Draw] = {
     "raftmqSeq": _int(1, 9),
     "raftmqLow": _int(0, 3),
 }
+_REPLY_PROPERTIES = _of("", "MSG_TYPE\1reply\2REPLY_TO_CLIENT\1fuzz-1\2CORRELATION_ID\1c\2", "REPLY_TO_CLIENT\1x")
 _LONG = {
     "a": "producerGroup",
     "b": "topic",
@@ -160,6 +161,8 @@ FIELDS: dict[int, dict[str, Draw]] = {
     },
     RequestCode.CLONE_GROUP_OFFSET: {"srcGroup": _group, "destGroup": _made, "topic": _of("", *TOPICS)},
     RequestCode.GET_CONSUMER_RUNNING_INFO: {"consumerGroup": _group, "clientId": _int(0, 9), "jstackEnable": _bool},
+    RequestCode.SEND_REPLY_MESSAGE: _SEND_NAMES | {"properties": _REPLY_PROPERTIES},
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_LETTERS | {"i": _REPLY_PROPERTIES},
     RequestCode.CONSUME_MESSAGE_DIRECTLY: {
         "consumerGroup": _group,
         "clientId": _int(0, 9),
@@ -180,7 +183,10 @@ FIELDS: dict[int, dict[str, Draw]] = {
     RequestCode.GET_TOPIC_CONFIG: {"topic": _topic},
 }
 """Request code -> the fields that its handler reads, and good values of each."""
-NOT_FUZZED = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends"}
+NOT_FUZZED = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends",
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "what the node itself sends",
+}
 UNKNOWN_CODES = (0, 1, 13, 41, 42, 318, 999, 32767, 65535)
 UNKNOWN = "a code that nobody handles"
 RAW = "bytes that are no frame"

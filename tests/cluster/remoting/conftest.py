@@ -26,6 +26,7 @@ from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.pull import PullRequests
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
+from cluster.remoting.replies import Replies
 from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
@@ -168,12 +169,14 @@ class FakeNode:
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
         self.members = Members(self)
         locks, groups = QueueLocks(self), Groups(self, self.members)
+        relay = ClientRelay(self, self.members, Alone())
         self.table = {
             **route.handlers(self, lambda: self.unreached),
             **TopicsAdmin(self, groups).handlers(),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks).handlers(),
-            **ConsumerRequests(self, OffsetResets(self), ClientRelay(self, self.members, Alone())).handlers(),
+            **ConsumerRequests(self, OffsetResets(self), relay).handlers(),
+            **Replies(self, relay, "10.0.0.2:10911").handlers(),
             **offsets.handlers(self, self.members),
             **self.pull_handlers(),
             **QueryRequests(self).handlers(),
