@@ -17,7 +17,8 @@ from cluster.remoting.request import Request
 from cluster.wire.codec import HEADER_AT, encode_frame, ext_of
 
 CLIENTS: Final = "raftmqClients"
-"""A JSON list of client ids. A leader that does not know the field takes every commit."""
+"""A JSON list of client ids. A leader that does not know the field takes every commit. A client may set it
+on a connection without heartbeats."""
 CLIENTS_MAX = 16
 """A connection of more clients is not told apart: its commits pass."""
 
@@ -26,9 +27,10 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 def committers(request: Request, group: str, members: Members) -> frozenset[str]:
-    """The clients that may have sent a commit; none if the connection named no client of the group."""
-    if not request.connection.forwarded:
-        return members.clients_of(request.connection, group)
+    """The clients that may have sent a commit; none if neither the connection nor the commit names any."""
+    known = members.clients_of(request.connection, group)
+    if known:
+        return known
     try:
         return frozenset(_decode(request.ext.get(CLIENTS, "[]")))
     except msgspec.DecodeError:

@@ -76,16 +76,25 @@ class AsyncClient:
         filter: str | None = None,
         follow: bool = True,
         max_wait_s: float | None = None,
+        ordered: bool = False,
     ) -> AsyncConsumer:
         """A member of `group` for `async with` and `async for`.
 
         `start` is for queues without a committed offset. `tags` is "a || b"; `filter` is an SQL92 expression over
         properties, for example "price > 10 AND TAGS = 'new'", and a wrong one raises Refused when the block is entered.
         `follow=False` ends the iteration at what is stored when it begins; `max_wait_s` ends it when nothing came for
-        so long.
+        so long. `ordered` reads each queue in its order, by one consumer of the group at a time.
         """
         consumer = AsyncConsumer(
-            self._view, group, topic, start=start, tags=tags, filter=filter, follow=follow, max_wait_s=max_wait_s
+            self._view,
+            group,
+            topic,
+            start=start,
+            tags=tags,
+            filter=filter,
+            follow=follow,
+            max_wait_s=max_wait_s,
+            ordered=ordered,
         )
         self._consumers.append(consumer)
         return consumer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 
@@ -17,6 +17,7 @@ from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unreachable
 from raftmq.client.group_member import GroupMember, allocate_averagely
 from raftmq.client.inbox import Batch, Inbox, QueueFeed
+from raftmq.client.locked_queues import QueueLocks
 from raftmq.client.message import Message
 from raftmq.client.offsets import Offsets, Start, check_start
 from raftmq.client.pull import PullRequest, PullResult, PullStatus, pull_once
@@ -24,6 +25,10 @@ from raftmq.client.subscription import subscription
 from raftmq.client.view import Backoff, ClusterView
 
 HEARTBEAT_S = 5.0
+RELOCK_S = 1.0
+"""How soon an ordered consumer asks again for a queue that another client still holds."""
+DEALT_WITH_S = 0.05
+"""How often it looks whether the reader is done with the last message of a queue that it hands over."""
 REBALANCE_S = 20.0
 LONG_POLL_S = 15.0
 LEADER_CHECK_S = 2.0
@@ -41,6 +46,10 @@ class AsyncConsumer:
     Leaving the `async with` block commits too; after an exception without the message handed out last, which then
     comes again. Each message is handed out once by a consumer; after a crash or a rebalance what was not committed
     comes again, to whoever owns the queue. `trimmed` counts offsets that retention removed before they were read.
+
+    `ordered`: a queue is read only under its lock, so by one consumer of the group at a time, one message after the
+    other: the next owner begins when the reader has asked for the message after the last one, or closes. All members of
+    the group should be ordered. A reader that takes longer than the lock lasts loses the queue.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class AsyncConsumer:
         filter: str | None = None,
         follow: bool = True,
         max_wait_s: float | None = None,
+        ordered: bool = False,
     ) -> None:
         check_start(start)
         if not group or not topic:
@@ -67,7 +77,6 @@ class AsyncConsumer:
         self._subscription = subscription(tags, filter)
         self._follow = follow
         self._loop = asyncio.get_running_loop()
-        self._offsets = Offsets(view)
         self.inbox = Inbox(self._on_room)
         self._feeds: dict[int, QueueFeed] = {}
         self._pulls: dict[int, asyncio.Task[None]] = {}
@@ -78,6 +87,13 @@ class AsyncConsumer:
         self._closed = False
         from_where = "CONSUME_FROM_LAST_OFFSET" if start == "latest" else "CONSUME_FROM_FIRST_OFFSET"
         self._member = GroupMember(view, group, topic, self._subscription, from_where, self._rebalance.set)
+        client_id = self._member.client_id
+        self._offsets = Offsets(view, committer=client_id if ordered else None)
+        self._locks = QueueLocks(view, group, topic, client_id) if ordered else None
+        self._missing: frozenset[int] = frozenset()
+        """Queues that are mine and locked by others."""
+        self._leaving: dict[int, QueueFeed] = {}
+        """Queues of others, whose last message the reader is still dealing with."""
 
     async def open(self) -> AsyncConsumer:
         """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
@@ -111,13 +127,13 @@ class AsyncConsumer:
         rebalance_at = self._loop.time() + REBALANCE_S
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
+                async with asyncio.timeout(RELOCK_S if self._missing else HEARTBEAT_S):
                     await self._rebalance.wait()
             asked = self._rebalance.is_set()
             self._rebalance.clear()
             try:
                 await self._member.heartbeat()
-                if asked or self._loop.time() >= rebalance_at:
+                if asked or self._locks is not None or self._loop.time() >= rebalance_at:
                     rebalance_at = self._loop.time() + REBALANCE_S
                     await self._assign()
             except NotFound:
@@ -131,15 +147,34 @@ class AsyncConsumer:
         route = await self._view.route(self.topic, timeout_s=10.0, fresh=True)
         if self._member.client_id not in members:
             return
-        mine = allocate_averagely(members, self._member.client_id, route.read_queues)
+        mine: Iterable[int] = allocate_averagely(members, self._member.client_id, route.read_queues)
         for queue_id in [q for q in self._feeds if q not in mine]:
             await self._release(queue_id)
+        if self._locks is not None:
+            mine = await self._locked(self._locks, frozenset(mine))
         new = [q for q in mine if q not in self._feeds]
         feeds = await asyncio.gather(*(self._make_feed(q) for q in new))
         for feed in feeds:
             self._feeds[feed.queue_id] = feed
             self._pulls[feed.queue_id] = self._spawn(partial(self._keep_pulling, feed))
         self._changed.set()
+
+    async def _locked(self, locks: QueueLocks, mine: frozenset[int]) -> list[int]:
+        """Locks my queues, again if they are locked already; those that it may read. Gives up what it has lost."""
+        for queue_id in [q for q in self._feeds if not locks.holds(q)]:
+            self._lose(queue_id)  # somebody else may have read on meanwhile
+        held = await locks.lock(mine | self._leaving.keys())
+        for queue_id in [q for q, feed in self._feeds.items() if q not in held or feed.revoked]:
+            self._lose(queue_id)
+        readable = mine & held - self._leaving.keys()
+        self._missing = mine - readable
+        return sorted(readable)
+
+    def _lose(self, queue_id: int) -> None:
+        """What was read and not committed comes again, to whoever holds the queue."""
+        _log.warning("group %s queue %d: its lock is lost", self.group, queue_id)
+        self._pulls.pop(queue_id).cancel()
+        self.inbox.revoke(self._feeds.pop(queue_id))
 
     async def _make_feed(self, queue_id: int) -> QueueFeed:
         committed = await self._offsets.committed(self.group, self.topic, queue_id)
@@ -148,6 +183,8 @@ class AsyncConsumer:
             offset = await self._offsets.begin(self.topic, queue_id, self._start)
         feed = QueueFeed(queue_id, offset)
         feed.committed = committed
+        if self._locks is not None:
+            feed.may_read = partial(self._locks.holds, queue_id)
         if not self._follow:
             feed.end = await self._offsets.max_offset(self.topic, queue_id)
             feed.finished = offset >= feed.end
@@ -157,10 +194,26 @@ class AsyncConsumer:
         feed = self._feeds.pop(queue_id)
         self._pulls.pop(queue_id).cancel()
         position = self.inbox.revoke(feed)
+        if self._locks is not None:
+            self._leaving[queue_id] = feed
+            self._tasks.append(self._spawn(partial(self._hand_over, self._locks, feed)))
+            return
         try:
             await self._commit_feed(feed, position)
         except RaftMQError as error:
             _log.warning("group %s queue %d: released without a commit: %s", self.group, queue_id, error)
+
+    async def _hand_over(self, locks: QueueLocks, feed: QueueFeed) -> None:
+        """Lets the next owner begin once the reader is done with the queue's last message."""
+        while self.inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
+            await asyncio.sleep(DEALT_WITH_S)
+        try:
+            await self._commit_feed(feed, self.inbox.settled(feed))
+            await locks.unlock([feed.queue_id])
+        except RaftMQError as error:
+            _log.warning("group %s queue %d: not handed over in order: %s", self.group, feed.queue_id, error)
+        finally:
+            del self._leaving[feed.queue_id]
 
     # -- pulling
 
@@ -288,7 +341,9 @@ class AsyncConsumer:
     @property
     def at_end(self) -> bool:
         """True if nothing is left to hand out of what a reader that does not follow wants."""
-        return not self._follow and self.inbox.empty and all(f.finished for f in self._feeds.values())
+        if self._follow or not self.inbox.empty or self._missing:
+            return False
+        return all(f.finished and not f.revoked for f in self._feeds.values())
 
     async def wait(self, timeout_s: float | None) -> bool:
         """Until `inbox.take` may find something. False: the end, or `timeout_s` without anything. Raises what ended
@@ -328,15 +383,16 @@ class AsyncConsumer:
         await self._commit_all({q: feed.position for q, feed in self._feeds.items()})
 
     async def _commit_all(self, positions: dict[int, int]) -> None:
-        feeds = [(self._feeds[q], position) for q, position in positions.items()]
-        done = await asyncio.gather(*(self._commit_feed(f, p) for f, p in feeds), return_exceptions=True)
+        feeds = {**self._leaving, **self._feeds}
+        commits = [self._commit_feed(feeds[q], position) for q, position in positions.items()]
+        done = await asyncio.gather(*commits, return_exceptions=True)
         for outcome in done:
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def _commit_feed(self, feed: QueueFeed, position: int) -> None:
         async with feed.committing:
-            if feed.committed != position:
+            if feed.committed != position and feed.may_read():
                 await self._offsets.commit(self.group, self.topic, feed.queue_id, position)
                 feed.committed = position
 
@@ -345,15 +401,21 @@ class AsyncConsumer:
         if self._closed:
             return
         self._closed = True
-        for task in (*self._pulls.values(), *self._tasks):
+        feeds = {**self._leaving, **self._feeds}
+        tasks = (*self._pulls.values(), *self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._pulls.values(), *self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._leaving = {q: feed for q, feed in feeds.items() if q not in self._feeds}
         try:
             if commit:
-                settled = {q: f.position if current_done else self.inbox.settled(f) for q, f in self._feeds.items()}
+                settled = {q: f.position if current_done else self.inbox.settled(f) for q, f in feeds.items()}
                 await self._commit_all(settled)
         finally:
             self._changed.set()
+            if self._locks is not None:
+                with contextlib.suppress(RaftMQError):  # they expire
+                    await self._locks.unlock(feeds)
             await self._member.leave()
 
     async def __aenter__(self) -> AsyncConsumer:

@@ -35,6 +35,8 @@ class QueueFeed:
         self.buffered_bytes = 0
         self.room = asyncio.Event()
         self.committing = asyncio.Lock()
+        self.may_read: Callable[[], bool] = lambda: True
+        """False once its lock has not been confirmed for too long: nothing more is handed out. Asked in any thread."""
 
 
 class Batch:
@@ -85,6 +87,8 @@ class Inbox:
             batch = self._ready[0]
             feed = batch.feed
             message = None
+            if not feed.may_read():
+                feed.revoked = True
             if not feed.revoked and batch.at < len(batch.messages):
                 message = batch.messages[batch.at]
                 batch.at += 1
@@ -112,6 +116,11 @@ class Inbox:
         with self._lock:
             feed.revoked = True
             return self._settled(feed)
+
+    def in_hand(self, feed: QueueFeed) -> bool:
+        """Whether the message handed out last is the feed's and may not be dealt with yet."""
+        with self._lock:
+            return self._current is not None and self._current[0] is feed
 
     def settled(self, feed: QueueFeed) -> int:
         """The feed's position without the message handed out last, which may not be dealt with yet."""

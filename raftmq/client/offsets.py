@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import functools
 
+import msgspec
+
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
@@ -19,8 +21,12 @@ class Offsets:
     A call is repeated for `timeout_s`, or until every server has refused connections for `refused_s`.
     """
 
-    def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None) -> None:
+    def __init__(
+        self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None, committer: str | None = None
+    ) -> None:
+        """`committer`: the client id that commits are made by; of queues that others have locked they are dropped."""
         self._view = view
+        self._committer = {} if committer is None else {"raftmqClients": msgspec.json.encode([committer]).decode()}
         self._session = b""
         self._sequence = 0
         self._unsettled: set[int] = set()
@@ -77,6 +83,7 @@ class Offsets:
             "raftmqPid": self._session.hex(),
             "raftmqSeq": str(sequence),
             "raftmqLow": str(min(self._unsettled)),
+            **self._committer,
         }
         try:
             await self._call(

@@ -67,11 +67,11 @@ class Client:
         filter: str | None = None,
         follow: bool = True,
         max_wait_s: float | None = None,
+        ordered: bool = False,
     ) -> Consumer:
         """A member of `group` for `with` and `for`; see AsyncClient.consumer."""
-        made = _consumer(
-            self._client, group, topic, start=start, tags=tags, filter=filter, follow=follow, max_wait_s=max_wait_s
-        )
+        options: dict[str, Any] = {"start": start, "tags": tags, "filter": filter, "follow": follow}
+        made = _consumer(self._client, group, topic, max_wait_s=max_wait_s, ordered=ordered, **options)
         return Consumer(self._thread.run(made), self._thread)
 
     def pull(

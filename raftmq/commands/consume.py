@@ -56,6 +56,11 @@ class StartType(click.ParamType[str | int]):
     metavar="SQL92",
     help="Print only messages whose properties fit, for example: price > 10 AND TAGS = 'new'.",
 )
+@click.option(
+    "--ordered",
+    is_flag=True,
+    help="With --group: read each queue in its order, by one member of the group at a time. All members should say so.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Wait for new messages at the end, until Ctrl-C or SIGTERM.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @servers_option
@@ -65,6 +70,7 @@ def consume(
     group: str | None,
     start: str | int,
     expression: str | None,
+    ordered: bool,
     follow: bool,
     most: int | None,
     servers: str | None,
@@ -75,12 +81,12 @@ def consume(
     Without --group no offsets are committed. With --json each message is one JSON object with its queue, offset, key
     and tag.
     """
+    if ordered and not group:
+        raise click.UsageError("--ordered needs --group: order is kept among the members of a group")
     with connect(servers) as mq:
         if group:
-            with (
-                Stop() as stop,
-                mq.consumer(group, topic, start=start, filter=expression, follow=follow) as member,
-            ):
+            options: dict[str, Any] = {"start": start, "filter": expression, "ordered": ordered, "follow": follow}
+            with Stop() as stop, mq.consumer(group, topic, **options) as member:
                 count = _print_and_commit(member, most, stop, as_json=as_json)
             if stop.asked and not follow:
                 raise KeyboardInterrupt

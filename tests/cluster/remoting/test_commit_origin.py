@@ -97,6 +97,12 @@ def test_a_forwarded_commit_says_who_commits(
     assert committed(node, stand_in, **{CLIENTS: named}) == offset
 
 
+def test_a_client_may_say_who_it_is_where_its_connection_does_not(node: Any, connection: Any, connect: Any) -> None:
+    lock(node, "holder")
+    assert committed(node, connect(), **{CLIENTS: '["late"]'}) is None
+    assert committed(node, connect(), **{CLIENTS: '["holder"]'}) == 5
+
+
 def test_a_client_cannot_say_who_it_is(node: Any, connection: Any) -> None:
     lock(node, "holder")
     assert committed(node, connection("late"), **{CLIENTS: '["holder"]'}) is None

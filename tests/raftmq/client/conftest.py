@@ -105,6 +105,10 @@ class FakeCluster:
         self.commits: list[tuple[str, int, int]] = []
         self.auto_create = True
         self.deleted: list[str] = []
+        self.locks: dict[tuple[str, str, int], str] = {}
+        """(group, topic, queue) -> the client that holds it; locks do not expire here."""
+        self.lock_requests: list[tuple[int, str, tuple[int, ...]]] = []
+        """(code, client, queues)."""
         self.grew = asyncio.Event()
         self.named = list(self.nodes)
         """The nodes that are members now."""
@@ -153,6 +157,19 @@ class FakeCluster:
 
     def bodies(self, topic: str) -> list[bytes]:
         return [m.body for queue in self.queues[topic] for m in queue]
+
+    def lock(self, code: int, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Locks or unlocks; what the client holds of it afterwards."""
+        client, held = body["clientId"], []
+        self.lock_requests.append((code, client, tuple(queue["queueId"] for queue in body["mqSet"])))
+        for queue in body["mqSet"]:
+            key = body["consumerGroup"], queue["topic"], queue["queueId"]
+            if code == RequestCode.UNLOCK_BATCH_MQ:
+                if self.locks.get(key) == client:
+                    del self.locks[key]
+            elif self.locks.setdefault(key, client) == client:
+                held.append(queue)
+        return held
 
     def notify(self, group: str) -> None:
         for connection in self.members.get(group, {}).values():
@@ -346,6 +363,8 @@ class FakeConnection(asyncio.Protocol):
         elif code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             ids = list(cluster.members.get(ext["consumerGroup"], ()))
             self.reply(opaque, 0 if ids else 1, body=json.dumps({"consumerIdList": ids}).encode())
+        elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+            self.reply(opaque, body=json.dumps({"lockOKMQSet": cluster.lock(code, json.loads(body))}).encode())
         elif code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
             low = cluster.min_offsets.get((topic, queue_id), 0)
             high = len(cluster.queues[topic][queue_id])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -207,6 +208,53 @@ def test_a_consumer_goes_on_after_a_killed_leader(live_cluster: Any) -> None:
         live_cluster.heal()
         assert sum(o.lag for o in mq.admin.offsets(group, topic)) == 0
     assert sorted(got) == [(q, o) for q in range(2) for o in range(100)]
+
+
+def test_ordered_consumers_share_queues_across_a_killed_leader(live_cluster: Any) -> None:
+    """No message is given to anybody before the one before it in its queue, and none is missing."""
+    topic, group, queues, each = fresh("orders"), fresh("billing"), 4, 30
+    seen: list[tuple[int, int, str]] = []
+    done = threading.Event()
+
+    def read(name: str) -> None:
+        with connect(live_cluster.servers) as mq, mq.consumer(group, topic, ordered=True) as c:
+            while not done.is_set():
+                message = c.poll(0.1)
+                if message is not None:
+                    seen.append((message.queue_id, message.queue_offset, name))
+
+    def send_and_wait(mq: Any, batches: int) -> None:
+        for queue_id in range(queues):
+            mq.send_batch(topic, [b"x"] * each, queue_id=queue_id)
+        deadline = time.monotonic() + 60
+        while len({row[:2] for row in seen}) < queues * each * batches:
+            assert time.monotonic() < deadline, Counter(row[0] for row in seen)
+            time.sleep(0.05)
+
+    with connect(live_cluster.servers) as mq, concurrent.futures.ThreadPoolExecutor(2) as readers:
+        try:
+            mq.admin.create_topic(topic, queues=queues)
+            reading = [readers.submit(read, "first")]
+            send_and_wait(mq, 1)
+            reading.append(readers.submit(read, "second"))
+            send_and_wait(mq, 2)
+            leader = live_cluster.leader()
+            live_cluster.kill(leader)
+            send_and_wait(mq, 3)
+            live_cluster.restart(leader)
+            live_cluster.heal()
+            send_and_wait(mq, 4)
+        finally:
+            done.set()
+        for one in reading:
+            one.result()
+        assert sum(o.lag for o in mq.admin.offsets(group, topic)) == 0
+    assert {row[2] for row in seen[-queues * each :]} == {"first", "second"}
+    due = dict.fromkeys(range(queues), 0)
+    for queue_id, offset, name in seen:
+        assert offset <= due[queue_id], f"{name} read {offset} of queue {queue_id} before {due[queue_id]}"
+        due[queue_id] = max(due[queue_id], offset + 1)
+    assert due == dict.fromkeys(range(queues), 4 * each)
 
 
 def test_without_a_majority_the_outcome_is_not_ok(live_cluster: Any) -> None:

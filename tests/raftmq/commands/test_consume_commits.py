@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 
 from raftmq.client.message import Message
 from raftmq.commands import consume
@@ -105,3 +106,9 @@ def test_the_most_that_was_asked_for(stop: Stop) -> None:
     member = Member(0, 1, 2)
     assert read(member, stop, most=2) == 2
     assert member.handed_out == 2
+
+
+def test_order_needs_a_group() -> None:
+    result = CliRunner().invoke(consume.consume, ["orders", "--ordered"])
+    assert result.exit_code == 2
+    assert "--ordered needs --group" in result.output

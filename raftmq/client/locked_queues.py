@@ -1,0 +1,79 @@
+"""Locks of an ordered consumer: it reads a queue only while the cluster has said, not long ago, that it holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from cluster.wire.codes import RequestCode
+from raftmq.client.errors import Failed
+from raftmq.client.view import ClusterView
+
+CONFIRMED_S = 30.0
+"""So long a confirmed lock may be read by, from the moment it was asked for; the cluster keeps it for 60 s
+(RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME of the client)."""
+_CALL_S = 6.0
+
+
+class _Queue(msgspec.Struct, rename="camel"):
+    queue_id: int
+
+
+class _Granted(msgspec.Struct):
+    lockOKMQSet: list[_Queue] = []  # the protocol's name
+
+
+class QueueLocks:
+    """The locks of one client on queues of one topic."""
+
+    def __init__(self, view: ClusterView, group: str, topic: str, client_id: str) -> None:
+        self._view = view
+        self._group = group
+        self._topic = topic
+        self._client_id = client_id
+        self._now = asyncio.get_running_loop().time
+        self._confirmed_s: dict[int, float] = {}
+        """Queue -> when the lock was asked for that was granted last."""
+
+    def holds(self, queue_id: int) -> bool:
+        """Whether the queue may be read now. Any thread may ask."""
+        confirmed_s = self._confirmed_s.get(queue_id)
+        return confirmed_s is not None and self._now() < confirmed_s + CONFIRMED_S
+
+    async def lock(self, queue_ids: Iterable[int]) -> frozenset[int]:
+        """Asks for these queues, also for those that it holds; gives those of them that it holds now. Raises
+        RaftMQError; what was held is held until it has not been confirmed for CONFIRMED_S."""
+        queues = sorted(set(queue_ids))
+        if not queues:
+            return frozenset()
+        asked_s = self._now()
+        what = f"locks of group {self._group} on {self._topic}"
+        reply = await self._view.call(
+            RequestCode.LOCK_BATCH_MQ, {}, self._body(queues), what=what, timeout_s=_CALL_S, attempt_s=_CALL_S / 2
+        )
+        try:
+            rows = msgspec.json.decode(reply.body, type=_Granted).lockOKMQSet
+        except msgspec.DecodeError as error:
+            raise Failed(f"{what}: the answer is not understood: {error}") from error
+        granted = frozenset(row.queue_id for row in rows) & frozenset(queues)
+        for queue_id in queues:
+            if queue_id in granted:
+                self._confirmed_s[queue_id] = asked_s
+            else:
+                self._confirmed_s.pop(queue_id, None)
+        return granted
+
+    async def unlock(self, queue_ids: Iterable[int]) -> None:
+        """Gives these queues up. Raises RaftMQError; then the cluster does it when the lock expires."""
+        queues = sorted(queue_ids)
+        for queue_id in queues:
+            self._confirmed_s.pop(queue_id, None)
+        if queues:
+            what = f"unlocking queues of {self._topic}"
+            await self._view.call(RequestCode.UNLOCK_BATCH_MQ, {}, self._body(queues), what=what, timeout_s=_CALL_S)
+
+    def _body(self, queues: list[int]) -> bytes:
+        rows = [{"topic": self._topic, "brokerName": "", "queueId": queue_id} for queue_id in queues]
+        return msgspec.json.encode({"consumerGroup": self._group, "clientId": self._client_id, "mqSet": rows})

@@ -1,0 +1,172 @@
+"""Ordered consumers against a scripted cluster: they read under locks, one message at a time, and hand over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.wire.codes import RequestCode
+from raftmq.client import Unreachable, aconnect, consumer
+from raftmq.client.environment import REAL, Environment
+from raftmq.client.locked_queues import CONFIRMED_S, QueueLocks
+
+STRANGER = "another client"
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, first + count)]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers ask for their locks often."""
+    monkeypatch.setattr(consumer, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(consumer, "RELOCK_S", 0.05)
+    monkeypatch.setattr(consumer, "DEALT_WITH_S", 0.01)
+
+
+async def test_it_locks_before_it_reads_and_unlocks_when_it_leaves(fake: Any) -> None:
+    fake.create("orders", 2)
+    fake.fill("orders", 0, bodies(0, 5))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True) as c:
+        assert [(await anext(c)).queue_offset for _ in range(5)] == list(range(5))
+        assert sorted(fake.locks) == [("billing", "orders", 0), ("billing", "orders", 1)]
+    assert fake.locks == {}
+    assert fake.offsets["billing", "orders", 0] == 5
+
+
+async def test_a_queue_that_another_client_holds_waits(fake: Any, wait_until: Any) -> None:
+    fake.create("orders", 2)
+    fake.locks["billing", "orders", 1] = STRANGER
+    fake.fill("orders", 0, bodies(0, 1))
+    fake.fill("orders", 1, bodies(10, 1))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as c:
+        assert [m.body async for m in c] == [b"0"]
+        del fake.locks["billing", "orders", 1]
+        assert [m.body async for m in c] == [b"10"]
+
+
+async def test_a_reader_that_ends_at_the_end_waits_for_every_queue(fake: Any) -> None:
+    fake.create("orders", 1)
+    fake.locks["billing", "orders", 0] = STRANGER
+    fake.fill("orders", 0, bodies(0, 3))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, follow=False) as c:
+        assert not c.at_end
+        asyncio.get_running_loop().call_later(0.1, fake.locks.clear)
+        assert [m.body async for m in c] == bodies(0, 3)
+        assert c.at_end
+
+
+async def test_a_lost_lock_ends_the_reading_and_what_was_not_committed_comes_again(fake: Any, wait_until: Any) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 6))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as c:
+        assert [(await anext(c)).queue_offset for _ in range(2)] == [0, 1]
+        await c.commit()
+        assert (await anext(c)).queue_offset == 2
+        fake.locks["billing", "orders", 0] = STRANGER
+        await wait_until(lambda: not c.positions())
+        assert [m async for m in c] == []
+        fake.locks.clear()
+        assert [m.queue_offset async for m in c] == [2, 3, 4, 5]
+
+
+async def test_nothing_is_handed_out_or_committed_by_a_lock_that_is_not_confirmed(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 6))
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, max_wait_s=0.2) as c:
+        assert (await anext(c)).queue_offset == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueLocks, "lock", nobody_answers)
+            assert c._locks is not None
+            c._locks._confirmed_s[0] -= CONFIRMED_S
+            assert [m async for m in c] == []
+            await c.commit()
+            assert ("billing", "orders", 0) not in fake.offsets
+        assert (await anext(c)).queue_offset == 0, "not committed: it comes again"
+
+
+async def nobody_answers(locks: QueueLocks, queue_ids: Any) -> frozenset[int]:
+    raise Unreachable("no leader", retryable=True)
+
+
+async def test_a_lock_counts_from_when_it_was_asked_for(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.create("orders", 1)
+    async with aconnect(fake.servers) as mq:
+        locks = QueueLocks(mq.view, "billing", "orders", "me")
+        now = 1000.0
+        monkeypatch.setattr(locks, "_now", lambda: now)
+        assert not locks.holds(0)
+        assert await locks.lock([0]) == {0}
+        now += CONFIRMED_S - 0.01
+        assert locks.holds(0)
+        now += 0.01
+        assert not locks.holds(0)
+        assert await locks.lock([0]) == {0}
+        assert locks.holds(0)
+        await locks.unlock([0])
+        assert not locks.holds(0)
+        assert fake.locks == {}
+
+
+def named(first_byte: int) -> Environment:
+    """Clients whose ids sort by it."""
+    return REAL._replace(entropy=lambda size: bytes([first_byte]) + REAL.entropy(size - 1))
+
+
+async def test_a_queue_is_handed_over_when_its_last_message_is_dealt_with(fake: Any, wait_until: Any) -> None:
+    """The newcomer's id sorts first, so that queue 0 becomes its own while the other is at a message of that queue."""
+    fake.create("orders", 2)
+    fake.fill("orders", 0, bodies(0, 3))
+    async with (
+        aconnect(fake.servers, environment=named(9)) as old,
+        aconnect(fake.servers, environment=named(1)) as new,
+        old.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as first,
+    ):
+        assert (await anext(first)).queue_offset == 0
+        async with new.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as second:
+            await wait_until(lambda: first.positions().keys() == {1})
+            assert [m async for m in second] == []
+            assert fake.locks["billing", "orders", 0] == first._member.client_id
+            assert [m async for m in first] == [], "asking for the next says that the one before is dealt with"
+            assert [m.queue_offset async for m in second] == [1, 2]
+            assert fake.locks["billing", "orders", 0] == second._member.client_id
+    assert fake.offsets["billing", "orders", 0] == 3
+    assert fake.commits.count(("billing", 0, 1)) == 1
+
+
+async def test_closing_deals_with_what_is_handed_over(fake: Any, wait_until: Any) -> None:
+    fake.create("orders", 2)
+    fake.fill("orders", 0, bodies(0, 3))
+    async with aconnect(fake.servers, environment=named(9)) as old, aconnect(fake.servers, environment=named(1)) as new:
+        async with old.consumer("billing", "orders", ordered=True) as first:
+            assert (await anext(first)).queue_offset == 0
+            second = new.consumer("billing", "orders", ordered=True, max_wait_s=0.3)
+            await second.open()
+            await wait_until(lambda: first.positions().keys() == {1})
+        assert fake.offsets["billing", "orders", 0] == 1
+        assert [m.queue_offset async for m in second] == [1, 2]
+
+
+async def test_commits_say_who_makes_them(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, bodies(0, 1))
+    said: list[str] = []
+    async with aconnect(fake.servers) as mq:
+        call = mq.view.call
+
+        async def heard(code: int, ext: dict[str, str], *args: Any, **options: Any) -> Any:
+            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                said.append(ext.get("raftmqClients", ""))
+            return await call(code, ext, *args, **options)
+
+        monkeypatch.setattr(mq.view, "call", heard)
+        for ordered in (True, False):
+            async with mq.consumer(f"billing-{ordered}", "orders", ordered=ordered) as c:
+                await anext(c)
+                name = c._member.client_id
+            assert said.pop() == (f'["{name}"]' if ordered else "")
