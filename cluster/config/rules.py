@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,83 +17,69 @@ from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, do
 ANY_ADDRESS = ("0.0.0.0", "::")
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room for headers, dispatch table and effects of an entry, and for the header of a remoting frame."""
-
-
-class _Limit(NamedTuple):
-    """A value that must not be below another one."""
-
-    high: str
-    low: str
-    why: str
-    low_keys: tuple[str, ...] = ()
-    """The values whose sum `low` names; () if it is a key itself."""
-    times: int = 1
-    plus: int = 0
-
-    def lowest(self, config: Config) -> int:
-        """The least that `high` may be."""
-        return sum(_value(config, key) for key in self.low_keys or (self.low,)) * self.times + self.plus
-
-
-def _value(config: Config, key: str) -> int:
-    found: int = attrgetter(key)(config)
-    return found
-
-
-_LIMITS = (
-    _Limit(
+_LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
+    (
         "raft.election_ticks",
         "raft.heartbeat_ticks",
+        lambda c: c.raft.heartbeat_ticks + 1,
         "a leader must send a heartbeat before its followers start an election",
-        plus=1,
     ),
-    _Limit(
+    (
         "ha.housekeeping_interval_ms",
         "twice ha.send_heartbeat_interval_ms",
+        lambda c: 2 * c.ha.send_heartbeat_interval_ms,
         "a single late answer must not close a connection",
-        ("ha.send_heartbeat_interval_ms",),
-        times=2,
     ),
-    _Limit(
+    (
         "ha.client_heartbeat_timeout_ms",
         "twice ha.send_heartbeat_interval_ms",
+        lambda c: 2 * c.ha.send_heartbeat_interval_ms,
         "a single late heartbeat must not close a connection",
-        ("ha.send_heartbeat_interval_ms",),
-        times=2,
     ),
-    _Limit(
-        "raft.inflight_bytes_max", "raft.append_bytes_max", "one append must fit into what may be in flight to a peer"
+    (
+        "raft.inflight_bytes_max",
+        "raft.append_bytes_max",
+        lambda c: c.raft.append_bytes_max,
+        "one append must fit into what may be in flight to a peer",
     ),
-    _Limit(
+    (
         "limits.frame_bytes_max",
         "limits.message_bytes_max",
+        lambda c: c.limits.message_bytes_max + FRAME_OVERHEAD_BYTES,
         "the largest message and its header must fit into a frame",
-        plus=FRAME_OVERHEAD_BYTES,
     ),
-    _Limit(
+    (
         "limits.connection_inflight_bytes_max",
         "limits.frame_bytes_max",
+        lambda c: c.limits.frame_bytes_max,
         "otherwise the largest frame would always exceed the limit of bytes in flight",
     ),
-    _Limit(
+    (
         "limits.node_inflight_bytes_max",
         "limits.connection_inflight_bytes_max",
+        lambda c: c.limits.connection_inflight_bytes_max,
         "one connection must not have more in flight than the whole node",
     ),
-    _Limit(
+    (
         "limits.node_unsent_bytes_max",
         "limits.connection_unsent_bytes_max",
+        lambda c: c.limits.connection_unsent_bytes_max,
         "one connection must not have more waiting than the whole node",
     ),
-    _Limit(
+    (
         "log.segment_size_bytes",
         "limits.batch_bytes_max plus limits.message_bytes_max",
+        lambda c: c.limits.batch_bytes_max + c.limits.message_bytes_max + FRAME_OVERHEAD_BYTES,
         "an entry never spans two segment files",
-        ("limits.batch_bytes_max", "limits.message_bytes_max"),
-        plus=FRAME_OVERHEAD_BYTES,
     ),
-    _Limit("send.deadline_ms", "send.leader_wait_ms", "the time a send may take includes the wait for a leader"),
+    (
+        "send.deadline_ms",
+        "send.leader_wait_ms",
+        lambda c: c.send.leader_wait_ms,
+        "the time a send may take includes the wait for a leader",
+    ),
 )
+"""A key, what it must not be too small for, the least value that it may have, and why."""
 
 
 def complete(config: Config, source: Source, folder: Path | None) -> Config:
@@ -288,13 +274,13 @@ def _check_modes(config: Config, source: Source) -> None:
 
 
 def _check_limits(config: Config, source: Source) -> None:
-    for limit in _LIMITS:
-        lowest, value = limit.lowest(config), _value(config, limit.high)
+    for key, low, least, why in _LEAST:
+        lowest, value = least(config), attrgetter(key)(config)
         if lowest > value:
             raise ConfigError(
-                f"{source.where(tuple(limit.high.split('.')))}: {limit.high} {value} is too small for {limit.low}",
-                limit.why,
-                f"set {limit.high} to {lowest} or more, or lower {limit.low}",
+                f"{source.where(tuple(key.split('.')))}: {key} {value} is too small for {low}",
+                why,
+                f"set {key} to {lowest} or more, or lower {low}",
             )
 
 
