@@ -47,6 +47,8 @@ SYSTEM_TOPICS = frozenset(
 )
 """Names that tools hide from lists of user topics."""
 
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""RocketMQ's namespace of the key-value table for `orderTopicConf`."""
 CLUSTERS_FIELD = "raftmqClusters"
 """ext field of the reply to 106; RocketMQ's clients do not look at it."""
 CPP = "CPP"
@@ -78,8 +80,8 @@ class Routes:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: refusing(self._topics_by_cluster),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_KV_CONFIG: self._no_kv_config,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._no_kv_config,
+            RequestCode.GET_KV_CONFIG: refusing(self._kv_config),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: refusing(self._kv_list),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._succeed,
             RequestCode.GET_TOPIC_CONFIG: refusing(self._topic_config),
         }
@@ -170,11 +172,15 @@ class Routes:
         if queues is None:
             return None
         aliases = self._aliases(request) if queues["perm"] & PERM_WRITE else []
-        body = {
+        names = [alias["brokerName"] for alias in aliases]
+        body: dict[str, Any] = {
             "brokerDatas": [self.broker_data(request.connection.listener), *aliases],
             "filterServerTable": {},
-            "queueDatas": _split_by_name(topic, queues, [alias["brokerName"] for alias in aliases]),
         }
+        config = self._services.state.topics.get(topic)
+        if config is not None and config.order:
+            body["orderTopicConf"] = _order_conf(names or [queues["brokerName"]], config)
+        body["queueDatas"] = _split_by_name(topic, queues, names)
         return _encode(body)
 
     def _topic_config_body(self, topic: str) -> bytes | None:
@@ -214,8 +220,32 @@ class Routes:
         cluster = self._services.config.cluster
         _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, cluster.broker_name])
 
-    def _no_kv_config(self, request: Request) -> None:
-        request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table is empty")
+    def _kv_config(self, request: Request) -> None:
+        """101: of the key-value table there is what follows from topics, their order configuration."""
+        value = self._order_confs(text(request, "namespace"), request).get(text(request, "key"))
+        if value is None:
+            request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table has no such row")
+        else:
+            request.reply(ResponseCode.SUCCESS, None, {"value": value})
+
+    def _kv_list(self, request: Request) -> None:
+        table = self._order_confs(text(request, "namespace"), request)
+        if table:
+            request.reply(ResponseCode.SUCCESS, body=_encode({"table": table}))
+        else:
+            request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table has no such namespace")
+
+    def _order_confs(self, namespace: str, request: Request) -> dict[str, str]:
+        """Topic -> its `orderTopicConf`, of the topics that have one."""
+        if namespace != ORDER_TOPIC_CONFIG:
+            return {}
+        group = self._services.config.cluster.broker_name
+        names = [alias["brokerName"] for alias in self._aliases(request)]
+        found = {}
+        for name, config in sorted(self._services.state.topics.items()):
+            if config.order:
+                found[name] = _order_conf(names if names and config.perm & PERM_WRITE else [group], config)
+        return found
 
     def _succeed(self, request: Request) -> None:
         """216: a topic's route is gone with the topic (215), there is nothing else to delete."""
@@ -278,6 +308,12 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
     read_queues = queues["readQueueNums"] if topic in AUTO_CREATE_NAMES else 0
     alias = {**queues, "perm": perm & ~PERM_READ, "readQueueNums": read_queues}
     return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
+
+
+def _order_conf(names: list[str], config: TopicConfig) -> str:
+    """`name:queues;...`: the queues that producers of an ordered topic use, in their order, whichever broker is known
+    at present. The same ones as in the route, so that a key keeps its queue when `order` is set."""
+    return ";".join(f"{name}:{config.write_queues}" for name in names)
 
 
 def _reply_topics(request: Request, topics: list[str]) -> None:

@@ -220,3 +220,30 @@ def test_the_page_lists_every_code_and_who_answers_it(node: Any) -> None:
     told = {(int(code), name, where == "leader") for code, name, where in rows}
     codes = {*node.table, *SENDS, RequestCode.CONSUMER_SEND_MSG_BACK}
     assert told == {(int(code), RequestCode(code).name, code in LEADER_ONLY) for code in codes}
+
+
+def test_a_topic_with_order_names_the_queues_that_producers_use(node: Any) -> None:
+    """In the order of the route's own queues: Java takes `orderTopicConf` in their place."""
+    node.create_topic("T", queues=3, order=True)
+    node.create_topic("U", queues=3)
+    body = json.loads(node.ask(105, topic="T").answer.body)
+    assert body["orderTopicConf"] == "raftmq-1:3;raftmq-2:3;raftmq-3:3"
+    written = [row for row in body["queueDatas"] if row["perm"] & 2]
+    assert body["orderTopicConf"] == ";".join(f"{row['brokerName']}:{row['writeQueueNums']}" for row in written)
+    assert json.loads(node.ask(105, topic="T", version=121).answer.body)["orderTopicConf"] == "raftmq:3"
+    assert b"orderTopicConf" not in node.ask(105, topic="U").answer.body
+    assert b"orderTopicConf" not in node.ask(105, topic="TBW102").answer.body
+
+
+def test_order_configurations_are_the_only_rows_of_the_key_value_table(node: Any) -> None:
+    node.create_topic("U", queues=3)
+    space = {"namespace": "ORDER_TOPIC_CONFIG"}
+    assert node.ask(219, **space).answer.code == 22
+    node.create_topic("T", queues=2, order=True)
+    conf = "raftmq-1:2;raftmq-2:2;raftmq-3:2"
+    assert node.ask(101, key="T", **space).answer.ext == {"value": conf}
+    assert json.loads(node.ask(219, **space).answer.body) == {"table": {"T": conf}}
+    for key, namespace in (("U", "ORDER_TOPIC_CONFIG"), ("V", "ORDER_TOPIC_CONFIG"), ("T", "OTHER")):
+        assert node.ask(101, key=key, namespace=namespace).answer.code == 22
+    assert node.ask(219, namespace="OTHER").answer.code == 22
+    assert node.ask(101, key="T").answer.code == 29
