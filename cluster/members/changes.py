@@ -16,14 +16,13 @@ from cluster.members.checks import Group
 from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
+from cluster.peer.reach import DRAINED
 from cluster.runtime.context import NodeContext
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
 from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role, Voter
 
 logger = logging.getLogger(__name__)
-
-DRAINED = "drain"
 
 
 class Ending(Enum):

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from cluster.peer.reach import STOPPING
 from raftlog.core.successor import successor
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
@@ -37,8 +38,6 @@ DRAIN_S = 3.0
 FAREWELL_S = 0.5
 """How long clients have to close their side; their requests meanwhile are answered with code 14."""
 POLL_S = 0.002
-HOLD = "stop"
-"""The hold on campaigns: a stopping node would not lead for long."""
 REMARK = "this node is stopping; nothing was done, try again"
 
 
@@ -68,7 +67,7 @@ class Retirement:
         node = self._node
         led = node.raw.role is Role.LEADER
         begun = self._loop.time()
-        node.raw.hold_campaigns(HOLD, True)
+        node.raw.hold_campaigns(STOPPING, True)
         if led:
             await self._hand_over()
         handed = self._loop.time()

@@ -19,7 +19,7 @@ from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_metrics import LinkFigures, LinkMetrics
 from cluster.peer.link_state import Evidence, LinkState, judge
-from cluster.peer.reach import AWAY_MS, Reach, Unreached, patience_ms
+from cluster.peer.reach import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.clock import Clock
@@ -84,7 +84,10 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
 def links_of(context: NodeContext, transport: PeerTransport, metrics: LinkMetrics) -> Links:
     """The links of a node."""
     config = context.config
-    return Links(transport, context.raw, context.clock, config.ha, metrics, context.wake, patience_ms(config.raft))
+    raw, patience = context.raw, patience_ms(config.raft)
+    links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, patience)
+    links.leaving = lambda: not LEAVING.isdisjoint(raw.raft.holds)
+    return links
 
 
 class _Record:
@@ -111,6 +114,8 @@ class _Record:
         self.match_index = -1
         self.moved_ms = now_ms
         self.progress: PeerStatus | None = None
+        self.leaves = False
+        """It says so itself."""
 
 
 class Links:
@@ -127,6 +132,9 @@ class Links:
         away_ms: int = AWAY_MS,
     ) -> None:
         """`wake`: has the driver look at the core; `away_ms`: silence that puts a peer out of reach."""
+        self.leaving: Callable[[], bool] = lambda: False
+        """Whether this node says that it leaves: clients should go elsewhere."""
+        self._leaves = False
         self._reach = Reach(away_ms)
         self._led = False
         self._transport = transport
@@ -235,7 +243,8 @@ class Links:
     def _ask(self, peer: NodeId, channel: str, now_ms: int) -> None:
         self._number += 1
         self._asked[self._number] = 1000 * self._clock.monotonic_s()
-        header = [channel, self._number, self._ha.send_heartbeat_interval_ms, self._reach.word(self._led)]
+        interval_ms = self._ha.send_heartbeat_interval_ms
+        header = [channel, self._number, interval_ms, self._reach.word(self._led), self._leaves]
         self._transport.send_on(peer, channel, Kind.PING, header)
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -259,6 +268,8 @@ class Links:
         interval_ms = said if type(said) is int and 0 <= said <= INTERVAL_MAX_MS else 0
         if channel == CONTROL:  # one connection: what was said last counts
             self._reach.heard(peer, header[3] if len(header) > 3 else [])
+            if peer in self._records:
+                self._records[peer].leaves = header[4] is True if len(header) > 4 else False
         for inlet in self._transport.inlets:
             if inlet.peer == peer and inlet.channel == channel:
                 inlet.expect_pings(interval_ms)
@@ -267,7 +278,7 @@ class Links:
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _judge_all(self, now_ms: int) -> bool:
-        """True if this node's report of reachable peers has changed."""
+        """True if this node's report of reachable peers has changed, or whether it leaves."""
         leads = self._raw.role is Role.LEADER
         out_ms: dict[NodeId, int] = {}
         progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
@@ -280,10 +291,12 @@ class Links:
             if state is not record.state:
                 self._enter(peer, record, state, now_ms)
             record.reason = reason
-        changed = self._reach.judge(out_ms, now_ms)
+        leaving = [peer for peer, record in self._records.items() if record.leaves]
+        changed = self._reach.judge(out_ms, now_ms, leaving)
         led, self._led = self._led, leads
+        left, self._leaves = self._leaves, self.leaving()
         self.unreached()  # the last leader's report stays valid while there is no leader
-        return led != leads or (leads and changed)
+        return led != leads or (leads and changed) or left != self._leaves
 
     @staticmethod
     def _out_ms(record: _Record, evidence: Evidence, now_ms: int) -> int:

@@ -3,6 +3,8 @@
 Every node judges its own links, but only the leader's judgement counts: two nodes on different sides of a partition
 must not give clients different routes. The leader sends it in PING (docs/wire-protocol.md), at once when it changes. A
 link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a calm period.
+A peer that says that it leaves (it is drained, or stops) counts as away at once: clients move at their next route poll,
+while it still serves them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ AWAY_MS = 1000
 """After this long out of reach, the node's name moves."""
 BACK_MS = 3000
 """After this long in reach, without a silence of half of AWAY_MS, its name moves back."""
+DRAINED, STOPPING = "drain", "stop"
+LEAVING = frozenset((DRAINED, STOPPING))
+"""The holds on campaigns (`RawNode.hold_campaigns`) with which a node says that it leaves."""
 _HEARTBEATS = 3
 """Heartbeats that may be missing; more than AWAY_MS only where [raft] makes them slow."""
 _NODES_MAX = 1024
@@ -54,13 +59,14 @@ class Reach:
         """Peers that this node itself does not reach."""
         return frozenset(self._well_since)
 
-    def judge(self, out_ms: Mapping[NodeId, int], now_ms: int) -> bool:
-        """`out_ms`: peer -> for how long it has been out of reach, or silent; 0: just heard. True if `away` changed."""
+    def judge(self, out_ms: Mapping[NodeId, int], now_ms: int, leaving: Collection[NodeId] = ()) -> bool:
+        """`out_ms`: peer -> for how long it has been out of reach, or silent; 0: just heard. `leaving`: those that say
+        that they leave. True if `away` changed."""
         before = self.away
         for peer in before - out_ms.keys():
             del self._well_since[peer]
         for peer, ms in out_ms.items():
-            if ms >= self._away_ms or (peer in self._well_since and ms >= self._away_ms // 2):
+            if ms >= self._away_ms or peer in leaving or (peer in self._well_since and ms >= self._away_ms // 2):
                 self._well_since[peer] = None
             elif peer in self._well_since:
                 since = self._well_since[peer]
@@ -97,7 +103,8 @@ class Reach:
         if unreached is None or unreached == self._counts:
             return
         if unreached:
-            logger.info("leader %d cannot reach %s: producers are sent elsewhere", leader, _names(unreached))
+            why = "is out of reach or leaves: clients are sent elsewhere"
+            logger.info("leader %d: of the nodes, %s %s", leader, _names(unreached), why)
         else:
             logger.info("leader %d reaches every node again", leader)
         self._counts = unreached

@@ -194,3 +194,8 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         "unknown_outcome": "the outcome is unknown",
     }.get(code, "nothing was changed")
     return ApiRefusal(code, error["message"], reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
+
+
+def drain_node(node: int, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:
+    """Makes the node hand leadership over and send clients elsewhere, or ends that. Raises LocalError."""
+    return AdminApi(addresses, "raftmq node list").post(f"/v1/members/{node}/drain", {"drain": not undo})

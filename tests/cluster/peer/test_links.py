@@ -294,6 +294,27 @@ def test_the_leader_says_at_once_whom_it_does_not_reach() -> None:
     assert words(world)[-1] == []
 
 
+def test_a_node_says_at_once_that_it_leaves_and_its_leader_counts_it_as_away() -> None:
+    world = World()
+    world.wire.connect()
+    inlet = world.wire.accept()
+    world.run(3000, inlet)
+    said = [header[4] for _, kind, header in world.wire.sent if kind == Kind.PING]
+    assert said
+    assert not any(said)
+    world.wire.sent.clear()
+    world.links.leaving = lambda: True
+    world.run(2 * LOOK_EVERY_MS, inlet)
+    assert [header[4] for _, kind, header in world.wire.sent if kind == Kind.PING][-1] is True
+    assert world.links.unreached() == set(), "itself it is not away"
+    world.links.on_frame(TWO, Kind.PING, [CONTROL, 1, 1000, None, True])
+    world.run(LOOK_EVERY_MS, inlet)
+    assert world.links.unreached() == {TWO}
+    world.links.on_frame(TWO, Kind.PING, [CONTROL, 2, 1000, None])
+    world.run(5000, inlet)
+    assert world.links.unreached() == set(), "an older node says nothing about it"
+
+
 def test_silence_is_out_of_reach_and_who_does_not_lead_says_nothing() -> None:
     world = World()
     world.wire.connect()

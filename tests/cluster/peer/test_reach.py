@@ -51,6 +51,18 @@ def test_a_link_that_flaps_moves_a_name_once_at_most(down_ms: int, up_ms: int) -
     assert eye.changes == (1 if down_ms >= AWAY_MS else 0)
 
 
+def test_a_peer_that_leaves_is_away_at_once_and_back_after_a_calm_time() -> None:
+    reach, now_ms = Reach(), 50_000
+    assert reach.judge({TWO: 0, THREE: 0}, now_ms, [TWO])
+    assert reach.away == {TWO}
+    assert not reach.judge({TWO: 0, THREE: 0}, now_ms + 10 * BACK_MS, [TWO])
+    now_ms += 10 * BACK_MS
+    assert not reach.judge({TWO: 0, THREE: 0}, now_ms)
+    assert not reach.judge({TWO: 0, THREE: 0}, now_ms + BACK_MS - 1)
+    assert reach.judge({TWO: 0, THREE: 0}, now_ms + BACK_MS)
+    assert reach.away == set()
+
+
 def test_who_is_no_member_any_more_is_not_away() -> None:
     reach = Reach()
     assert reach.judge({TWO: AWAY_MS}, 1)
