@@ -350,6 +350,7 @@ class Proposals:
         self._strict.decided(sends)
         for send in sends:
             if send.done is not None:  # the next leader finds the reason for this copy in its own state
+                send.connection.inflight_bytes -= send.size
                 contain("ending a copy", send.done, Outcome.FAIL)
         sends = [send for send in sends if send.done is None]
         if sends:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.message_lookup import message_at
+from cluster.broker.timers import ROWS_MAX
 from cluster.replication.message_keys import property_of
 from cluster.wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
 from statemachine import commands
@@ -160,6 +161,16 @@ def test_many_of_one_moment_are_few_rows(sim: SimCluster) -> None:
     wait_for(sim, 300)
     assert sorted(message.body for message in delivered(sim)) == sorted(b"m%d" % number for number in range(1, 301))
     assert sim.leader().state.timers.counts == TimerCounts(delivered=300)
+
+
+def test_more_rows_than_may_be_in_flight(sim: SimCluster) -> None:
+    path, count = sim.leader().connect(), ROWS_MAX + 40
+    for number in range(1, count + 1):
+        path.ask(send_frame(number, "T", b"m", properties=f"TIMER_DELAY_MS\x01{1000 + number}\x02"))
+    sim.loop.run_until(lambda: len(path.replies) == count, 20, "answers")
+    wait_for(sim, count)
+    sim.loop.run_for(5)
+    assert len(delivered(sim)) == count
 
 
 @pytest.mark.parametrize("seed", range(4))
