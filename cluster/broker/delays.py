@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cluster.config.config import TimerSection
 
 DELAY = b"DELAY\x01"
+REAL_TOPIC, REAL_QID = b"REAL_TOPIC\x01", b"REAL_QID\x01"
+"""Where a message goes that is stored in another topic until then."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """RocketMQ's topic of messages with a time of their own: queue 0."""
 _DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01"
@@ -79,7 +81,7 @@ def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> by
     properties = delayed.properties
     if properties and properties[-1] != 2:
         properties += b"\x02"
-    properties = b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (properties, topic.encode(), queue_id)
+    properties = b"%b%b%b\x02%b%d\x02" % (properties, REAL_TOPIC, topic.encode(), REAL_QID, queue_id)
     if len(properties) + _ADDED_BYTES > bytes_max:
         remark = f"the properties have {len(properties)} bytes with those that the broker adds: {bytes_max} are allowed"
         raise Refused(Reason.MESSAGE_ILLEGAL, remark)

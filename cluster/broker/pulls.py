@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.group_members import Members
-from cluster.broker.hold_back import HoldBack
 from cluster.broker.log_reads import is_here
 from cluster.broker.long_poll import LongPolls
-from cluster.broker.names import PERM_READ, RETRY_PREFIX, no_topic
+from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
 from cluster.broker.pull_scan import Found, choose, read, search
@@ -50,7 +49,6 @@ class Pulls:
         self._members = members
         self._resets = resets
         self._reads = reads
-        self._hold_back = HoldBack(services, lambda queues: self.long_polls.wake(queues))
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     # --- a wish comes in ---
@@ -176,10 +174,7 @@ class Pulls:
         if pull.offset < low:
             self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", low)
             return True
-        end = high
-        if pull.topic.startswith(RETRY_PREFIX):
-            high = min(high, self._hold_back.end(pull.topic_id, pull.queue_id))
-        if pull.offset > end:
+        if pull.offset > high:
             return self._ask_beyond(pull)
         if pull.offset >= high:
             return False

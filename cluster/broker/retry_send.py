@@ -1,8 +1,7 @@
 """Sends to `%RETRY%group`: a consumer whose request 36 was refused sends the message there itself.
 
-It asks for a delay (property DELAY) and tells how often the message was tried. The delay is that of `hold_back`,
-whatever level is asked for; past the maximum the message goes to the dead letters of the group. Source: RocketMQ's
-SendMessageProcessor.handleRetryAndDLQ.
+It asks for a delay (property DELAY) and tells how often the message was tried. Past the maximum the message goes to
+the dead letters of the group, without a delay. Source: RocketMQ's SendMessageProcessor.handleRetryAndDLQ.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from cluster.broker.send_wish import SendWish
     from statemachine.groups import GroupConfig
 
-_DELAY = "DELAY\x01"
+_DELAYS = ("DELAY\x01", "TIMER_DELIVER_MS\x01", "TIMER_DELAY_SEC\x01", "TIMER_DELAY_MS\x01")
 
 
 class Target(NamedTuple):
@@ -33,14 +32,13 @@ def redirected(wish: SendWish, groups: Mapping[str, GroupConfig]) -> Target:
     properties = wish.properties
     if not wish.topic.startswith(RETRY_PREFIX):
         return Target(wish.topic, wish.queue_id, properties)
-    if _DELAY in properties:
-        kept = [part for part in properties.split("\x02") if part and not part.startswith(_DELAY)]
-        properties = "".join(part + "\x02" for part in kept)
     name = wish.topic.removeprefix(RETRY_PREFIX)
     group = groups.get(name)
     if group is not None:
         named = wish.max_reconsume_times
         maximum = named if named is not None and named >= 0 else group.retry_max_times
         if (wish.reconsume_times or 0) > maximum:
+            kept = [part for part in properties.split("\x02") if part and not part.startswith(_DELAYS)]
+            properties = "".join(part + "\x02" for part in kept)
             return Target(DEAD_LETTER_PREFIX + name, 0, properties)
     return Target(wish.topic, wish.queue_id, properties)

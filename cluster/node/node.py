@@ -20,6 +20,7 @@ from cluster.broker.group_members import Members
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pulls import Pulls
 from cluster.broker.queue_locks import QueueLocks
+from cluster.broker.send_back import SendBacks
 from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
 from cluster.broker.timers import TimerDelivery
@@ -252,6 +253,7 @@ class Node:
         replies = Replies(services, self.relay, own_address(self.config))
         locks = QueueLocks(services, self.environment.lock_ttl_ms)
         ends = self._build_transactions()
+        self.send_backs = SendBacks(services, self.proposals)
         return handlers_of(
             services,
             members,
@@ -259,7 +261,7 @@ class Node:
             pulls,
             consumers,
             replies,
-            self.proposals,
+            self.send_backs,
             self.links.unreached,
             ends,
             self.metrics,
@@ -390,6 +392,7 @@ class Node:
         self._context.loop.call_soon(self.forwarder.pump)
         self.timers.writes_opened()
         self.transactions.writes_opened()
+        self.send_backs.writes_opened()
 
     def on_role(self, raw: RawNode) -> None:
         """Role or leader changed."""

@@ -11,12 +11,13 @@ from cluster.remoting.assignment import Assignments
 from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
-from cluster.remoting.send_back import SendBack
+from cluster.remoting.send_back import SendBackRequests
 from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
     from cluster.broker.queue_locks import QueueLocks
+    from cluster.broker.send_back import SendBacks
     from cluster.broker.services import Services
     from cluster.remoting.consumer_requests import ConsumerRequests
     from cluster.remoting.pull import PullRequests
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
     from cluster.remoting.transactions import TransactionRequests
-    from cluster.replication.proposals import Proposals
     from raftlog.types import NodeId
 
 
@@ -35,7 +35,7 @@ def handlers_of(
     pulls: PullRequests,
     consumers: ConsumerRequests,
     replies: Replies,
-    proposals: Proposals,
+    send_backs: SendBacks,
     unreached: Callable[[], Collection[NodeId]],
     transactions: TransactionRequests,
     metrics: RequestFigures | None = None,
@@ -52,7 +52,7 @@ def handlers_of(
         **QueryRequests(services, metrics).handlers(),
         **Assignments(services, members).handlers(),
         **GroupStats(services, members, groups).handlers(),
-        **SendBack(services, proposals).handlers(),
+        **SendBackRequests(send_backs).handlers(),
         **consumers.handlers(),
         **transactions.handlers(),
         **replies.handlers(),

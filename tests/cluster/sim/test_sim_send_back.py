@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.send_back import copied_properties
+from cluster.broker.send_back import copied_properties
 from cluster.replication.outcome import Outcome
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
@@ -72,16 +72,32 @@ def stored(node: SimNode, topic: str) -> list[tuple[int, Message]]:
     return [(i.position, decode_message(node.log.read_at(i.position, i.size))[0]) for i in items]
 
 
+def copies(sim: SimCluster, count: int, topic: str = "%RETRY%g") -> list[tuple[int, Message]]:
+    """What was sent back, once as many have come; one more would be there soon after."""
+    sim.loop.run_until(lambda: len(stored(sim.leader(), topic)) >= count, 200, f"{count} copies")
+    sim.loop.run_for(5)
+    found = stored(sim.leader(), topic)
+    assert len(found) == count
+    return found
+
+
+def waits_ms(sim: SimCluster) -> list[int]:
+    """How long each message that waits has still to wait, about."""
+    leader = sim.leader()
+    return [row.due_ms - leader.raw.log_time_ms() for row in leader.state.timers.due(1 << 62)]
+
+
 @pytest.mark.parametrize("serialize_type", [JSON, BINARY])
 @pytest.mark.parametrize("leads", [True, False])
 def test_the_copy_is_the_message_with_its_history(sim: SimCluster, leads: bool, serialize_type: int) -> None:
     position = send(sim, b"body")
     node = sim.leader() if leads else sim.followers()[0]
     assert ask(sim, position, node, serialize_type=serialize_type)[0] == 0
+    assert stored(sim.leader(), "%RETRY%g") == []
+    ((_, copy),) = copies(sim, 1)
     sim.settle()
     sim.check_equal()
     (original,) = [message for at, message in stored(sim.leader(), "T") if at == position]
-    ((_, copy),) = stored(sim.leader(), "%RETRY%g")
     assert (copy.body, copy.flag, copy.born_ms, copy.born_host) == (
         original.body,
         original.flag,
@@ -92,6 +108,7 @@ def test_the_copy_is_the_message_with_its_history(sim: SimCluster, leads: bool, 
     properties = parse_properties(copy.properties)
     assert properties.pop("RETRY_TOPIC") == "T"
     assert decode_message_id(properties.pop("ORIGIN_MESSAGE_ID")) == (original.store_host, position)
+    assert (properties.pop("REAL_TOPIC"), properties.pop("REAL_QID")) == ("%RETRY%g", "0")
     assert properties == parse_properties(original.properties)
     assert properties["UNIQ_KEY"] == "K1"
     config = sim.leader().state.topics["%RETRY%g"]
@@ -103,7 +120,7 @@ def test_at_the_maximum_it_goes_to_the_dead_letters(sim: SimCluster) -> None:
     first = position
     for times in (1, 2):
         assert ask(sim, position)[0] == 0
-        position, copy = stored(sim.leader(), "%RETRY%g")[-1]
+        position, copy = copies(sim, times)[-1]
         assert copy.reconsume_times == times
         assert copy.queue_offset == times - 1
     assert ask(sim, position)[0] == 0
@@ -129,13 +146,80 @@ def test_at_the_maximum_it_goes_to_the_dead_letters(sim: SimCluster) -> None:
 )
 def test_who_decides_where_it_goes(sim: SimCluster, fields: dict[str, Any], topic: str) -> None:
     assert ask(sim, send(sim), **fields)[0] == 0
-    assert len(stored(sim.leader(), topic)) == 1
+    waiting = sim.leader().state.timers.counts.pending
+    assert (waiting, len(stored(sim.leader(), "%DLQ%g"))) == ((0, 1) if topic == "%DLQ%g" else (1, 0))
 
 
-def test_a_request_repeated_leaves_two_copies_and_never_none(sim: SimCluster) -> None:
+@pytest.mark.parametrize(("level", "seconds"), [(0, 10), (1, 1), (5, 60), (18, 7200), (99, 7200)])
+def test_how_long_it_waits(sim: SimCluster, level: int, seconds: int) -> None:
+    assert ask(sim, send(sim), delayLevel=level)[0] == 0
+    (left,) = waits_ms(sim)
+    assert seconds * 1000 - 1000 < left <= seconds * 1000
+
+
+def test_each_failure_waits_a_level_longer(sim: SimCluster) -> None:
     position = send(sim)
-    assert [ask(sim, position)[0] for _ in range(2)] == [0, 0]
-    assert len(stored(sim.leader(), "%RETRY%g")) == 2
+    for times, seconds in enumerate((10, 30, 60), 1):
+        assert ask(sim, position, maxReconsumeTimes=9)[0] == 0
+        (left,) = waits_ms(sim)
+        assert seconds * 1000 - 1000 < left <= seconds * 1000
+        position, _ = copies(sim, times)[-1]
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_failure_reported_twice_leaves_one_copy(sim: SimCluster, dead: bool) -> None:
+    position = send(sim)
+    fields = {"delayLevel": -1} if dead else {}
+    assert [ask(sim, position, node, **fields)[0] for node in (sim.leader(), *sim.followers())] == [0, 0, 0]
+    assert len(copies(sim, 1, "%DLQ%g" if dead else "%RETRY%g")) == 1
+
+
+def test_reports_that_meet_in_flight_share_the_copy(sim: SimCluster) -> None:
+    position = send(sim)
+    ask(sim, send(sim, b"other"))  # the topic is there
+    path, other = sim.leader().connect(), sim.leader().connect()
+    path.ask(back(position, 7))
+    other.ask(back(position, 8))
+    path.ask(back(position, 9))
+    sim.loop.run_until(lambda: len(path.replies) == 2 and other.replies, 10, "answers")
+    assert codes(path, 7) == codes(other, 8) == codes(path, 9) == [0]
+    assert [message.body for _, message in copies(sim, 2)].count(b"m") == 1
+
+
+def test_another_leader_recognises_the_report(sim: SimCluster) -> None:
+    position = send(sim)
+    old = sim.leader()
+    assert ask(sim, position)[0] == 0
+    sim.isolate(old)
+    new = sim.leader(besides=old)
+    assert ask(sim, position, new)[0] == 0
+    sim.mend()
+    assert len(copies(sim, 1)) == 1
+
+
+def test_a_group_that_consumes_anew_may_fail_anew(sim: SimCluster) -> None:
+    """The copy was delivered, and then the group's offsets were reset."""
+    position = send(sim)
+    assert ask(sim, position)[0] == 0
+    copies(sim, 1)
+    sim.loop.run_for(60)
+    assert ask(sim, position)[0] == 0
+    copies(sim, 2)
+
+
+def test_a_message_that_waits_cannot_have_failed(sim: SimCluster) -> None:
+    assert ask(sim, send(sim))[0] == 0
+    (row,) = sim.leader().state.timers.due(1 << 62)
+    code, remark = ask(sim, row.position, originTopic=None)
+    assert (code, "in no queue" in remark) == (1, True)
+
+
+def test_a_member_that_knows_no_delays_is_named(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    position = send(sim)
+    monkeypatch.setattr(sim.leader().running.services, "raising", lambda level: 3)
+    code, remark = ask(sim, position)
+    assert (code, "node 3" in remark) == (14, True)
+    assert ask(sim, position, delayLevel=-1)[0] == 0, "a dead letter does not wait"
 
 
 def test_copies_are_rows_of_their_own_kind_and_no_part_of_dedup(sim: SimCluster) -> None:
@@ -143,16 +227,18 @@ def test_copies_are_rows_of_their_own_kind_and_no_part_of_dedup(sim: SimCluster)
     entries: list[Entry] = []
     apply = leader.state.apply
     leader.state.apply = lambda run: entries.extend(run) or apply(run)  # type: ignore[method-assign, assignment]
-    position = send(sim)
+    position, other = send(sim), send(sim)
+    del entries[:-1]
     ask(sim, position)
-    ask(sim, position, delayLevel=-1)
+    ask(sim, other, delayLevel=-1)
     payloads = [decode(bytes(entry.payload)) for entry in entries if entry.type == EntryType.MESSAGES]
     kinds = [(run.kind, bool(payload.sessions)) for payload in payloads for run in payload.iter_runs()]
-    assert kinds == [(RowKind.NORMAL, True), (RowKind.RETRY, False), (RowKind.DEAD_LETTER, False)]
+    assert kinds == [(RowKind.NORMAL, True), (RowKind.SCHEDULED, False), (RowKind.DEAD_LETTER, False)]
 
 
 def test_a_copy_is_found_by_its_keys(sim: SimCluster) -> None:
     ask(sim, send(sim))
+    copies(sim, 1)
     state = sim.leader().state
     index, topic = state.message_index, state.topics["%RETRY%g"]
     bucket = index.bucket_below((1 << 64) - 1)
@@ -207,10 +293,10 @@ def test_properties_without_room_come_again_all_the_same() -> None:
     assert copied_properties(Message("T", b"", b"a\x01b")).startswith(b"a\x01b\x02RETRY_TOPIC\x01T\x02")
 
 
-def test_a_leader_that_loses_its_office_hands_the_request_on(sim: SimCluster) -> None:
-    """Queued, not proposed: the next leader makes the copy, not of the copy's body but of the request."""
+def test_a_leader_that_loses_its_office_makes_no_copy_later(sim: SimCluster) -> None:
+    """A copy that is queued dies with the term; the report is refused, and may come again anywhere."""
     position = send(sim)
-    ask(sim, position)  # the topic is there
+    ask(sim, send(sim, b"other"), delayLevel=18)  # the topic is there
     old = sim.leader()
     path = old.connect()
     sim.isolate(old)
@@ -220,12 +306,13 @@ def test_a_leader_that_loses_its_office_hands_the_request_on(sim: SimCluster) ->
     sim.mend()
     count = old.config.limits.batches_inflight_max + 2
     sim.loop.run_until(lambda: all(10 + n in path.replies for n in range(count)), 30, "answers")
+    outcomes = {path.replies[10 + n][0][:2] for n in range(count)}
+    assert len(outcomes) == 1, "they are of one failure, and wait for one copy"
     sim.settle()
     sim.check_equal()
-    acked = sum(codes(path, 10 + n) == [0] for n in range(count))
-    copies = stored(sim.leader(), "%RETRY%g")
-    assert len(copies) >= 1 + acked
-    assert all(message.body == b"m" and message.reconsume_times == 1 for _, message in copies)
+    assert ask(sim, position)[0] == 0
+    ((_, copy),) = copies(sim, 1)
+    assert (copy.body, copy.reconsume_times) == (b"m", 1)
 
 
 def test_oneway_is_kept_and_not_answered(sim: SimCluster) -> None:
@@ -234,7 +321,7 @@ def test_oneway_is_kept_and_not_answered(sim: SimCluster) -> None:
     path.ask(back(position, flag=FLAG_ONEWAY))
     sim.loop.run_for(1.0)
     assert path.replies == {}
-    assert len(stored(sim.leader(), "%RETRY%g")) == 1
+    copies(sim, 1)
 
 
 def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
@@ -270,8 +357,10 @@ def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, **ext: 
 
 def test_a_consumer_that_sends_it_back_itself(sim: SimCluster) -> None:
     path = sim.leader().connect()
-    assert fallback(sim, path, 1, 2) == 0, "a delay is asked for, and given by the retry topic"
-    ((_, kept),) = stored(sim.leader(), "%RETRY%g")
+    assert fallback(sim, path, 1, 2) == 0
+    (left,) = waits_ms(sim)
+    assert 29_000 < left <= 30_000, "the level that it asks for, 4"
+    ((_, kept),) = copies(sim, 1)
     assert kept.reconsume_times == 2
     assert "DELAY" not in parse_properties(kept.properties)
     assert parse_properties(kept.properties)["colour"] == "blue"
@@ -279,13 +368,13 @@ def test_a_consumer_that_sends_it_back_itself(sim: SimCluster) -> None:
     assert fallback(sim, path, 3, 1, l="0") == 0
     assert len(stored(sim.leader(), "%DLQ%g")) == 2, "past the group's maximum, and the request's own"
     assert fallback(sim, path, 4, 3, l="9") == 0
-    assert len(stored(sim.leader(), "%RETRY%g")) == 2
+    copies(sim, 2)
 
 
 def test_strict_dedup_never_swallows_what_is_sent_back(sim: SimCluster) -> None:
     sim.create_topic("%RETRY%g", queues=1, attributes={"dedup": "strict"})
-    position = send(sim)
-    assert [ask(sim, position)[0] for _ in range(2)] == [0, 0]
+    position, same = send(sim), send(sim)
+    assert [ask(sim, each)[0] for each in (position, same)] == [0, 0]
     path = sim.leader().connect()
     assert [fallback(sim, path, n, 1) for n in (1, 2)] == [0, 0]
-    assert len(stored(sim.leader(), "%RETRY%g")) == 4
+    copies(sim, 4)
