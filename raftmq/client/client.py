@@ -12,7 +12,7 @@ from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment
 from raftmq.client.errors import RaftMQError, Unreachable
-from raftmq.client.message import SendOptions, SendResult
+from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
@@ -58,7 +58,7 @@ class AsyncClient:
             self._producer = self.producer()
         return self._producer
 
-    async def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
+    async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends through the client's own producer; see AsyncProducer.send."""
         return await self._default_producer().send(topic, body, **options)
 

@@ -11,6 +11,7 @@ import msgspec
 from cluster.wire import message_format
 from cluster.wire.codes import ResponseCode
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
+from raftmq.client.delay import Delay, DeliverAt
 from raftmq.client.errors import Failed, Refused
 
 COMPRESSED = 0x1
@@ -39,6 +40,14 @@ class SendOptions(TypedDict, total=False):
     """Messages with the same one go to one queue, in order."""
     properties: Mapping[str, str] | None
     """Whatever else goes along with the message."""
+
+
+class MessageOptions(SendOptions, total=False):
+    """What a send of one message may be given besides: with either, it is stored at once and delivered then, with an
+    offset and a position of its own; those of the result are where it waits."""
+
+    delay: Delay
+    deliver_at: DeliverAt
 
 
 class SendResult(NamedTuple):

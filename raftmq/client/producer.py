@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
-from raftmq.client.message import SendOptions, SendResult
+from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.pipeline import SendPipeline
 from raftmq.client.room import Room
 from raftmq.client.send_frame import MessageIds, SendRequest, Submission, build_batch, build_single
@@ -47,12 +47,12 @@ class AsyncProducer:
         """The session's identity, 32 hex digits."""
         return self.pipeline.producer_id.hex()
 
-    async def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
+    async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
         future = await self.send_soon(topic, body, **options)
         return await future
 
-    async def send_soon(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> asyncio.Future[SendResult]:
+    async def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> asyncio.Future[SendResult]:
         """Queues a send, waiting only while the producer is full; the future ends as `send` would."""
         request = build_single(self.ids, topic, body, **options)
         future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()

@@ -14,6 +14,7 @@ from cluster.wire import message_format
 from cluster.wire.codec import VERSION_SENT
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem
+from raftmq.client.delay import Delay, DeliverAt, with_delay
 from raftmq.client.message import MAX_BODY_BYTES, encode_properties
 from raftmq.client.send_window import AnyFuture, too_large
 
@@ -70,6 +71,8 @@ def build_single(
     queue_id: int | None = None,
     ordering_key: str | None = None,
     properties: Mapping[str, str] | None = None,
+    delay: Delay = None,
+    deliver_at: DeliverAt = None,
 ) -> SendRequest:
     """Checks and encodes one message. Raises Refused (too large, bad property), TypeError, ValueError."""
     _check(topic, queue_id)
@@ -77,7 +80,7 @@ def build_single(
     message_id = ids.next()
     if len(body) > MAX_BODY_BYTES:
         raise too_large(f"message to {topic}", len(body), MAX_BODY_BYTES, (message_id,))
-    text = encode_properties(message_id, key, tag, properties)
+    text = encode_properties(message_id, key, tag, with_delay(properties, delay, deliver_at))
     return SendRequest(topic, body, text, (message_id,), queue_id, ordering_key, False)
 
 

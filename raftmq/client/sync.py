@@ -11,7 +11,7 @@ from raftmq.client.client import AsyncClient
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
 from raftmq.client.loop_thread import LoopThread
-from raftmq.client.message import Message, SendOptions, SendResult
+from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullResult
@@ -49,7 +49,7 @@ class Client:
             self._producer = self.producer()
         return self._producer
 
-    def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
+    def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends through the client's own producer and waits; see Producer.send."""
         return self._default_producer().send(topic, body, **options)
 
@@ -135,12 +135,12 @@ class Producer:
         """The session's identity, 32 hex digits."""
         return self._producer.producer_id
 
-    def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
+    def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
         return self.send_soon(topic, body, **options).result()
 
     def send_soon(
-        self, topic: str, body: bytes, **options: Unpack[SendOptions]
+        self, topic: str, body: bytes, **options: Unpack[MessageOptions]
     ) -> concurrent.futures.Future[SendResult]:
         """Queues a send, blocking only while the producer is full; the future ends as `send` would."""
         request = build_single(self._ids, topic, body, **options)

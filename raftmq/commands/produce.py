@@ -39,10 +39,17 @@ class Line(NamedTuple):
 )
 @click.option("--key-field", metavar="NAME", help="Lines are JSON objects; take the key from this field.")
 @click.option("--tag-field", metavar="NAME", help="Lines are JSON objects; take the tag from this field.")
+@click.option("--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Deliver each message so much later.")
 @servers_option
 @json_option
 def produce(
-    topic: str, file: Path | None, key_field: str | None, tag_field: str | None, servers: str | None, as_json: bool
+    topic: str,
+    file: Path | None,
+    key_field: str | None,
+    tag_field: str | None,
+    delay: float | None,
+    servers: str | None,
+    as_json: bool,
 ) -> None:
     """Send each line of stdin or a file as a message to TOPIC.
 
@@ -53,10 +60,10 @@ def produce(
     tally = Tally()
     try:
         if file is None:
-            _send(sys.stdin.buffer, None, topic, key_field, tag_field, servers, tally)
+            _send(sys.stdin.buffer, None, topic, key_field, tag_field, delay, servers, tally)
         else:
             with file.open("rb") as lines:
-                _send(lines, file.stat().st_size, topic, key_field, tag_field, servers, tally)
+                _send(lines, file.stat().st_size, topic, key_field, tag_field, delay, servers, tally)
     finally:
         seconds = time.monotonic() - began
         if as_json:
@@ -124,6 +131,7 @@ def _send(
     topic: str,
     key_field: str | None,
     tag_field: str | None,
+    delay: float | None,
     servers: str | None,
     tally: Tally,
 ) -> None:
@@ -143,7 +151,7 @@ def _send(
         for line in read_lines(source, key_field, tag_field):
             if tally.first is not None:
                 return
-            future = producer.send_soon(topic, line.body, key=line.key, tag=line.tag)
+            future = producer.send_soon(topic, line.body, key=line.key, tag=line.tag, delay=delay)
             future.add_done_callback(functools.partial(tally.settle, line.number))
             if line.number % 256 == 0:
                 bar.update(task, completed=line.end, description=f"sent {tally.sent:,}")

@@ -51,6 +51,19 @@ def test_send_and_read_back(live_cluster: Any) -> None:
         assert group in mq.admin.groups()
 
 
+def test_a_delayed_message_comes_when_it_is_due(live_cluster: Any) -> None:
+    topic, group = fresh("reminders"), fresh("readers")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        late = mq.send(topic, b"late", key="k", delay=1.5)
+        at_once = mq.send(topic, b"past", deliver_at=1000)
+        with mq.consumer(group, topic, max_wait_s=20) as c:
+            got = [next(c), next(c)]
+        assert [m.body for m in got] == [b"past", b"late"]
+        assert got[1].store_ms >= got[0].store_ms
+        assert (got[1].message_id, got[1].queue_offset) == (late.message_id, at_once.queue_offset + 1)
+
+
 def test_d9_messages_are_found_by_key_id_and_position(live_cluster: Any) -> None:
     topic = fresh("orders")
     with connect(live_cluster.servers) as mq:
