@@ -16,6 +16,7 @@ from cluster.admin import (
     node,
     page,
     recovery,
+    resets,
     retention,
     topics,
 )
@@ -58,6 +59,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/messages/{position}", messages.get_message, messages.MessageDetail, Serves.READ),
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
+    Route("POST", "/v1/groups/{name}/reset", resets.reset_group, resets.GroupReset, Serves.LEADER, resets.ResetRequest),
     Route("GET", "/v1/members", member_requests.list_members, membership.MembersView, Serves.READ),
     Route("GET", "/v1/members/join", member_requests.describe_joining, membership.JoinView, Serves.READ),
     Route(

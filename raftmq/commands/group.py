@@ -1,7 +1,9 @@
-"""`raftmq group`: list and describe consumer groups."""
+"""`raftmq group`: list, describe and reset consumer groups."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -10,9 +12,28 @@ from raftmq.commands.common import data_option, json_option, print_json, print_t
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 
+class ResetTo(click.ParamType[dict[str, object]]):
+    """earliest, latest, an offset or a time -> the fields `to` and `value` of a reset."""
+
+    name = "where"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, object]:
+        if value in ("earliest", "latest"):
+            return {"to": value}
+        if str(value).isdecimal() and len(value) < 19:
+            return {"to": "offset", "value": int(value)}
+        try:
+            at = datetime.fromisoformat(str(value)).timestamp()
+        except (ValueError, OverflowError, OSError):
+            at = -1.0
+        if at < 0:
+            self.fail(f"{value}: write earliest, latest, an offset, or a time: 2026-11-20T10:00:00Z", param, ctx)
+        return {"to": "time", "value": round(at * 1000)}
+
+
 @click.group()
 def group() -> None:
-    """List and describe consumer groups."""
+    """List, describe and reset consumer groups."""
 
 
 @group.command("list")
@@ -52,3 +73,34 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
             for o in answer["offsets"]
         ],
     )
+
+
+@group.command("reset")
+@click.argument("name")
+@click.option("--topic", required=True, help="The topic whose offsets are moved.")
+@click.option("--to", "where", type=ResetTo(), required=True, help="earliest, latest, an offset, or a time.")
+@click.option("--queue", type=click.IntRange(0), help="This queue alone (default: all of the topic).")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_option
+@admin_option
+@json_option
+def reset(
+    name: str,
+    topic: str,
+    where: dict[str, object],
+    queue: int | None,
+    yes: bool,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Move the offsets of the group NAME in a topic, also while it is consuming."""
+    if not yes:
+        click.confirm(f"move the offsets of {name} in {topic}?", abort=True, err=True)
+    body = {"topic": topic, "queue_id": queue, **where}
+    answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/groups/{quote(name, safe='')}/reset", body)
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    click.echo(f"{name} goes on in {topic} from these offsets; running consumers are told with their next pull")
+    print_table(["queue", "offset"], [[each["queue_id"], each["offset"]] for each in answer["queues"]])

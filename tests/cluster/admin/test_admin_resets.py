@@ -1,0 +1,81 @@
+"""POST /v1/groups/{name}/reset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.replication.outcome import Outcome
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC
+from statemachine.offset_resets import OffsetReset
+
+
+@pytest.fixture
+def filled(node: Any) -> Any:
+    """The group `billing` has consumed four of ten messages of queue 0."""
+    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 2, "write_queues": 2}, True]])
+    node.add_group("billing", "a")
+    node.add_messages("a", 0, 10)
+    node.apply([[COMMIT_OFFSETS, [["billing", 1, 0, 4]]]])
+    return node
+
+
+async def reset(client: Any, name: str = "billing", **body: Any) -> tuple[int, Any]:
+    answer = await client.post(f"/v1/groups/{name}/reset", json={"topic": "a", **body})
+    return answer.status, await answer.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "offsets"),
+    [
+        ({"to": "earliest"}, {0: 0, 1: 0}),
+        ({"to": "latest"}, {0: 10, 1: 0}),
+        ({"to": "time", "value": 1}, {0: 10, 1: 0}),
+        ({"to": "time", "value": 0, "queue_id": 0}, {0: 0}),
+        ({"to": "offset", "value": 7, "queue_id": 0}, {0: 7}),
+    ],
+)
+async def test_where_it_goes(client: Any, filled: Any, body: dict[str, Any], offsets: dict[int, int]) -> None:
+    status, answer = await reset(client, **body)
+    assert status == 200
+    assert answer == {
+        "node": 1,
+        "group": "billing",
+        "topic": "a",
+        "queues": [{"queue_id": queue, "offset": offset} for queue, offset in offsets.items()],
+    }
+    assert filled.state.resets_of_group("billing") == {
+        (1, queue): OffsetReset(offset, 0) for queue, offset in offsets.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status"),
+    [
+        ("billing", {"to": "time"}, 400),
+        ("billing", {"to": "offset", "queue_id": 0}, 400),
+        ("billing", {"to": "latest", "value": 1}, 400),
+        ("billing", {"to": "offset", "value": 11, "queue_id": 0}, 400),
+        ("billing", {"to": "offset", "value": 7}, 400),
+        ("billing", {"to": "latest", "queue_id": 2}, 400),
+        ("billing", {"to": "end"}, 400),
+        ("billing", {"to": "offset", "value": 1 << 63, "queue_id": 0}, 400),
+        ("billing", {"to": "latest", "topic": "none"}, 404),
+        ("biling", {"to": "latest"}, 404),
+    ],
+)
+async def test_what_is_refused(client: Any, filled: Any, name: str, body: dict[str, Any], status: int) -> None:
+    assert (await reset(client, name, **body))[0] == status
+    assert (filled.state.offset("billing", 1, 0), filled.state.has_resets) == (4, False)
+
+
+@pytest.mark.parametrize(("fate", "status"), [(Outcome.FAIL, 503), (Outcome.UNKNOWN, 504)])
+async def test_a_reset_that_is_not_decided(client: Any, filled: Any, fate: Outcome, status: int) -> None:
+    filled.fate = fate
+    assert (await reset(client, to="latest"))[0] == status
+
+
+async def test_an_unconfirmed_leader(client: Any, filled: Any) -> None:
+    filled.confirms = False
+    assert (await reset(client, to="latest"))[0] == 503
