@@ -143,6 +143,15 @@ FIELDS: dict[int, dict[str, Draw]] = {
         "unitMode": _bool,
         "maxReconsumeTimes": _int(-1, 16),
     },
+    RequestCode.END_TRANSACTION: {
+        "producerGroup": _group,
+        "tranStateTableOffset": _int(0, 9),
+        "commitLogOffset": _int(0, 200_000),
+        "commitOrRollback": _of("0", "8", "12", "1"),
+        "msgId": _of("", "0A"),
+        "transactionId": _of("", "0A"),
+        "fromTransactionCheck": _bool,
+    },
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
     RequestCode.LOCK_BATCH_MQ: {},
     RequestCode.UNLOCK_BATCH_MQ: {},
@@ -184,6 +193,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
 }
 """Request code -> the fields that its handler reads, and good values of each."""
 NOT_FUZZED = {
+    RequestCode.CHECK_TRANSACTION_STATE: "what the node itself sends",
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "what the node itself sends",
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "what the node itself sends",
 }
