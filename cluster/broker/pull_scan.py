@@ -96,7 +96,7 @@ def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Foun
     total = read_bytes = 0
     at, stop = pull.offset, min(high, pull.offset + SEARCH_MAX)
     until_ms = services.monotonic_ms() + SEARCH_MS_MAX
-    while at < stop and read_bytes < SEARCH_BYTES_MAX and (at == pull.offset or services.monotonic_ms() < until_ms):
+    while at < stop and read_bytes < SEARCH_BYTES_MAX:
         window = _window(services, pull, at, stop)
         if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
@@ -110,7 +110,7 @@ def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Foun
                 items.append(item)
                 pieces.append(piece)
             at = item.queue_offset + 1
-            if len(items) == pull.messages_max:
+            if len(items) == pull.messages_max or services.monotonic_ms() >= until_ms:
                 return Found(items, pieces, at)
         if len(intact) < len(window):
             return Found(items, pieces, at, window[len(intact)])

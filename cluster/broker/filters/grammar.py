@@ -1,8 +1,8 @@
 """The grammar of a filter, in RocketMQ's precedence: NOT and signs bind closest, then <, BETWEEN, IN and their like,
 then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
 
-Source: SelectorParser.jj of RocketMQ. One difference: it stops at the first token that does not continue the filter and
-ignores the rest; here the rest is an error.
+Source: SelectorParser.jj of RocketMQ. Two differences: it stops at the first token that does not continue the filter
+and ignores the rest, which is an error here; and a comment after `--` needs a line end there.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ WHOLE.3: /(0|[1-9][0-9]*)l?/i
 TEXT: /'(''|[^'])*'/
 NAME: /[a-z_$][a-z0-9_$]*/i
 %ignore /[ \t\n\r\f]+/
-%ignore /--[^\n\r]*[\n\r]/
+%ignore /--[^\n\r]*/
 %ignore /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
 """
 _WORDS = (

@@ -15,13 +15,15 @@ from typing import Any
 from cluster.broker.filters.errors import IncomparableError
 
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
-DIGITS_MAX = 100
-"""Without leading zeros; no Java number has so many, and beyond some thousands int() refuses."""
-_INTEGER = re.compile(r"([+-]?)(\d+)")
+NUMBER_LENGTH_MAX = 1024
+"""Characters of a property that is read as a number. Java has no limit; but a filter may read a property of 32 KiB
+hundreds of times."""
+_INTEGER = re.compile(r"[+-]?\d+")
 """Of any script in the Basic Multilingual Plane, as Java's Character.digit."""
-_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")
+# Each pattern can match a text in one way only: trying several would take time by the square of its length.
 _TRIMMED = "".join(map(chr, range(33)))
 """What Java's String.trim takes off."""
 
@@ -55,13 +57,9 @@ def read_long(text: str) -> int:
 
 
 def _read_whole(text: str, most: int) -> int:
-    found = _INTEGER.fullmatch(text)
-    if found is None or max(text) > "\uffff":
+    if len(text) > NUMBER_LENGTH_MAX or not _INTEGER.fullmatch(text) or max(text) > "\uffff":
         raise IncomparableError(f"{text[:40]!r} is not a whole number")
-    digits = found[2].lstrip("0") or "0"
-    value = int(digits) if len(digits) <= DIGITS_MAX else INT64_MAX + 2
-    if found[1] == "-":
-        value = -value
+    value = int(text)
     if not -most - 1 <= value <= most:
         raise IncomparableError(f"{text[:40]!r} has more than {most.bit_length() + 1} bits")
     return value
@@ -69,6 +67,8 @@ def _read_whole(text: str, most: int) -> int:
 
 def read_double(text: str) -> float:
     """Double.valueOf. Raises IncomparableError."""
+    if len(text) > NUMBER_LENGTH_MAX:
+        raise IncomparableError(f"{text[:40]!r} is too long for a number")
     trimmed = text.strip(_TRIMMED)
     found = _DECIMAL.fullmatch(trimmed)
     if found is not None:
