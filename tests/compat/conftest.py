@@ -41,6 +41,9 @@ COMMANDS = {
     "java-newest": ["java", *_classes(NEWEST), "ForeignClient"],
     "java-oldest": ["java", *_oldest(), "ForeignClient"],
     "filter": ["java", *_classes(NEWEST), "FilterTwin"],
+    "java-transactions": ["java", *_classes(JAVA), "TransactionClient"],
+    "java-newest-transactions": ["java", *_classes(NEWEST), "TransactionClient"],
+    "java-oldest-transactions": ["java", *_oldest(), "TransactionClient"],
     "java-binary": ["java", "-Drocketmq.serialize.type=ROCKETMQ", *_classes(JAVA), "ForeignClient"],
 }
 

@@ -1,0 +1,68 @@
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * A Java producer of transactions: one process, one JSON object per line out. Arguments: a word, name servers, topic, group,
+ * prefix of the keys, how many messages, what it decides about message n (names of states, used in turn), and what it
+ * answers when it is asked. Uses only what RocketMQ 4.9 has, so that one build runs on every version.
+ */
+public final class TransactionClient {
+  private TransactionClient() {
+  }
+
+  public static void main(String[] args) throws Exception {
+    String topic = args[2];
+    String[] decisions = args[6].split(",");
+    LocalTransactionState onCheck = LocalTransactionState.valueOf(args[7]);
+    TransactionMQProducer producer = new TransactionMQProducer(args[3]);
+    producer.setNamesrvAddr(args[1]);
+    // A producer is known to the brokers by its heartbeats; 30 s is the default.
+    producer.setHeartbeatBrokerInterval(1000);
+    producer.setTransactionListener(new TransactionListener() {
+      @Override
+      public LocalTransactionState executeLocalTransaction(Message message, Object decision) {
+        return LocalTransactionState.valueOf((String) decision);
+      }
+
+      @Override
+      public LocalTransactionState checkLocalTransaction(MessageExt message) {
+        say("check", message.getKeys(), message.getTransactionId() + " " + message.getTopic(), onCheck.name());
+        return onCheck;
+      }
+    });
+    producer.start();
+    for (int number = 0; number < Integer.parseInt(args[5]); number++) {
+      String key = args[4] + "-" + number;
+      Message message = new Message(topic, "tag", key, key.getBytes(StandardCharsets.UTF_8));
+      TransactionSendResult result = producer.sendMessageInTransaction(message, decisions[number % decisions.length]);
+      say("send", key, result.getTransactionId(), result.getLocalTransactionState().name());
+    }
+    say("ready", "", "", "");
+    waitForInputEnd();
+    producer.shutdown();
+    say("done", "", "", "");
+    System.exit(0);
+  }
+
+  private static synchronized void say(String event, String key, String about, String state) {
+    System.out.println("{\"event\":\"" + event + "\",\"key\":\"" + key + "\",\"about\":\"" + about + "\",\"state\":\""
+        + state + "\"}");
+    System.out.flush();
+  }
+
+  private static void waitForInputEnd() {
+    try {
+      while (System.in.read() >= 0) {
+        // Only its end matters.
+      }
+    } catch (IOException error) {
+      say("error", "", error.toString(), "");
+    }
+  }
+}

@@ -1,0 +1,76 @@
+"""Java producers of transactions: what they commit is delivered once, and one of the group answers for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import raftmq
+from raftmq.local.cluster import LocalCluster
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
+
+Start = Callable[..., Any]
+QUEUES, COUNT = 4, 12
+CHECKED_S = 100.0
+"""A producer is asked after 6 s and every 30 s from then on."""
+KINDS = ["java-oldest-transactions", "java-transactions", "java-newest-transactions"]
+DECISIONS = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
+"""Of message n, in turn. UNKNOW is RocketMQ's own spelling."""
+
+
+def keys_of(mq: raftmq.Client, topic: str) -> list[str]:
+    """The keys of all messages that consumers of the topic can see, in order."""
+    found: list[str] = []
+    for queue in range(QUEUES):
+        at, end = 0, mq.admin.max_offset(topic, queue)
+        while at < end:
+            messages = mq.pull(topic, queue, at, wait_s=5).messages
+            found += [message.body.decode() for message in messages]
+            at += len(messages)
+    return sorted(found)
+
+
+def decided(prefix: str, *places: int) -> list[str]:
+    """The keys of those messages whose number modulo the number of decisions is one of `places`."""
+    return sorted(f"{prefix}-{n}" for n in range(COUNT) if n % len(DECISIONS) in places)
+
+
+@pytest.mark.parametrize("on_check", ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_commit_rollback_and_a_check(mq: raftmq.Client, start: Start, kind: str, on_check: str) -> None:
+    topic = f"{kind}-{on_check}"
+    mq.admin.create_topic(topic, QUEUES)
+    producer = start(kind, "transact", topic, f"{topic}-group", "one", str(COUNT), ",".join(DECISIONS), on_check)
+    producer.wait("ready")
+    checks = producer.wait("check", COUNT // len(DECISIONS), CHECKED_S)
+    assert {line["key"] for line in checks} == set(decided("one", 2))
+    transactions = {line["key"]: line["about"] for line in producer.lines("send")}
+    assert all(line["about"] == f"{transactions[line['key']]} {topic}" for line in checks)
+    producer.finish()
+    assert keys_of(mq, topic) == decided("one", 0, 2) if on_check == "COMMIT_MESSAGE" else decided("one", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_producer_of_the_group_answers_and_the_leader_dies(
+    live: LocalCluster, mq: raftmq.Client, start: Start, kind: str
+) -> None:
+    topic = f"{kind}-handed-over"
+    group = f"{topic}-group"
+    mq.admin.create_topic(topic, QUEUES)
+    first = start(kind, "transact", topic, group, "one", str(COUNT), "UNKNOW", "UNKNOW")
+    first.wait("ready")
+    first.kill()
+    second = start(kind, "transact", topic, group, "two", str(COUNT), ",".join(DECISIONS), "COMMIT_MESSAGE")
+    second.wait("ready")
+    leader = live.wait_leader()
+    live.aim(leader)()
+    of_first = second.wait("check", COUNT, CHECKED_S, lambda line: line["key"].startswith("one-"))
+    assert {line["key"] for line in of_first} == {f"one-{n}" for n in range(COUNT)}
+    second.wait("check", COUNT // len(DECISIONS), CHECKED_S, lambda line: line["key"].startswith("two-"))
+    live.restart(leader)
+    live.wait_ready()
+    second.finish()
+    assert keys_of(mq, topic) == sorted([f"one-{n}" for n in range(COUNT)] + decided("two", 0, 2))
