@@ -16,6 +16,7 @@ from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
 from jepsen_like.sim.readers import REGISTER_GROUP
 from jepsen_like.sim.remakes import GROUP as REMAKES_GROUP
+from jepsen_like.sim.transactors import visible
 from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.readers import Catalogue, GroupReader
     from jepsen_like.sim.recorder import Recorder
     from jepsen_like.sim.remakes import Remakes
+    from jepsen_like.sim.transactors import Transactors
     from jepsen_like.sim.trims import Floors
 
 
@@ -43,6 +45,7 @@ class JudgedWorld(Protocol):
     reader: GroupReader
     catalogue: Catalogue
     remakes: Remakes | None
+    transactors: Transactors | None
 
     def retried(self) -> list[Foreign]:
         """What foreign clients sent until it was answered."""
@@ -232,6 +235,10 @@ class Judge:
             monitor.same_sums(machine)
             for what in islice(stray_locks(machine), 1):
                 monitor.report("locks", f"node {machine.node_id}: {what}")
+            if self._world.transactors is not None:
+                copies, trimmed = visible(machine)
+                for what in islice(self._world.transactors.judge.wrong(copies, trimmed=trimmed), 3):
+                    monitor.report("transactions", f"node {machine.node_id}: {what}")
             if machine.kv.recount() != machine.kv.sums:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
 

@@ -26,6 +26,7 @@ from cluster.config.config import (
     RetentionSection,
     SendSection,
     TopicsSection,
+    TransactionSection,
 )
 from cluster.node.life import NodeLife
 from cluster.node.node import Node
@@ -459,6 +460,7 @@ def config_of(node_id: int, options: Options) -> Config:
         ),
         topics=TopicsSection(auto_create=not options.remakes),  # else a late send makes again what was deleted
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
+        transaction=TransactionSection(timeout_ms=1500, check_interval_ms=1000, check_max=1000),
         repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
         retention=RetentionSection(
             hours=0,

@@ -46,7 +46,20 @@ SOMETIMES = (
 
 
 SEEN_BY_CLIENTS = frozenset(
-    ("log", "foreign", "consumer", "register", "liveness", "protocol", "order", "topics", "answers", "honest", "locks")
+    (
+        "log",
+        "foreign",
+        "consumer",
+        "register",
+        "liveness",
+        "protocol",
+        "order",
+        "topics",
+        "answers",
+        "honest",
+        "locks",
+        "transactions",
+    )
 )
 """Checkers that use nothing but operations of clients, as those of a black box would."""
 

@@ -125,6 +125,8 @@ class Options(NamedTuple):
     """Of the rounds of `tides`, the share that are a few steps in an exact order, and then silence."""
     ordered: int = 0
     """1: orderly consumers lock queues, and locks are ended from outside (`sim/ordered.py`)."""
+    transactions: int = 0
+    """1: producers of transactions (`sim/transactors.py`)."""
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
@@ -190,7 +192,10 @@ def draw(seed: int) -> Options:
     )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
-    return demanding._replace(ordered=int(stream(seed, "ordered").random() < 1 / 4))
+    return demanding._replace(
+        ordered=int(stream(seed, "ordered").random() < 1 / 4),
+        transactions=int(stream(seed, "transactions").random() < 1 / 4),
+    )
 
 
 _CALM: dict[str, Any] = {

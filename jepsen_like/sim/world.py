@@ -33,6 +33,7 @@ from jepsen_like.sim.remakes import Remakes
 from jepsen_like.sim.repeats import Repeater
 from jepsen_like.sim.seekers import Seeker
 from jepsen_like.sim.tides import Tide
+from jepsen_like.sim.transactors import Transactors
 from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
 from jepsen_like.sim.waits import SUSPEND_MS, Waits
@@ -67,6 +68,7 @@ Client = (
     | Seeker
     | Repeater
     | Ordered
+    | Transactors
 )
 
 
@@ -166,6 +168,10 @@ class World:
         self.repeater = Repeater(host(), recorder, report) if options.repeats else None
         ordered = Ordered(host(), report, self._floor, self._clocks_are_close, self._ends) if options.ordered else None
         self.ordered: Ordered | None = ordered
+        self.transactors = Transactors(host(), report, self._open_transactions) if options.transactions else None
+
+    def _open_transactions(self) -> int:
+        return max([node.state.halves.pending.count for node in self._running()], default=1)
 
     def _clocks_are_close(self) -> bool:
         """One clock that is far off moves no log time, two may."""
@@ -278,7 +284,7 @@ class World:
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[Client]:
-        some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered)
+        some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
         more: list[Client] = [one for one in some if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]

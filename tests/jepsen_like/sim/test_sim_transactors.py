@@ -1,0 +1,91 @@
+"""Producers of transactions in the simulator: what is done wrongly is found, and the judge by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from cluster.broker import transactions
+from cluster.broker.transactions import Transactions
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.scripted import play
+from jepsen_like.sim.transactors import ASKED_LATE_S, COMMIT, ROLLBACK, TransactionJudge
+from statemachine.commands import done
+from statemachine.half_messages import HalfMessages
+
+SCRIPT = "nodes 3 transactions=1\nlead 1\nload 2\ndemand 6\nkill 1\nwait 5\nstart 1\nsettle\n"
+
+
+def found(script: str) -> list[tuple[str, str]]:
+    return [(violation.checker, violation.what) for violation in play(script).violations]
+
+
+def test_transactions_end_once_across_a_killed_leader() -> None:
+    assert found(SCRIPT) == []
+
+
+def ends_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A copy is stored, and its transaction goes on."""
+    patch.setattr(HalfMessages, "end", lambda halves, stage, positions: done(0))
+
+
+def compares_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transactions, "mismatch", lambda asked, message: "")
+
+
+def rolls_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transactions, "_rollback", lambda self, half, settled: settled(None))
+
+
+@pytest.mark.parametrize("breaks", [ends_nothing, compares_nothing, rolls_nothing_back])
+def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks(monkeypatch)
+    assert "transactions" in {checker for checker, _ in found(SCRIPT)}
+
+
+def test_one_seed_in_four_has_transactions() -> None:
+    assert 30 < sum(draw(seed).transactions for seed in range(200)) < 70
+
+
+class Clock:
+    now = 0.0
+
+
+def judged() -> tuple[TransactionJudge, list[str], Clock]:
+    wrong: list[str] = []
+    clock = Clock()
+    return TransactionJudge(lambda checker, what: wrong.append(what), lambda: clock.now), wrong, clock
+
+
+def test_what_consumers_may_see() -> None:
+    judge, _, _ = judged()
+    for key, fate in (("a", "commit"), ("b", "rollback"), ("c", "either"), ("d", "commit")):
+        judge.begins(key, fate)
+        judge.says(key, COMMIT if fate != "rollback" else ROLLBACK)
+        judge.known[key].acked = key != "d"
+    assert list(judge.wrong(Counter(["a"]), trimmed=False)) == []
+    assert list(judge.wrong(Counter(["a", "c", "d"]), trimmed=False)) == []
+    assert list(judge.wrong(Counter(["a", "b"]), trimmed=False)) == ["b is delivered, and nobody committed it"]
+    assert list(judge.wrong(Counter(["a", "c", "c"]), trimmed=False)) == ["c is delivered 2 times"]
+    assert list(judge.wrong(Counter(["x", "a"]), trimmed=False)) == ["x is delivered, and nobody committed it"]
+    assert list(judge.wrong(Counter(), trimmed=False)) == ["a was committed, and is not delivered"]
+    assert list(judge.wrong(Counter(), trimmed=True)) == []
+
+
+def test_questions_that_nobody_may_ask() -> None:
+    judge, wrong, clock = judged()
+    judge.begins("a", "commit")
+    judge.asked("a")
+    judge.ended("a")
+    clock.now = ASKED_LATE_S
+    judge.asked("a")
+    assert wrong == []
+    clock.now += 1
+    judge.asked("a")
+    judge.asked("b")
+    assert [what.split(",")[0] for what in wrong] == [
+        "a producer was asked about a",
+        "a producer was asked about 'b'",
+    ]
