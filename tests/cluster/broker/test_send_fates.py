@@ -40,7 +40,14 @@ class Fates:
         values = {"unique_key": "K", "body": b"b", "oneway": False, "queue_id": 3, "batch": (), "done": None, **fields}
         slot = SimpleNamespace(name="T")
         return SimpleNamespace(
-            connection=path, size=10, slot=slot, producer_id=producer_id, sequence=1, low_sequence=1, **values
+            done=None,
+            connection=path,
+            size=10,
+            slot=slot,
+            producer_id=producer_id,
+            sequence=1,
+            low_sequence=1,
+            **values,
         )
 
 
