@@ -11,6 +11,7 @@ from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
 from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of
+from jepsen_like.sim.delayed import LATER_TOPIC, QUEUES
 from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
@@ -26,6 +27,7 @@ from statemachine.kv import LOCKS
 
 if TYPE_CHECKING:
     from jepsen_like.sim.clients import ClientHost
+    from jepsen_like.sim.delayed import Delayed
     from jepsen_like.sim.machine import Machine
     from jepsen_like.sim.monitor import Monitor
     from jepsen_like.sim.readers import Catalogue, GroupReader
@@ -46,6 +48,7 @@ class JudgedWorld(Protocol):
     catalogue: Catalogue
     remakes: Remakes | None
     transactors: Transactors | None
+    delayed: Delayed | None
 
     def retried(self) -> list[Foreign]:
         """What foreign clients sent until it was answered."""
@@ -79,6 +82,8 @@ class Judge:
             for topic, level in levels(self._world.options).items():
                 attributes = {"ack.level": level} if level else None
                 await client.admin.create_topic(topic, queues=self._world.options.queues, attributes=attributes)
+            if self._world.delayed is not None:
+                await client.admin.create_topic(LATER_TOPIC, queues=QUEUES)
             await client.admin.create_group(REGISTER_GROUP)
             if self._world.remakes is not None:
                 await client.admin.create_group(REMAKES_GROUP)
@@ -126,6 +131,9 @@ class Judge:
         if self._world.remakes is not None:
             addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
             await self._world.remakes.judge(client, addresses)
+        if self._world.delayed is not None:
+            addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
+            await self._world.delayed.judge(client, addresses)
         for machine in self._world.members():
             for queue in range(self._world.options.queues):
                 address = f"{machine.host}:{BROKER_PORT}"

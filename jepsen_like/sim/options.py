@@ -127,6 +127,8 @@ class Options(NamedTuple):
     """1: orderly consumers lock queues, and locks are ended from outside (`sim/ordered.py`)."""
     transactions: int = 0
     """1: producers of transactions (`sim/transactors.py`)."""
+    delayed: int = 0
+    """1: messages are sent to be delivered later (`sim/delayed.py`)."""
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
@@ -195,6 +197,7 @@ def draw(seed: int) -> Options:
     return demanding._replace(
         ordered=int(stream(seed, "ordered").random() < 1 / 4),
         transactions=int(stream(seed, "transactions").random() < 1 / 4),
+        delayed=int(stream(seed, "delayed").random() < 1 / 4),
     )
 
 

@@ -199,10 +199,10 @@ class Stage(World, Interpreter):
         self._pass_time(float(seconds))
 
     def do_demand(self, seconds: str) -> None:
-        some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
+        some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
         chosen: list[Any] = [one for one in some if one is not None]
         if not chosen:
-            raise ValueError("`nodes` says waits=1, seekers=1, repeats=1, ordered=1 or transactions=1")
+            raise ValueError("`nodes` says waits=1, seekers=1, repeats=1, ordered=1, transactions=1 or delayed=1")
         for client in chosen:
             client.start()
         self._started += chosen

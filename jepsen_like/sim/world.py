@@ -14,6 +14,7 @@ from cluster.node.node import Node
 from cluster.remoting import reply_path
 from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
+from jepsen_like.sim.delayed import Delayed
 from jepsen_like.sim.faults import Fault, plan
 from jepsen_like.sim.hostile import Hostile
 from jepsen_like.sim.judge import Judge, levels
@@ -69,6 +70,7 @@ Client = (
     | Repeater
     | Ordered
     | Transactors
+    | Delayed
 )
 
 
@@ -169,6 +171,7 @@ class World:
         ordered = Ordered(host(), report, self._floor, self._clocks_are_close, self._ends) if options.ordered else None
         self.ordered: Ordered | None = ordered
         self.transactors = Transactors(host(), report, self._open_transactions) if options.transactions else None
+        self.delayed = Delayed(host(), report) if options.delayed else None
 
     def _open_transactions(self) -> int:
         return max([node.state.halves.pending.count for node in self._running()], default=1)
@@ -268,6 +271,8 @@ class World:
             return
         if not self._wait(self.vandal.is_out, MALFORMED_S, "malformed bytes do not close their connection", "protocol"):
             return
+        if not self._wait(self._nothing_waits, PROGRESS_S, "messages that are due are not delivered"):
+            return
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
         if not self._wait(self.judge.reader_has_all, FINISH_S, "a consumer does not get what was acknowledged"):
@@ -285,7 +290,7 @@ class World:
 
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
-        more: list[Client] = [one for one in some if one is not None]
+        more: list[Client] = [one for one in (*some, self.delayed) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 
@@ -341,6 +346,9 @@ class World:
             m.node is not None and hasattr(m.node, "proposals") and m.node.proposals.open
             for m in self.machines.values()
         )
+
+    def _nothing_waits(self) -> bool:
+        return not any(node.state.timers.counts.pending for node in self._running())
 
     def _running(self) -> list[Node]:
         return [m.node for m in self.members() if m.node is not None and hasattr(m.node, "raw")]

@@ -157,3 +157,15 @@ def witness_E06() -> None:
 
 def witness_E07() -> None:
     holds("E07")
+
+
+def witness_H01() -> None:
+    holds("H01")
+
+
+def witness_H02() -> None:
+    holds("H02")
+
+
+def witness_H03() -> None:
+    holds("H03")

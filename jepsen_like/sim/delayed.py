@@ -1,0 +1,114 @@
+"""Messages that are sent to be delivered later, through every fault: each acknowledged one once, and none early.
+
+When all is healed and nothing waits any more, the judge reads the topic on every node. A message that was acknowledged
+is there once; one whose fate the client does not know at most once; one that was refused not at all. The log time at
+which it was stored in its queue is not before the time that the message was due. Where retention has taken the
+beginning of a queue, what is missing is not judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jepsen_like.sim.clients import FULL, ClientHost, body_of, id_of
+from jepsen_like.sim.raw_client import Report
+from raftmq.client.client import AsyncClient
+from raftmq.client.errors import RaftMQError, Unknown
+from raftmq.client.message import Message
+from raftmq.client.producer import AsyncProducer
+from raftmq.client.pull import PullStatus
+
+LATER_TOPIC = "later"
+QUEUES = 2
+DELAYS_S = (0.0, 0.05, 0.4, 1.0, 1.0, 2.5, 4.0)
+"""Equal ones, so that messages share rows."""
+DUE = "TIMER_OUT_MS"
+"""The property in which a delivered message says when it was due."""
+
+
+class Sent(NamedTuple):
+    """A message, and what its producer was told: ok, fail or unknown."""
+
+    message_id: str
+    delay_s: float
+    outcome: str
+
+
+class Delayed:
+    """`stopped` ends it after what is under way."""
+
+    def __init__(self, host: ClientHost, report: Report) -> None:
+        self.host, self._report = host, report
+        self.stopped = False
+        self.done = 0
+        self.sent: list[Sent] = []
+        self._count = 0
+
+    def start(self) -> None:
+        """Begins."""
+        self.host.spawn(self._work)
+
+    async def _work(self) -> None:
+        rng = random.Random(self.host.rng.random())
+        client = self.host.client()
+        producer = client.producer()
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(0.02, 0.15))
+            await asyncio.gather(*(self._send(rng, producer) for _ in range(rng.choice((1, 1, 3)))))
+        await client.close()
+        self.done = 1
+
+    async def _send(self, rng: random.Random, producer: AsyncProducer) -> None:
+        self._count += 1
+        message_id, delay_s = f"later-{self._count}", rng.choice(DELAYS_S)
+        outcome = "ok"
+        try:
+            await producer.send(
+                LATER_TOPIC,
+                body_of(message_id, rng.randrange(40)),
+                queue_id=rng.randrange(QUEUES),
+                delay=delay_s,
+                properties={"ACK_LEVEL": FULL},
+            )
+        except RaftMQError as error:
+            outcome = "unknown" if isinstance(error, Unknown) else "fail"
+        self.sent.append(Sent(message_id, delay_s, outcome))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def judge(self, client: AsyncClient, addresses: Sequence[str]) -> None:
+        """Reads every node's copy of the topic."""
+        for address in addresses:
+            messages: list[Message] = []
+            trimmed = False
+            for queue in range(QUEUES):
+                offset = 0
+                while True:
+                    pulled = await client.pull(LATER_TOPIC, queue, offset, 256, node=address)
+                    messages += pulled.messages
+                    if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
+                        break
+                    trimmed = trimmed or (not pulled.messages and pulled.next_offset > offset)
+                    offset = pulled.next_offset
+            for what in found_wrong(self.sent, messages, trimmed):
+                self._report("delayed", f"{what} (node {address})")
+
+
+def found_wrong(sent: Sequence[Sent], messages: Sequence[Message], trimmed: bool) -> Iterator[str]:
+    """What should not be so, in the order of sending."""
+    copies = Counter(id_of(message.body) for message in messages)
+    least = {"ok": 0 if trimmed else 1}
+    for one in sent:
+        most, count = 0 if one.outcome == "fail" else 1, copies[one.message_id]
+        if not least.get(one.outcome, 0) <= count <= most:
+            what = f"{one.message_id}, delayed by {one.delay_s} s and answered {one.outcome}"
+            yield f"{what}, was delivered {count} times"
+    for message in messages:
+        due = message.properties.get(DUE)
+        if due is not None and message.store_ms < int(due):
+            early = int(due) - message.store_ms
+            yield f"{id_of(message.body)} was delivered {early} ms before it was due"

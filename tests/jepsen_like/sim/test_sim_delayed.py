@@ -1,0 +1,84 @@
+"""Delayed messages of the simulator: the product passes, what is broken is found, and the judge by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.broker import timers as delivery
+from jepsen_like.sim.delayed import Sent, found_wrong
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.scripted import play
+from raftmq.client.message import Message
+from statemachine import timers
+
+SCRIPT = "nodes 3 queues=2 delayed=1\nlead 1\ndemand 4\nkill 1\nwait 3\nstart 1\nsettle\n"
+
+
+def found(script: str) -> list[str]:
+    return [violation.checker for violation in play(script).violations]
+
+
+def test_each_is_delivered_once_across_a_killed_leader() -> None:
+    assert found(SCRIPT) == []
+
+
+def test_some_seeds_have_such_messages() -> None:
+    assert {draw(seed).delayed for seed in range(40)} == {0, 1}
+
+
+def dropped(patch: pytest.MonkeyPatch) -> None:
+    """Every row counts as one of a topic that is gone."""
+    patch.setattr(
+        delivery.TimerDelivery, "_submit", lambda self, term, row, slot: self._drop(term, [[*row[:2]]]) or True
+    )
+
+
+def never(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(delivery.TimerDelivery, "tick", lambda self, now_ms: None)
+
+
+def forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The state knows of no row."""
+    patch.setattr(timers.Timers, "add", lambda self, *row: None)
+
+
+@pytest.mark.parametrize(("breaks", "checker"), [(dropped, "delayed"), (never, "liveness"), (forgotten, "delayed")])
+def test_what_is_broken_is_found(
+    breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    assert found("nodes 3 queues=2 delayed=1\nlead 1\ndemand 2\nsettle\n")[0] == checker
+
+
+def message(name: str, store_ms: int = 100, **properties: Any) -> Message:
+    known = {key: str(value) for key, value in properties.items()}
+    return Message("later", 0, 0, 0, f"{name} .".encode(), None, None, known, name, 0, store_ms)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "count", "trimmed", "wrong"),
+    [
+        ("ok", 1, False, False),
+        ("ok", 0, False, True),
+        ("ok", 0, True, False),
+        ("ok", 2, True, True),
+        ("unknown", 0, False, False),
+        ("unknown", 1, False, False),
+        ("unknown", 2, False, True),
+        ("fail", 0, False, False),
+        ("fail", 1, False, True),
+    ],
+)
+def test_how_often_a_message_may_be_there(outcome: str, count: int, trimmed: bool, wrong: bool) -> None:
+    said = list(found_wrong([Sent("a", 1.0, outcome)], [message("a")] * count, trimmed))
+    assert bool(said) == wrong
+
+
+def test_early_is_before_the_time_that_the_message_names() -> None:
+    sent = [Sent("a", 1.0, "ok")]
+    assert list(found_wrong(sent, [message("a", 100, TIMER_OUT_MS=100)], False)) == []
+    (what,) = found_wrong(sent, [message("a", 100, TIMER_OUT_MS=101)], False)
+    assert "1 ms before it was due" in what
