@@ -105,6 +105,18 @@ class Routes:
             "enableActingMaster": False,
         }
 
+    def _readers_data(self, listener: str) -> dict[str, Any]:
+        """The BrokerData object of a route. Where consumers read from followers, the id of one that is out of reach, or
+        leaves, leads to another node: a consumer that was told to read there goes on asking that id for ever."""
+        data = self.broker_data(listener)
+        if self._services.config.modes.slave_read_enable:
+            addresses = self._services.broker_addresses(listener)
+            instead = {
+                str(node): addresses[stand_in] for node, stand_in in stand_ins(addresses, self._unreached()).items()
+            }
+            data["brokerAddrs"] = {name: instead.get(name, address) for name, address in data["brokerAddrs"].items()}
+        return data
+
     def _aliases(self, request: Request) -> list[dict[str, Any]]:
         """A BrokerData object for each node, id 0 the address that its name leads to; none where they would not help.
 
@@ -174,7 +186,7 @@ class Routes:
         aliases = self._aliases(request) if queues["perm"] & PERM_WRITE else []
         names = [alias["brokerName"] for alias in aliases]
         body: dict[str, Any] = {
-            "brokerDatas": [self.broker_data(request.connection.listener), *aliases],
+            "brokerDatas": [self._readers_data(request.connection.listener), *aliases],
             "filterServerTable": {},
         }
         config = self._services.state.topics.get(topic)

@@ -247,3 +247,21 @@ def test_order_configurations_are_the_only_rows_of_the_key_value_table(node: Any
         assert node.ask(101, key=key, namespace=namespace).answer.code == 22
     assert node.ask(219, namespace="OTHER").answer.code == 22
     assert node.ask(101, key="T").answer.code == 29
+
+
+@pytest.mark.parametrize("follower_reads", [True, False])
+def test_where_followers_are_read_the_id_of_a_dead_one_leads_to_another(node_with: Any, follower_reads: bool) -> None:
+    node = node_with(**{"modes.slave_read_enable": follower_reads})
+    node.create_topic("T")
+    own = ["10.0.0.2:10911", "10.0.0.1:10911", "10.0.0.3:10911"]
+
+    def addresses(code: int) -> list[str]:
+        body = json.loads(node.ask(code, topic="T").answer.body)
+        data = body["brokerDatas"][0] if code == 105 else body["brokerAddrTable"]["raftmq"]
+        assert list(data["brokerAddrs"]) == ["0", "1", "3"]
+        return list(data["brokerAddrs"].values())
+
+    assert addresses(105) == own
+    node.unreached = {NodeId(3)}
+    assert addresses(105) == ([*own[:2], "10.0.0.1:10911"] if follower_reads else own)
+    assert addresses(106) == own, "who asks for the nodes themselves is told of each"
