@@ -94,6 +94,8 @@ class AsyncConsumer:
         """Queues that are mine and locked by others."""
         self._leaving: dict[int, QueueFeed] = {}
         """Queues of others, whose last message the reader is still dealing with."""
+        self._locking = asyncio.Lock()
+        """Held while the cluster is asked: a lock that arrives behind an unlock would keep the queue from its owner."""
 
     async def open(self) -> AsyncConsumer:
         """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
@@ -163,7 +165,8 @@ class AsyncConsumer:
         """Locks my queues, again if they are locked already; those that it may read. Gives up what it has lost."""
         for queue_id in [q for q in self._feeds if not locks.holds(q)]:
             self._lose(queue_id)  # somebody else may have read on meanwhile
-        held = await locks.lock(mine | self._leaving.keys())
+        async with self._locking:
+            held = await locks.lock(mine | self._leaving.keys())
         for queue_id in [q for q, feed in self._feeds.items() if q not in held or feed.revoked]:
             self._lose(queue_id)
         readable = mine & held - self._leaving.keys()
@@ -209,11 +212,14 @@ class AsyncConsumer:
             await asyncio.sleep(DEALT_WITH_S)
         try:
             await self._commit_feed(feed, self.inbox.settled(feed))
-            await locks.unlock([feed.queue_id])
         except RaftMQError as error:
-            _log.warning("group %s queue %d: not handed over in order: %s", self.group, feed.queue_id, error)
-        finally:
+            _log.warning("group %s queue %d: handed over without a commit: %s", self.group, feed.queue_id, error)
+        async with self._locking:
             del self._leaving[feed.queue_id]
+            try:
+                await locks.unlock([feed.queue_id])
+            except RaftMQError as error:
+                _log.warning("group %s queue %d: free when its lock ends: %s", self.group, feed.queue_id, error)
 
     # -- pulling
 
@@ -403,8 +409,9 @@ class AsyncConsumer:
         self._closed = True
         feeds = {**self._leaving, **self._feeds}
         tasks = (*self._pulls.values(), *self._tasks)
-        for task in tasks:
-            task.cancel()
+        async with self._locking:
+            for task in tasks:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._leaving = {q: feed for q, feed in feeds.items() if q not in self._feeds}
         try:

@@ -139,6 +139,37 @@ async def test_a_queue_is_handed_over_when_its_last_message_is_dealt_with(fake: 
     assert fake.commits.count(("billing", 0, 1)) == 1
 
 
+async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: Any, wait_until: Any) -> None:
+    fake.create("orders", 2)
+    fake.fill("orders", 0, bodies(0, 2))
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+    async with (
+        aconnect(fake.servers, environment=named(9)) as old,
+        aconnect(fake.servers, environment=named(1)) as new,
+        old.consumer("billing", "orders", ordered=True, max_wait_s=0.2) as first,
+    ):
+        assert (await anext(first)).queue_offset == 0
+        assert first._locks is not None
+        lock = first._locks.lock
+
+        async def slow(queue_ids: Any) -> frozenset[int]:
+            if 0 in first._leaving:
+                asked.set()
+                await goes_on.wait()
+            return await lock(queue_ids)
+
+        first._locks.lock = slow  # type: ignore[method-assign]
+        async with new.consumer("billing", "orders", ordered=True, max_wait_s=5.0) as second:
+            await asked.wait()
+            assert [m async for m in first] == [], "the message in hand is dealt with"
+            goes_on.set()
+            assert (await anext(second)).queue_offset == 1
+            client, requests = first._member.client_id, fake.lock_requests
+            unlocked = requests.index((int(RequestCode.UNLOCK_BATCH_MQ), client, (0,)))
+            await wait_until(lambda: (int(RequestCode.LOCK_BATCH_MQ), client, (1,)) in requests[unlocked:])
+            assert [row for row in requests[unlocked + 1 :] if row[1] == client and 0 in row[2]] == []
+
+
 async def test_closing_deals_with_what_is_handed_over(fake: Any, wait_until: Any) -> None:
     fake.create("orders", 2)
     fake.fill("orders", 0, bodies(0, 3))
