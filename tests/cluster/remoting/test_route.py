@@ -11,7 +11,7 @@ import pytest
 
 from cluster.remoting.forward import SENDS
 from cluster.remoting.route import HOLD_MS
-from cluster.remoting.router import LEADER_ONLY
+from cluster.remoting.router import COME_BACK, LEADER_ONLY
 from cluster.wire.codes import RequestCode
 from raftlog.types import NOBODY, NodeId
 
@@ -218,7 +218,7 @@ def test_the_page_lists_every_code_and_who_answers_it(node: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "wire-protocol.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \| (leader|any) \|", page, re.MULTILINE)
     told = {(int(code), name, where == "leader") for code, name, where in rows}
-    codes = {*node.table, *SENDS, RequestCode.CONSUMER_SEND_MSG_BACK}
+    codes = {*node.table, *SENDS, *COME_BACK}
     assert told == {(int(code), RequestCode(code).name, code in LEADER_ONLY) for code in codes}
 
 
