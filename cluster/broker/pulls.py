@@ -190,6 +190,8 @@ class Pulls:
         elif pull.held and found.next_offset == high:
             pull.offset = found.next_offset
             return False
+        elif found.next_offset == pull.offset < (low := state.min_offset(pull.topic_id, pull.queue_id)):
+            self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", low)  # trimmed since the bounds were looked up
         else:
             self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
         return True

@@ -65,6 +65,15 @@ def test_decision_table(
         assert (numbers(reply), reply.remark) == (expected, remark)
 
 
+@pytest.mark.parametrize("subscription", ["*", "x"])
+def test_what_is_trimmed_while_a_pull_looks_it_up_moves_the_offset(node: Any, pull: Any, subscription: str) -> None:
+    """The apply lane works beside the event loop: a TRIM between the bounds and the rows leaves no rows."""
+    node.store("T", *[b"m%d" % number for number in range(4)], tag="x")
+    bounds = iter([0])
+    node.state.min_offset = lambda topic_id, queue_id: next(bounds, 3)
+    assert numbers(pull(0, subscription=subscription).answer) == (21, 3, 3, 4)
+
+
 def test_body_is_the_stored_messages_in_one_read(node: Any, pull: Any) -> None:
     stored = node.store("T", b"a", b"b", b"c")
     assert pull(1).answer.body == b"".join(stored[1:])
