@@ -37,7 +37,7 @@ class Fates:
         session.issue()
         session.producer_id = session_of
         path = SimpleNamespace(session=session, closed=False, inflight_bytes=10)
-        values = {"unique_key": "K", "body": b"b", "oneway": False, "queue_id": 3, "batch": (), "done": None, **fields}
+        values = {"unique_key": "K", "body": b"b", "oneway": False, "queue_id": 3, "batch": (), **fields}
         slot = SimpleNamespace(name="T")
         return SimpleNamespace(
             done=None,
