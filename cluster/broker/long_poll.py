@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.services import Client, Services
-from cluster.runtime.room import Room
+from cluster.broker.subscription import MessageFilter
+from cluster.runtime.room import Room, Share
 
 if TYPE_CHECKING:
     from cluster.broker.pull import Pull
@@ -43,7 +44,8 @@ class LongPolls:
         self.count = 0
         """How many pulls are parked."""
         self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
-        """What large ones of them hold; usual ones are bounded by their number."""
+        """What large ones of them hold, and their filters; usual ones are bounded by their number."""
+        self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
     def park(self, pull: Pull) -> str | None:
@@ -59,13 +61,15 @@ class LongPolls:
             maximum = limits.connection_long_polls_max
             return f"{len(mine)} pulls wait on this connection, limits.connection_long_polls_max is {maximum}"
         size = _size(pull)
+        more = (size if size > USUAL_BYTES else 0) + self._filters.bytes_of_new(pull.wanted)
+        if more and not self._bytes.fits(more):
+            return (
+                f"pulls that wait hold {self._bytes.taken} bytes on this node; with {more} more they pass "
+                f"limits.node_inflight_bytes_max = {self._bytes.size}"
+            )
         if size > USUAL_BYTES:
-            if not self._bytes.fits(size):
-                return (
-                    f"pulls that wait hold {self._bytes.taken} bytes on this node; with {size} more they pass "
-                    f"limits.node_inflight_bytes_max = {self._bytes.size}"
-                )
             pull.kept = self._bytes.share(size)
+        self._filters.add(pull.wanted)
         if mine is None:
             mine = self._by_client[connection] = {}
             connection.on_close.append(lambda: self._on_close(connection))
@@ -95,6 +99,7 @@ class LongPolls:
         if pull.kept is not None:
             pull.kept.hold(0)
             pull.kept = None
+        self._filters.remove(pull.wanted)
         _discard(self._by_queue, (pull.topic_id, pull.queue_id), pull)
         _discard(self._slots, pull.slot, pull)
         mine = self._by_client.get(pull.puller.client)
@@ -141,11 +146,38 @@ class LongPolls:
                 self._unpark(pull)
 
 
+class _Filters:
+    """The SQL92 filters of pulls that wait. Pulls of a group share one, and it is counted once."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._pulls: dict[SqlFilter, int] = {}
+        self._shares: dict[SqlFilter, Share] = {}
+
+    def bytes_of_new(self, wanted: MessageFilter) -> int:
+        """What `add` would take."""
+        return wanted.kept_bytes if isinstance(wanted, SqlFilter) and wanted not in self._pulls else 0
+
+    def add(self, wanted: MessageFilter) -> None:
+        """A pull waits."""
+        if isinstance(wanted, SqlFilter):
+            if wanted not in self._pulls:
+                self._shares[wanted] = self._room.share(wanted.kept_bytes)
+            self._pulls[wanted] = self._pulls.get(wanted, 0) + 1
+
+    def remove(self, wanted: MessageFilter) -> None:
+        """It waits no longer."""
+        if isinstance(wanted, SqlFilter):
+            self._pulls[wanted] -= 1
+            if not self._pulls[wanted]:
+                del self._pulls[wanted]
+                self._shares.pop(wanted).hold(0)
+
+
 def _size(pull: Pull) -> int:
-    """What a pull keeps of its request, and the filter that came with it, bytes."""
-    wanted = pull.wanted
-    kept = wanted.kept_bytes if isinstance(wanted, SqlFilter) else TAG_BYTES * len(wanted or ())
-    return pull.puller.kept_bytes + kept
+    """What a pull keeps of its request, and the tags that it wants, bytes."""
+    tags = 0 if isinstance(pull.wanted, SqlFilter) else len(pull.wanted or ())
+    return pull.puller.kept_bytes + TAG_BYTES * tags
 
 
 def _discard(table: dict[_Key, dict[Pull, None]], key: _Key, pull: Pull) -> None:

@@ -193,9 +193,16 @@ def test_a_pull_goes_elsewhere_before_it_reads_what_this_node_lacks(node: Any, p
 
 
 def test_what_waits_is_counted_with_its_filter(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    filter_bytes = node.config.limits.node_inflight_bytes_max // 2
+    filter_bytes = 2 * node.config.limits.node_inflight_bytes_max // 3
     monkeypatch.setattr(sql, "BYTES_PER_CHARACTER", filter_bytes // len("a = 1"))
-    hold(pull, 0, text="a = 1")
-    refused = pull(0, "a = 1", sysFlag=4 | 2).answer
+    first, second = hold(pull, 0, text="a = 1"), hold(pull, 0, text="a = 1")
+    refused = pull(0, "a = 2", sysFlag=4 | 2).answer
     assert refused.code == 2
     assert "limits.node_inflight_bytes_max" in refused.remark
+    node.store("T", b"m", user={"a": "1"})
+    assert (first.answer.code, second.answer.code) == (0, 0)
+    hold(pull, 1, text="a = 2")
+    node.store("T", b"m")
+    assert pull(2, "a = 1", sysFlag=4 | 2).answer.code == 2, "the other one waits on"
+    node.advance(15_100)
+    hold(pull, 2, text="a = 1")
