@@ -23,6 +23,7 @@ from prometheus_client import (
 
 from cluster.admin.port import NodeStatus
 from cluster.broker.group_lag import LagMetrics
+from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
 from cluster.peer.link_metrics import LinkMetrics
@@ -63,6 +64,7 @@ class NodeMetrics:
         self.links: Final = LinkMetrics(self.registry)
         self.group_lag: Final = LagMetrics(self.registry)
         self.transactions: Final = TransactionMetrics(self.registry)
+        self.timers: Final = TimerMetrics(self.registry)
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
 
@@ -205,6 +207,7 @@ class NodeMetrics:
         self.catalog(topics=len(state.topics), groups=len(state.groups))
         self.group_lag.update(state, leads=status.writes_open)
         self.transactions.update(state.halves)
+        self.timers.update(state.timers, state.applied_mark.timestamp_ms)
         self.recovery.update(status.recovery)
         self.alarms(alarm.key for alarm in status.alarms)
         self.backup_age(backup_age_s)

@@ -1,0 +1,28 @@
+"""Figures about delayed messages: gauges are the state's, counters begin when the process does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from cluster.broker.timer_metrics import TimerMetrics
+from statemachine.timers import NEVER, TimerCounts
+
+
+def test_gauges_and_counters() -> None:
+    registry = CollectorRegistry()
+    metrics = TimerMetrics(registry)
+    timers: Any = SimpleNamespace(counts=TimerCounts(3, 300, 10, 1), earliest=4_000)
+    metrics.update(timers, 5_500)
+
+    def read(name: str) -> float | None:
+        return registry.get_sample_value(f"raftmq_delayed_{name}")
+
+    assert (read("messages"), read("message_bytes"), read("lag_seconds")) == (3, 300, 1.5)
+    assert (read("messages_delivered_total"), read("messages_dropped_total")) == (0, 0), "those of before"
+    timers.counts, timers.earliest = TimerCounts(0, 0, 12, 2), NEVER
+    metrics.update(timers, 6_000)
+    assert (read("messages"), read("lag_seconds")) == (0, 0)
+    assert (read("messages_delivered_total"), read("messages_dropped_total")) == (2, 1)
