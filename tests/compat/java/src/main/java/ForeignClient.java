@@ -25,6 +25,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
  * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue. `--sql X`: the consumer wants
  * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
+ * `--delay-level N` and `--delay-ms N`: messages are to be delivered later.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -39,6 +40,8 @@ public final class ForeignClient {
   private boolean brokerAssigns = false;
   private boolean select = false;
   private boolean orderly = false;
+  private int delayLevel = 0;
+  private long delayMs = 0;
   private String sql = null;
 
   public static void main(String[] args) throws Exception {
@@ -65,6 +68,8 @@ public final class ForeignClient {
         case "--max-times": maxTimes = Integer.parseInt(args[++at]); break;
         case "--select": select = true; break;
         case "--orderly": orderly = true; break;
+        case "--delay-level": delayLevel = Integer.parseInt(args[++at]); break;
+        case "--delay-ms": delayMs = Long.parseLong(args[++at]); break;
         case "--sql": sql = args[++at]; break;
         default: positionals.add(args[at]);
       }
@@ -100,6 +105,12 @@ public final class ForeignClient {
     }
     Message message = new Message(positionals.get(2), number % 2 == 0 ? "even" : "odd", key(number), body);
     message.putUserProperty("shade", "blue " + number);
+    if (delayLevel > 0) {
+      message.setDelayTimeLevel(delayLevel);
+    }
+    if (delayMs > 0) {
+      message.setDelayTimeMs(delayMs);
+    }
     return message;
   }
 
