@@ -55,6 +55,7 @@ COMMANDS = {
     "logs": _here("logs", "Show the output of the nodes."),
     "topic": _here("topic", "Create, list, describe and delete topics."),
     "group": _here("group", "List and describe consumer groups."),
+    "dlq": _here("dlq", "List, resend and purge what consumer groups gave up."),
     "produce": _here("produce", "Send each line of stdin or a file as a message."),
     "consume": _here("consume", "Print the messages of a topic."),
     "message": _here("message", "Find messages by key, id or position."),

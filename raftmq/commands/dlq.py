@@ -1,0 +1,136 @@
+"""`raftmq dlq`: what a consumer group gave up: list it, send it to the group again, purge it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.errors import LocalError
+from raftmq.commands.common import connect, json_option, print_json, print_table, servers_option
+
+if TYPE_CHECKING:
+    from raftmq.client.message import Message
+    from raftmq.client.sync import Client
+
+PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
+NOT_COPIED = frozenset(
+    ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID")
+)
+"""Properties that the client or the broker sets anew."""
+TIMERS = "TIMER_"
+
+
+@click.group()
+def dlq() -> None:
+    """List, resend and purge the dead letters of consumer groups."""
+
+
+@dlq.command("list")
+@click.argument("group")
+@click.option("--max", "most", type=click.IntRange(1), default=32, show_default=True, help="At most so many.")
+@servers_option
+@json_option
+def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
+    """List the oldest dead letters of GROUP."""
+    with connect(servers) as mq:
+        letters, kept = dead_letters(mq, group, None, most)
+    if as_json:
+        print_json({"schema": 1, "group": group, "kept": kept, "letters": [_to_json(one) for one in letters]})
+        return
+    rows: list[list[object]] = [
+        [one.queue_offset, _stored(one), one.properties.get("RETRY_TOPIC", ""), one.reconsume_times, one.key or ""]
+        for one in letters
+    ]
+    if rows:
+        print_table(["offset", "stored", "topic", "attempts", "key"], rows)
+    click.echo(f"{kept} dead letters of {group}")
+
+
+@dlq.command("resend")
+@click.argument("group")
+@click.option("--offset", "offsets", type=click.IntRange(0), multiple=True, help="This one; repeatable.")
+@click.option("--all", "everything", is_flag=True, help="All that are kept.")
+@servers_option
+@json_option
+def resend(group: str, offsets: tuple[int, ...], everything: bool, servers: str | None, as_json: bool) -> None:
+    """Send dead letters to GROUP again, as if they had not failed before. They stay among the dead letters."""
+    if bool(offsets) == everything:
+        raise click.UsageError("name the letters with --offset, or write --all")
+    with connect(servers) as mq, mq.producer() as producer:
+        letters, _ = dead_letters(mq, group, None if everything else set(offsets), None)
+        missing = sorted(set(offsets) - {one.queue_offset for one in letters})
+        if missing:
+            raise LocalError(
+                f"{group} has no dead letter at offset {missing[0]}",
+                "nothing was sent; retention may have removed it",
+                f"raftmq dlq list {group}",
+            )
+        for one in letters:
+            kept = {
+                name: value
+                for name, value in one.properties.items()
+                if name not in NOT_COPIED and not name.startswith(TIMERS)
+            }
+            producer.send(RETRY_PREFIX + group, one.body, queue_id=0, key=one.key, tag=one.tag, properties=kept)
+    if as_json:
+        print_json({"schema": 1, "group": group, "sent": len(letters)})
+    else:
+        click.echo(f"sent {len(letters)} messages to {RETRY_PREFIX}{group}")
+
+
+@dlq.command("purge")
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@servers_option
+@json_option
+def purge(group: str, yes: bool, servers: str | None, as_json: bool) -> None:
+    """Delete all dead letters of GROUP."""
+    with connect(servers) as mq:
+        _, kept = dead_letters(mq, group, set(), None)
+        if kept and not yes:
+            click.confirm(f"delete {kept} dead letters of {group}?", abort=True, err=True)
+        if kept:
+            mq.admin.delete_topic(PREFIX + group)
+    if as_json:
+        print_json({"schema": 1, "group": group, "deleted": kept})
+    else:
+        click.echo(f"deleted {kept} dead letters of {group}")
+
+
+def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:
+    """The oldest letters, or those at the offsets `wanted`, and how many are kept."""
+    from raftmq.client.errors import NotFound
+
+    topic = PREFIX + group
+    try:
+        low, high = mq.admin.min_offset(topic, 0), mq.admin.max_offset(topic, 0)
+    except NotFound:
+        return [], 0
+    found: list[Message] = []
+    offset = low
+    while offset < high and (most is None or len(found) < most) and wanted != set():
+        pulled = mq.pull(topic, 0, offset)
+        found += [one for one in pulled.messages if wanted is None or one.queue_offset in wanted]
+        if pulled.next_offset <= offset:
+            break
+        offset = pulled.next_offset
+    return found[:most], high - low
+
+
+def _stored(one: Message) -> str:
+    return datetime.fromtimestamp(one.store_ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+def _to_json(one: Message) -> dict[str, Any]:
+    return {
+        "offset": one.queue_offset,
+        "position": one.position,
+        "stored_ms": one.store_ms,
+        "topic": one.properties.get("RETRY_TOPIC"),
+        "attempts": one.reconsume_times,
+        "key": one.key,
+        "tag": one.tag,
+        "body": one.body.decode(errors="backslashreplace"),
+    }
