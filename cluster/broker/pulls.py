@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """How long a node that does not lead waits for a topic that it has not seen."""
+TRIM_RETRY_MS = 20
+"""How long a pull waits for the bounds of a queue whose rows have just been trimmed."""
 REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
 """How long a pull waits for the repair of its first message before the client must try again."""
 
@@ -190,8 +192,10 @@ class Pulls:
         elif pull.held and found.next_offset == high:
             pull.offset = found.next_offset
             return False
-        elif found.next_offset == pull.offset < (low := state.min_offset(pull.topic_id, pull.queue_id)):
-            self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", low)  # trimmed since the bounds were looked up
+        elif found.next_offset == pull.offset and pull.repair_tries < REPAIR_TRIES:
+            # A TRIM is being applied on the apply lane: its rows are gone, and the bounds are published in a moment.
+            pull.repair_tries += 1
+            self._services.call_later(TRIM_RETRY_MS, lambda: self._settle_if_open(pull))
         else:
             self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
         return True
