@@ -38,9 +38,12 @@ class CheckBack:
         """Checks are on their way into the log: what they are about is still due in the state."""
 
     def tick(self, now_ms: int) -> None:
-        """Called all the time: one comparison while nothing is due."""
+        """Called all the time: one comparison while nothing is due.
+
+        While sends are refused because the disk is full, no commit can be stored: the checks would only run out.
+        """
         check_ms = self._node.state.halves.check_ms
-        if check_ms is None or self._proposed or not self._node.writes_open():
+        if check_ms is None or self._proposed or not self._node.writes_open() or self._transactions.refusing:
             return
         log_ms = self._node.log_time_ms()
         if check_ms <= log_ms:

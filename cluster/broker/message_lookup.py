@@ -23,8 +23,8 @@ from statemachine.keys import U64_MAX
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
+    from cluster.broker.log_reads import Placed
     from cluster.broker.services import Services
-    from statemachine.query import QueueItem
 
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
@@ -87,6 +87,9 @@ def message_at(
     scheduled = state.timers.at(position) if waiting else None
     if scheduled is not None:
         return _intact(Stored(message, data), scheduled[1])
+    half = state.halves.get(position) if waiting else None
+    if half is not None:
+        return _intact(Stored(message, data), half)
     topic = topic or state.topics.get(message.topic)
     if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
         return None
@@ -96,7 +99,7 @@ def message_at(
     return _intact(Stored(message, data), items[0])
 
 
-def _intact(stored: Stored, item: QueueItem) -> Stored:
+def _intact(stored: Stored, item: Placed) -> Stored:
     """Raises UnreadableError."""
     if item.crc32c != google_crc32c.value(stored.data):
         raise UnreadableError(f"the message at position {item.position} does not match its checksum")

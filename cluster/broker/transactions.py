@@ -94,6 +94,11 @@ class Transactions:
         self._ending.clear()
         self._client.inflight_bytes = 0
 
+    @property
+    def refusing(self) -> str:
+        """Why nothing can be committed at present; "" if it can."""
+        return self._proposals.refusing
+
     def is_ending(self, position: int) -> bool:
         """Whether a copy or a command that ends it is on its way."""
         return position in self._ending

@@ -210,17 +210,17 @@ class Session:
             return
         self._judge.known[key].acked = True
         position, offset = decode_message_id(answer.ext["msgId"])[1], int(answer.ext["queueOffset"])
-        how = rng.choice(("oneway", "answered", "twice", "left", "mistaken"))
+        how = rng.choice(("oneway", "at once", "answered", "twice", "left", "mistaken"))
         if how == "mistaken":
             wrong = rng.choice(({"msgId": "K"}, {"tranStateTableOffset": str(offset + 1)}, {"producerGroup": "other"}))
             self._end_oneway({**self._fields(key, position, offset, COMMIT), **wrong})
         if how == "left":
             return
-        for _ in range(2 if how == "twice" else 1):
+        for _ in range(2 if how in ("at once", "twice") else 1):
             wish = self._all.wish(key, rng)
             self._judge.says(key, wish)
             fields = self._fields(key, position, offset, wish)
-            if how == "oneway":
+            if how in ("oneway", "at once"):
                 self._end_oneway(fields)
             else:
                 ended = await self._ask(RequestCode.END_TRANSACTION, fields)

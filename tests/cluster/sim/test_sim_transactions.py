@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.replication.proposals import Proposals
+from cluster.wire.codec import encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from raftlog.types import Entry, EntryType
 from statemachine import commands
@@ -201,6 +203,24 @@ def test_a_member_that_does_not_know_half_messages(sim: SimCluster) -> None:
     assert codes(path, 2) == [0]
 
 
+def view(sim: SimCluster, node: SimNode, position: int) -> int:
+    """Code of the answer to VIEW_MESSAGE_BY_ID (33)."""
+    path = node.connect()
+    path.ask(encode_frame(33, 1, 0, ext={"offset": str(position)}))
+    sim.loop.run_until(lambda: 1 in path.replies, 10)
+    return codes(path, 1)[0]
+
+
+def test_it_can_be_looked_at_by_its_id_while_it_is_open(sim: SimCluster) -> None:
+    producer = Producer(sim.leader())
+    half = producer.send(sim, "K1")
+    sim.settle()
+    assert [view(sim, node, half.position) for node in sim.running] == [0, 0, 0]
+    producer.end(half, ROLLBACK)
+    wait_for_end(sim)
+    assert view(sim, sim.leader(), half.position) == 1
+
+
 # --- requests that do not match ------------------------------------------------------------------------------------
 
 
@@ -332,6 +352,27 @@ def test_checks_end_and_the_message_is_parked(sim: SimCluster) -> None:
     producer.end(half, COMMIT)
     sim.loop.run_for(2.0)
     assert (stored(sim.leader()), len(stored(sim.leader(), PARKED))) == ([], 1)
+
+
+def test_no_check_is_counted_while_nothing_can_be_committed(
+    sim_of: Callable[..., SimCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Proposals, "refuse", lambda self, why: None)  # the node looks at its disk all the time
+    sim = sim_of(**CHECK)
+    leader = sim.leader()
+    producer = Producer(leader)
+    half = producer.send(sim, "K1")
+    leader.proposals.refusing = "the disk is full"
+    producer.end(half, COMMIT)
+    sim.loop.run_for(10.0)
+    row = leader.state.halves.get(half.position)
+    assert row is not None
+    assert (row.checks, producer.checks) == (0, [])
+    leader.proposals.refusing = ""
+    sim.loop.run_until(lambda: producer.checks, 10, "a check")
+    producer.end(half, COMMIT)
+    wait_for_end(sim)
+    assert len(stored(sim.leader())) == 1
 
 
 def test_checks_count_without_a_producer_and_across_leaders(sim: SimCluster) -> None:

@@ -99,6 +99,34 @@ def witness_A35() -> None:
     holds("A35")
 
 
+def witness_B01() -> None:
+    holds("B01")
+
+
+def witness_B02() -> None:
+    holds("B02")
+
+
+def witness_B03() -> None:
+    holds("B03")
+
+
+def witness_B04() -> None:
+    holds("B04")
+
+
+def witness_B05() -> None:
+    holds("B05")
+
+
+def witness_B06() -> None:
+    holds("B06")
+
+
+def witness_B07() -> None:
+    holds("B07")
+
+
 def witness_D01() -> None:
     holds("D01")
 
