@@ -294,6 +294,11 @@ class AsyncConsumer:
         if result.status is PullStatus.MOVED:
             await self._moved(feed, result)
             return True
+        if result.status is PullStatus.RESET:
+            async with feed.committing:  # a commit from before is answered before the broker hears that we know
+                self.inbox.rewind(feed, result.next_offset)
+            _log.warning("%s queue %d: group %s was reset to %d", self.topic, feed.queue_id, self.group, feed.position)
+            return False
         idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
         if not idle:
             self.inbox.put(Batch(feed, result.messages, result.next_offset))
@@ -397,8 +402,9 @@ class AsyncConsumer:
                 raise outcome
 
     async def _commit_feed(self, feed: QueueFeed, position: int) -> None:
+        resets = feed.resets
         async with feed.committing:
-            if feed.committed != position and feed.may_read():
+            if feed.committed != position and feed.resets == resets and feed.may_read():
                 await self._offsets.commit(self.group, self.topic, feed.queue_id, position)
                 feed.committed = position
 

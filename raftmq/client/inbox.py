@@ -29,6 +29,8 @@ class QueueFeed:
         """Where a reader that does not follow stops."""
         self.ask = 0
         """Broker id of whom to pull from, as the last reply suggested; 0 is the leader."""
+        self.resets = 0
+        """How often the group was reset while this consumer read the queue."""
         self.finished = False
         self.revoked = False
         self.buffered_messages = 0
@@ -110,6 +112,16 @@ class Inbox:
     def empty(self) -> bool:
         """True if `take` would find no batch."""
         return not self._ready
+
+    def rewind(self, feed: QueueFeed, offset: int) -> None:
+        """Goes on from `offset`: drops what is buffered. The message that is being dealt with does not count."""
+        with self._lock:
+            self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
+            feed.buffered_messages = feed.buffered_bytes = 0
+            feed.next_offset = feed.position = feed.committed = offset
+            feed.resets += 1
+            if self._current is not None and self._current[0] is feed:
+                self._current = None
 
     def revoke(self, feed: QueueFeed) -> int:
         """Stops handing out from `feed`; returns its position without the message still being dealt with."""

@@ -33,6 +33,8 @@ class PullStatus(Enum):
     """Everything looked at was filtered out; go on at `next_offset`."""
     MOVED = "moved"
     """The offset is below the first or above the last; `next_offset` is the nearest."""
+    RESET = "reset"
+    """An operator has moved the group's offset of the queue to `next_offset`."""
 
 
 _STATUS = {
@@ -41,6 +43,8 @@ _STATUS = {
     int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.FILTERED,
     int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.MOVED,
 }
+_RESET = "OFFSET_RESET"
+"""The remark of a reply that moves the consumer because its group was reset."""
 
 
 class PullResult(NamedTuple):
@@ -100,6 +104,8 @@ def read_reply(request: PullRequest, reply: Reply) -> PullResult:
     status = _STATUS.get(reply.code)
     if status is None:
         raise error_of(reply.code, reply.remark, what)
+    if status is PullStatus.MOVED and reply.remark == _RESET:
+        status = PullStatus.RESET
     try:
         next_offset = int(reply.ext["nextBeginOffset"])
         min_offset, max_offset = int(reply.ext["minOffset"]), int(reply.ext["maxOffset"])

@@ -1,0 +1,40 @@
+"""A reset while messages are buffered: they are dropped, and the one in hand no longer counts."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from raftmq.client.inbox import Batch, Inbox, QueueFeed
+
+
+class Stored:
+    """As much of a message as the inbox looks at."""
+
+    def __init__(self, queue_offset: int) -> None:
+        self.queue_offset = queue_offset
+        self.body = b"x"
+
+
+def batch(feed: QueueFeed, first: int, count: int) -> Batch:
+    messages = cast("Any", [Stored(offset) for offset in range(first, first + count)])
+    return Batch(feed, messages, first + count)
+
+
+def offset_of(message: Any) -> int:
+    return int(message.queue_offset)
+
+
+def test_what_is_buffered_is_dropped_and_others_go_on() -> None:
+    inbox = Inbox(lambda feed: None)
+    one, other = QueueFeed(0, 5), QueueFeed(1, 7)
+    inbox.put(batch(one, 5, 3))
+    inbox.put(batch(other, 7, 1))
+    assert offset_of(inbox.take()) == 5
+    inbox.rewind(one, 2)
+    assert (one.position, one.next_offset, one.buffered_messages, one.buffered_bytes) == (2, 2, 0, 0)
+    assert (inbox.settled(one), inbox.in_hand(one)) == (2, False)
+    assert offset_of(inbox.take()) == 7
+    inbox.put(batch(one, 2, 1))
+    assert offset_of(inbox.take()) == 2
+    assert inbox.take() is None
+    assert (one.position, one.resets, other.resets) == (3, 1, 0)
