@@ -114,6 +114,9 @@ class SendBacks:
         group = services.state.groups.get(wanted.group)
         if group is None:
             raise Refused(Reason.NO_GROUP, f"consumer group {wanted.group} does not exist")
+        if not group.retry_queue_nums:  # the group wants no second try: acknowledged and dropped, as RocketMQ does
+            report.done(None)
+            return
         name = (wanted.group, wanted.position)
         if self._repeated(wanted):
             report.done(None)
@@ -132,7 +135,7 @@ class SendBacks:
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
         slot = self._proposals.slot(topic)
         if slot is None or (not dead and services.state.level < TIMERS_LEVEL):
-            self._prepare(report, topic, dead, tries)
+            self._prepare(report, topic, 1 if dead else group.retry_queue_nums, dead, tries)
             return
         if not slot.perm & PERM_WRITE:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
@@ -171,7 +174,7 @@ class SendBacks:
             raise Refused(Reason.ERROR, remark)
         return stored
 
-    def _prepare(self, report: _Report, topic: str, dead: bool, tries: int) -> None:
+    def _prepare(self, report: _Report, topic: str, queues: int, dead: bool, tries: int) -> None:
         """Makes the group's topic and raises the level of commands, or waits for a change of the topic; then looks at
         the report anew."""
         if not tries:
@@ -184,7 +187,12 @@ class SendBacks:
                 raise Refused(Reason.UNAVAILABLE, f"{remark}; nothing was stored")
             run += before
         if self._proposals.slot(topic) is None and not self._proposals.changing(topic):
-            fields = {"name": topic, "read_queues": 1, "write_queues": 1, "perm": PERM_READ | PERM_WRITE}
+            fields = {
+                "name": topic,
+                "read_queues": queues,
+                "write_queues": queues,
+                "perm": PERM_READ | PERM_WRITE,
+            }
             run.append([CREATE_TOPIC, fields, True])
 
         def made(result: ProposeResult) -> None:

@@ -132,6 +132,30 @@ def test_at_the_maximum_it_goes_to_the_dead_letters(sim: SimCluster) -> None:
     assert sim.leader().state.topics["%DLQ%g"].queues == 1
 
 
+def set_group(sim: SimCluster, **config: Any) -> None:
+    results = sim.propose(sim.leader(), [commands.PUT_GROUP, {"name": "g", **config}, False])
+    sim.loop.run_until(lambda: results, 10, "the group")
+    assert results[0].outcome is Outcome.OK
+
+
+def test_a_group_without_retry_queues_drops_what_failed(sim: SimCluster) -> None:
+    set_group(sim, retry_queue_nums=0)
+    assert ask(sim, send(sim))[0] == 0
+    assert ask(sim, send(sim, b"n"), delayLevel=-1)[0] == 0
+    sim.loop.run_for(30)
+    assert sim.leader().state.topics.keys().isdisjoint({"%RETRY%g", "%DLQ%g"})
+    assert sim.leader().state.timers.counts.pending == 0
+
+
+def test_a_retry_topic_has_as_many_queues_as_its_group_wants(sim: SimCluster) -> None:
+    set_group(sim, retry_queue_nums=3)
+    for body in (b"1", b"2", b"3"):
+        assert ask(sim, send(sim, body))[0] == 0
+    topic = sim.leader().state.topics["%RETRY%g"]
+    assert (topic.read_queues, topic.write_queues) == (3, 3)
+    assert sorted(row.queue_id for row in sim.leader().state.timers.due(1 << 62)) == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("fields", "topic"),
     [
