@@ -18,8 +18,8 @@ BUDGET_SECONDS = {
     "raftlog": 60,
     "statemachine": 60,
     "cluster": 300,
-    "raftmq": 100,
-    "jepsen_like": 260,
+    "raftmq": 130,
+    "jepsen_like": 440,
     "pyspark_raftmq": 120,
     _REST: 60,
 }
