@@ -267,7 +267,14 @@ DEAF = (
 )
 
 
-@pytest.mark.parametrize("name", DEAF)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # These two wait ten seconds for a change that nobody takes up.
+        pytest.param(name, marks=[pytest.mark.slow] if name in {"member-learner", "member-replace-kills"} else [])
+        for name in DEAF
+    ],
+)
 def test_a_fault_that_nobody_feels_says_so(name: str) -> None:
     assert not NEMESES[name].apply(stage(deaf=True, seed=1), 0.5).happened
 

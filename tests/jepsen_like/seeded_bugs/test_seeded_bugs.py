@@ -46,7 +46,12 @@ def witnesses(path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+LONG = {f"B0{number}" for number in range(2, 8)}
+"""Bugs of transactions, whose scripts wait for checks: seconds each. `-m slow` plays them; B01 stands for them."""
+PLAYED = [pytest.param(bug, id=bug.id, marks=[pytest.mark.slow] if bug.id in LONG else []) for bug in BUGS]
+
+
+@pytest.mark.parametrize("bug", PLAYED)
 def test_the_witness_holds_on_the_product(bug: Bug) -> None:
     getattr(witnesses(file_of(bug)), bug.witness)()
 
@@ -89,7 +94,7 @@ def test_every_bug_is_another_change() -> None:
     assert len(set(edits)) == len(edits)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+@pytest.mark.parametrize("bug", PLAYED)
 def test_the_schedule_is_clean_on_the_product(bug: Bug) -> None:
     assert ENGINES[bug.engine].play(bug.schedule, bug.checkers).checker is None
 
