@@ -34,6 +34,14 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
     return number
 
 
+def integer_in(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
+    """The same, in low..high. Raises Refused (29)."""
+    number = integer(request, name, default)
+    if not low <= number <= high:
+        raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
+    return number
+
+
 def code_name(code: int) -> str:
     """A request code for people."""
     try:

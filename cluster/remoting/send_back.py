@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.broker.names import check_group_name
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Refused
 from cluster.broker.send_back import TIMES_MAX, SendBacks, SentBack
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.fields import integer, text
+from cluster.remoting.fields import integer_in, text
 from cluster.remoting.server import RemotingRequest
 from cluster.wire.codes import RequestCode, ResponseCode
 
@@ -50,15 +50,8 @@ def parse(request: Request) -> SentBack:
     """The request's fields. Raises Refused (29)."""
     group = text(request, "group")
     check_group_name(group)
-    position = _within(request, "offset", 0, (1 << 63) - 1)
-    delay_level = _within(request, "delayLevel", -TIMES_MAX - 1, TIMES_MAX, 0)
-    maximum = _within(request, "maxReconsumeTimes", -TIMES_MAX - 1, TIMES_MAX, -1)
+    position = integer_in(request, "offset", 0, (1 << 63) - 1)
+    delay_level = integer_in(request, "delayLevel", -TIMES_MAX - 1, TIMES_MAX, 0)
+    maximum = integer_in(request, "maxReconsumeTimes", -TIMES_MAX - 1, TIMES_MAX, -1)
     named = maximum >= 0 and request.version >= V3_4_9
     return SentBack(group, position, delay_level, maximum if named else None, request.ext.get("originTopic", ""))
-
-
-def _within(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
-    number = integer(request, name, default)
-    if not low <= number <= high:
-        raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
-    return number

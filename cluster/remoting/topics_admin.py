@@ -16,7 +16,7 @@ from cluster.broker.services import Services
 from cluster.broker.topics import Topics
 from cluster.remoting.answers import after_read_index, refusing, reply_written
 from cluster.remoting.body_limits import too_long
-from cluster.remoting.fields import integer, text
+from cluster.remoting.fields import integer_in, text
 from cluster.remoting.request import Handler, Request
 from cluster.remoting.route import SYSTEM_TOPICS
 from cluster.replication.outcome import ProposeResult
@@ -104,9 +104,9 @@ class TopicsAdmin:
             "name": name,
             "read_queues": _queues(request, "readQueueNums"),
             "write_queues": _queues(request, "writeQueueNums"),
-            "perm": _in_range(request, "perm", 0, 7),
+            "perm": integer_in(request, "perm", 0, 7),
             "order": is_true(request.ext.get("order")),
-            "sys_flag": _in_range(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
+            "sys_flag": integer_in(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
             "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
         }
         self._topics.put(config, lambda result: _reply(request, result))
@@ -189,11 +189,4 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
 
 
 def _queues(request: Request, name: str) -> int:
-    return _in_range(request, name, 1, QUEUES_MAX)
-
-
-def _in_range(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
-    number = integer(request, name, default)
-    if not low <= number <= high:
-        raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
-    return number
+    return integer_in(request, name, 1, QUEUES_MAX)
