@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.broker.command_levels import raising
 from cluster.broker.names import check_group_name, no_topic
 from cluster.broker.refusal import Reason, Refused
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -85,10 +86,7 @@ class OffsetResets:
         topic = self._checked(wish)
         queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
         found = [QueueOffset(queue_id, self._offset(wish, topic, queue_id)) for queue_id in queues]
-        before = services.raising(RESETS_LEVEL)
-        if not isinstance(before, list):
-            remark = f"node {before} has not announced that it knows resets: upgrade it, or wait until it is up"
-            raise Refused(Reason.UNAVAILABLE, remark)
+        before = raising(services, RESETS_LEVEL, "resets")
         rows = [[topic.id, queue_id, offset] for queue_id, offset in found]
 
         def applied(result: ProposeResult) -> None:

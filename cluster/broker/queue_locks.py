@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from cluster.broker.command_levels import raising
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -74,12 +75,11 @@ class QueueLocks:
         if not asked:
             done(frozenset(fresh))
             return
-        before = node.raising(LOCKS_LEVEL)
-        if not isinstance(before, list):
-            remark = f"node {before} has not announced that it knows queue locks: upgrade it, or wait until it is up"
-            done(Refused(Reason.UNAVAILABLE, remark))
+        try:
+            run = list(raising(node, LOCKS_LEVEL, "queue locks"))
+        except Refused as refused:
+            done(refused)
             return
-        run = list(before)
         if group not in node.state.groups:
             run.append([PUT_GROUP, {"name": group}, True])
         run.append([LOCK_QUEUES, group, client_id, now_ms, now_ms + self._ttl_ms, [list(queue) for queue in asked]])

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from cluster.broker.command_levels import raising
 from cluster.broker.copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
 from cluster.broker.inflight import over_limit
@@ -181,11 +182,7 @@ class SendBacks:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
         if not dead:
-            before = self._services.raising(TIMERS_LEVEL)
-            if not isinstance(before, list):
-                remark = f"node {before} has not announced that it knows delays: upgrade it, or wait until it is up"
-                raise Refused(Reason.UNAVAILABLE, f"{remark}; nothing was stored")
-            run += before
+            run += raising(self._services, TIMERS_LEVEL, "delays", "; nothing was stored")
         if self._proposals.slot(topic) is None and not self._proposals.changing(topic):
             fields = {
                 "name": topic,

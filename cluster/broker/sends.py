@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 from zlib import crc32
 
+from cluster.broker.command_levels import raising
 from cluster.broker.delays import Delays, addressed, without
 from cluster.broker.half_send import half_of, is_half
 from cluster.broker.inflight import over_limit
@@ -302,10 +303,7 @@ class Sends(Generic[_Origin]):
     def _wait_for_level(self, origin: _Origin, level: int) -> None:
         """Raises the level of commands; the send is routed again when that is applied. Raises Refused if a member has
         not announced that it knows the level."""
-        before = self._services.raising(level)
-        if not isinstance(before, list):
-            remark = f"node {before} has not announced that it knows such messages: upgrade it, or wait until it is up"
-            raise Refused(Reason.UNAVAILABLE, f"{remark}; nothing was stored")
+        before = raising(self._services, level, "such messages", "; nothing was stored")
         path, size, proposals = origin.path, origin.size, self._proposals
         path.inflight_bytes += size
         proposals.bytes_inflight += size
