@@ -29,7 +29,8 @@ from statemachine.message_index import MessageIndex
 from statemachine.offset_resets import OffsetReset, OffsetResets
 from statemachine.payload import RowKind
 from statemachine.query import QueueItem
-from statemachine.queue_locks import Queue, QueueLock, QueueLocks
+from statemachine.queue_locks import QueueLock, QueueLocks
+from statemachine.queue_rows import Queue
 from statemachine.stage import Stage
 from statemachine.sums import MARKERS, RunningSums
 from statemachine.timers import Timers
@@ -256,7 +257,7 @@ class BrokerState:
         self._groups.publish()
         self._offsets.publish()
         self._locks.publish()
-        reset = self._resets.publish()
+        reset = self._resets.publish_new()
         self._level = self._staged_level
         self._dedup.publish()
         self._index.publish()

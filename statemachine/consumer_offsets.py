@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.groups import check_group_name
 from statemachine.kv import KV, OFFSETS
-from statemachine.offset_resets import OFFSET_MAX, OffsetResets, Queue
+from statemachine.offset_resets import OFFSET_MAX, OffsetResets
+from statemachine.queue_rows import Queue, QueueRows
 from statemachine.stage import Stage
 from statemachine.topics import Topics
 
@@ -21,16 +21,11 @@ class _Commit(NamedTuple):
     offset: int
 
 
-class ConsumerOffsets:
-    """Offsets by group. A group's map is replaced, never changed, so any thread may read it at any time."""
+class ConsumerOffsets(QueueRows[int]):
+    """Offsets by group and queue."""
 
     def __init__(self, kv: KV) -> None:
-        self._published: dict[str, Mapping[Queue, int]] = {}
-        self._staged: dict[str, dict[Queue, int]] = {}
-        for key, value in kv.scan(OFFSETS, keys.FIRST, keys.LAST):
-            group, topic_id, queue_id = keys.parse_offset_key(key)
-            self._staged.setdefault(group, {})[topic_id, queue_id] = keys.U64.unpack(value)[0]
-        self.publish()
+        super().__init__(kv, OFFSETS, lambda row: int(keys.U64.unpack(row)[0]))
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """The committed offset, None if there is none."""
@@ -57,37 +52,7 @@ class ConsumerOffsets:
 
     def put(self, stage: Stage, group: str, queue: Queue, offset: int) -> None:
         """Stores one offset of a queue that exists."""
-        self._writable(group)[queue] = offset
-        stage.put(OFFSETS, keys.offset_key(group, *queue), keys.U64.pack(offset))
-
-    def delete_group(self, stage: Stage, group: str) -> None:
-        """Forgets every offset of the group."""
-        self._staged[group] = {}
-        stage.delete_range(OFFSETS, *keys.offsets_range(group))
-
-    def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets every group's offsets of the topic."""
-        for group in {*self._published, *self._staged}:
-            current = self._staged.get(group, self._published.get(group, {}))
-            gone = [queue for queue in current if queue[0] == topic_id]
-            for queue in gone:
-                del self._writable(group)[queue]
-                stage.delete(OFFSETS, keys.offset_key(group, *queue))
-
-    def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written."""
-        for group, offsets in self._staged.items():
-            if offsets:
-                self._published[group] = offsets
-            else:
-                self._published.pop(group, None)
-        self._staged = {}
-
-    def _writable(self, group: str) -> dict[Queue, int]:
-        offsets = self._staged.get(group)
-        if offsets is None:
-            offsets = self._staged[group] = dict(self._published.get(group, {}))
-        return offsets
+        self._put(stage, group, queue, offset, keys.U64.pack(offset))
 
 
 def _check_row(row: Any) -> _Commit:

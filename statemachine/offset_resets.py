@@ -8,24 +8,20 @@ Invariant: while the row of a queue is there, the group's committed offset of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.groups import check_group_name
 from statemachine.kv import KV, RESETS
+from statemachine.queue_rows import Queue, QueueRows
 from statemachine.stage import Stage
 from statemachine.topics import Topics
 
 OFFSET_MAX = 2**63 - 1
 QUEUES_MAX = 4096
 """Queues of one command."""
-
-Queue = tuple[int, int]
-"""(topic_id, queue_id)."""
-
-_NOTHING: Mapping[Queue, OffsetReset] = {}
 
 
 class OffsetReset(NamedTuple):
@@ -37,21 +33,16 @@ class OffsetReset(NamedTuple):
     time, ms, of its proposal, unless that was not larger."""
 
 
-class OffsetResets:
-    """Resets by group. A group's map is replaced, never changed, so any thread may read it at any time."""
+class OffsetResets(QueueRows[OffsetReset]):
+    """Resets by group and queue."""
 
     def __init__(self, kv: KV) -> None:
-        self._published: dict[str, Mapping[Queue, OffsetReset]] = {}
-        self._staged: dict[str, dict[Queue, OffsetReset]] = {}
         self._new: set[Queue] = set()
-        for key, value in kv.scan(RESETS, keys.FIRST, keys.LAST):
-            group, topic_id, queue_id = keys.parse_offset_key(key)
-            self._staged.setdefault(group, {})[topic_id, queue_id] = OffsetReset(*keys.RESET.unpack(value))
-        self.publish()
+        super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)))
 
     def of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
         """What the group's consumers have not been told."""
-        return self._published.get(group, _NOTHING)
+        return self._published.get(group, {})
 
     @property
     def is_empty(self) -> bool:
@@ -60,7 +51,7 @@ class OffsetResets:
 
     def covers(self, group: str, queue: Queue) -> bool:
         """Whether a commit of the queue is to be left out at this point of the run (apply lane only)."""
-        return queue in self._staged.get(group, self._published.get(group, _NOTHING))
+        return queue in self._current(group)
 
     def reset(self, stage: Stage, group: str, now_ms: Any, rows: Any, topics: Topics) -> list[tuple[Queue, int]]:
         """Resets the queues that exist and returns them with their offsets; a queue named twice goes to the last.
@@ -70,8 +61,7 @@ class OffsetResets:
         for queue, offset in offsets.items():
             before = self._current(group).get(queue)
             number = now_ms if before is None else max(now_ms, before.number + 1)
-            self._writable(group)[queue] = OffsetReset(offset, number)
-            stage.put(RESETS, keys.offset_key(group, *queue), keys.RESET.pack(offset, number))
+            self._put(stage, group, queue, OffsetReset(offset, number), keys.RESET.pack(offset, number))
         self._new |= offsets.keys()
         return list(offsets.items())
 
@@ -88,40 +78,11 @@ class OffsetResets:
         self._drop(stage, group, told)
         return done(len(told))
 
-    def delete_group(self, stage: Stage, group: str) -> None:
-        """Forgets every reset of the group: one made again under that name inherits none."""
-        self._staged[group] = {}
-        stage.delete_range(RESETS, *keys.offsets_range(group))
-
-    def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets every group's resets of the topic."""
-        for group in sorted({*self._published, *self._staged}):
-            self._drop(stage, group, {queue for queue in self._current(group) if queue[0] == topic_id})
-
-    def publish(self) -> set[Queue]:
-        """Shows the run's changes to readers; called when its batch is written. Returns the queues that were reset."""
-        for group, resets in self._staged.items():
-            if resets:
-                self._published[group] = resets
-            else:
-                self._published.pop(group, None)
-        self._staged = {}
+    def publish_new(self) -> set[Queue]:
+        """`publish`, and the queues that the run has reset."""
+        self.publish()
         new, self._new = self._new, set()
         return new
-
-    def _drop(self, stage: Stage, group: str, queues: Iterable[Queue]) -> None:
-        for queue in sorted(queues):
-            del self._writable(group)[queue]
-            stage.delete(RESETS, keys.offset_key(group, *queue))
-
-    def _current(self, group: str) -> Mapping[Queue, OffsetReset]:
-        return self._staged.get(group, self._published.get(group, _NOTHING))
-
-    def _writable(self, group: str) -> dict[Queue, OffsetReset]:
-        resets = self._staged.get(group)
-        if resets is None:
-            resets = self._staged[group] = dict(self._published.get(group, _NOTHING))
-        return resets
 
 
 def _check_rows(rows: Any, what: str) -> list[tuple[Queue, int]]:

@@ -9,22 +9,20 @@ granted it, unless the holder gave it up, or its group or topic was deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
 from statemachine.groups import check_group_name
 from statemachine.kv import KV, LOCKS
+from statemachine.queue_rows import Queue, QueueRows
 from statemachine.stage import Stage
 from statemachine.topics import Topics
 
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096
 """Queues of one command."""
-
-Queue = tuple[int, int]
-"""(topic_id, queue_id)."""
 
 
 class QueueLock(NamedTuple):
@@ -38,17 +36,11 @@ class QueueLock(NamedTuple):
         return self.client_id == client_id or self.expires_ms <= now_ms
 
 
-class QueueLocks:
-    """Locks by group. A group's map is replaced, never changed, so any thread may read it at any time."""
+class QueueLocks(QueueRows[QueueLock]):
+    """Locks by group and queue."""
 
     def __init__(self, kv: KV) -> None:
-        self._published: dict[str, Mapping[Queue, QueueLock]] = {}
-        self._staged: dict[str, dict[Queue, QueueLock]] = {}
-        for key, value in kv.scan(LOCKS, keys.FIRST, keys.LAST):
-            group, topic_id, queue_id = keys.parse_offset_key(key)
-            expires_ms = keys.U64.unpack_from(value)[0]
-            self._staged.setdefault(group, {})[topic_id, queue_id] = QueueLock(value[8:].decode(), expires_ms)
-        self.publish()
+        super().__init__(kv, LOCKS, _decode)
 
     def of_group(self, group: str) -> Mapping[Queue, QueueLock]:
         """Every lock of the group, also those that have expired and were not taken since."""
@@ -68,12 +60,11 @@ class QueueLocks:
             held = current.get(queue)
             if topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, now_ms)):
                 granted.append(queue)
-        writable = self._writable(group)
-        expired = [queue for queue, held in writable.items() if held.expires_ms <= now_ms]
+        expired = [queue for queue, held in current.items() if held.expires_ms <= now_ms]
         self._drop(stage, group, set(expired) - set(granted))
         for queue in granted:
-            writable[queue] = QueueLock(client_id, expires_ms)
-            stage.put(LOCKS, keys.offset_key(group, *queue), keys.U64.pack(expires_ms) + client_id.encode())
+            lock = QueueLock(client_id, expires_ms)
+            self._put(stage, group, queue, lock, keys.U64.pack(expires_ms) + client_id.encode())
         return done([list(queue) for queue in granted])
 
     def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
@@ -86,38 +77,9 @@ class QueueLocks:
         self._drop(stage, group, mine)
         return done(len(mine))
 
-    def delete_group(self, stage: Stage, group: str) -> None:
-        """Forgets every lock of the group: one made again under that name inherits none."""
-        self._staged[group] = {}
-        stage.delete_range(LOCKS, *keys.offsets_range(group))
 
-    def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets every group's locks of the topic."""
-        for group in sorted({*self._published, *self._staged}):
-            self._drop(stage, group, {queue for queue in self._current(group) if queue[0] == topic_id})
-
-    def publish(self) -> None:
-        """Shows the run's changes to readers; called when its batch is written."""
-        for group, locks in self._staged.items():
-            if locks:
-                self._published[group] = locks
-            else:
-                self._published.pop(group, None)
-        self._staged = {}
-
-    def _drop(self, stage: Stage, group: str, queues: Iterable[Queue]) -> None:
-        for queue in sorted(queues):
-            del self._writable(group)[queue]
-            stage.delete(LOCKS, keys.offset_key(group, *queue))
-
-    def _current(self, group: str) -> Mapping[Queue, QueueLock]:
-        return self._staged.get(group, self._published.get(group, {}))
-
-    def _writable(self, group: str) -> dict[Queue, QueueLock]:
-        locks = self._staged.get(group)
-        if locks is None:
-            locks = self._staged[group] = dict(self._published.get(group, {}))
-        return locks
+def _decode(row: bytes) -> QueueLock:
+    return QueueLock(row[8:].decode(), keys.U64.unpack_from(row)[0])
 
 
 def _check_client(client_id: Any) -> str:

@@ -18,7 +18,8 @@ from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_O
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from statemachine.offset_resets import OffsetReset, Queue
+    from statemachine.offset_resets import OffsetReset
+    from statemachine.queue_rows import Queue
     from statemachine.topics import TopicConfig
 
 

@@ -14,7 +14,8 @@ from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
 from statemachine.commands import LOCK_QUEUES, LOCKS_LEVEL, PUT_GROUP, UNLOCK_QUEUES
-from statemachine.queue_locks import QUEUES_MAX, Queue
+from statemachine.queue_locks import QUEUES_MAX
+from statemachine.queue_rows import Queue
 
 Granted = frozenset[Queue]
 """The queues that a client holds now."""

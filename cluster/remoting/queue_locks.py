@@ -17,7 +17,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from cluster.wire.codes import RequestCode, ResponseCode
-from statemachine.queue_locks import QUEUES_MAX, Queue
+from statemachine.queue_locks import QUEUES_MAX
+from statemachine.queue_rows import Queue
 
 if TYPE_CHECKING:
     from cluster.remoting.request import Handler, Request
