@@ -123,30 +123,41 @@ class Sends(Generic[_Origin]):
         if slot is None:
             self._wait_for_topic(origin, topic, wish)
             return
-        if not slot.perm & PERM_WRITE:
-            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
-        if topic in FORBIDDEN_TOPICS:
-            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
-        body = origin.body
+        if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
+            raise _not_writable(slot)
         if queue_id < 0:
             queue_id = slot.next_queue % slot.write_queues
             slot.next_queue = queue_id + 1
         elif queue_id >= slot.queues:
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
             raise Refused(Reason.INVALID, remark)
-        batch: tuple[BatchMessage, ...] = ()
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
         if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
             asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind)
             if schedule is not None and self._state.level < TIMERS_LEVEL:
                 self._wait_for_level(origin, TIMERS_LEVEL)
                 return
+        self._submit(origin, wish, oneway, slot, queue_id, asked, kind, schedule)
+
+    def _submit(
+        self,
+        origin: _Origin,
+        wish: SendWish,
+        oneway: bool,
+        slot: TopicSlot,
+        queue_id: int,
+        asked: str,
+        kind: int,
+        schedule: Schedule | None,
+    ) -> None:
+        """Checks the message that is to go to that queue, names it, and queues it unless it is a re-send. Raises
+        Refused. `asked`: its properties, without those the broker adds; `kind`: of its row (`RowKind`)."""
+        path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
         if wish.is_batch:
-            batch = self._split_batch(slot, body)
-            properties, unique_key, tag = b"", "", 0
+            properties, unique_key, tag, batch = b"", "", 0, self._split_batch(slot, body)
         else:
             properties, key, tag = self._check_message(len(body), asked.encode())
-            unique_key = key.decode("utf-8", "replace")
+            unique_key, batch = key.decode("utf-8", "replace"), ()
         try:
             ack = ack_of(properties or asked.encode(), slot.ack)
         except LevelError as error:
@@ -154,7 +165,7 @@ class Sends(Generic[_Origin]):
         if slot.dedup == "off" or (oneway and not wish.producer_id):
             producer_id, sequence, low = _NO_IDENTITY
         else:
-            producer_id, sequence, low = self._identify(path, topic, wish, unique_key, body, origin.identity)
+            producer_id, sequence, low = self._identify(path, slot.name, wish, unique_key, body, origin.identity)
         send = Send(
             path,
             size,
@@ -180,9 +191,7 @@ class Sends(Generic[_Origin]):
             ack,
             schedule=schedule,
         )
-        if slot.dedup == "strict" and self._known_unique(send):
-            return
-        if producer_id and self._known(send):
+        if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(send)):
             return
         if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
             self._wait_for_first(origin, send)
@@ -493,6 +502,12 @@ class Sends(Generic[_Origin]):
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)
+
+
+def _not_writable(slot: TopicSlot) -> Refused:
+    if not slot.perm & PERM_WRITE:
+        return Refused(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
+    return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
 
 
 def _unique_key(wish: SendWish) -> str:

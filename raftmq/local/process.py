@@ -6,11 +6,14 @@ the system has given to somebody else since is never signalled.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +30,9 @@ NODE_MODULE = "cluster.node"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
+
+_reserved: int | None = None
+"""The file whose byte n stands for port n, locked while this process counts on it."""
 
 _PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
 PORTS_WANTED = 1000
@@ -178,7 +184,8 @@ def is_free(port: int) -> bool:
 def free_base_port(count: int, seed: int | None = None) -> int:
     """A base port with `count` free ports in a row, away from RocketMQ's usual ones and from ephemeral ports.
 
-    Another process may take one before it is used; `check_ports` says so then. Raises LocalError if none is found.
+    They stay this process's until it ends: no other one that asks here gets any of them, even while nothing listens.
+    A stranger may take one before it is used; `check_ports` says so then. Raises LocalError if none is found.
     """
     import random
 
@@ -186,7 +193,7 @@ def free_base_port(count: int, seed: int | None = None) -> int:
     low, high = _free_range()
     for _ in range(200):
         base = rng.randrange(low, high - count)
-        if all(_bind_error(port) is None for port in range(base, base + count)):
+        if all(_bind_error(port) is None for port in range(base, base + count)) and _reserve(base, count):
             return base
     raise LocalError(
         f"no {count} consecutive free ports were found",
@@ -194,6 +201,25 @@ def free_base_port(count: int, seed: int | None = None) -> int:
         "raftmq up --base-port P    (with a P of your choice)",
         ExitCode.REFUSED,
     )
+
+
+def _reserve(base: int, count: int) -> bool:
+    """Locks those ports' bytes of a file that all RaftMQ commands of this user share; False if another process did.
+
+    Between a port's choice and its first listener lie seconds, and a node that restarts leaves its ports for as long.
+    """
+    global _reserved
+    if _reserved is None:
+        try:
+            path = Path(tempfile.gettempdir(), f"raftmq-ports-{os.getuid()}")
+            _reserved = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True  # no such directory, or somebody else's file: as good as it gets without it
+    try:
+        fcntl.lockf(_reserved, fcntl.LOCK_EX | fcntl.LOCK_NB, count, base)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
 
 
 def _free_range() -> tuple[int, int]:

@@ -100,6 +100,21 @@ def test_free_ports_pass(tmp_path: Path) -> None:
     local_process.check_ports(plan_nodes(tmp_path, 3, base))
 
 
+def test_two_processes_never_get_the_same_free_ports(tmp_path: Path) -> None:
+    """The same seed draws the same ports; while the first process lives, the second must go on looking."""
+    ask = "from raftmq.local.process import free_base_port; print(free_base_port(12, 7), flush=True); input()"
+    first, second = (
+        subprocess.Popen([sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    try:
+        bases = [int(process.stdout.readline()) for process in (first, second) if process.stdout]
+        assert abs(bases[0] - bases[1]) >= 12
+    finally:
+        for process in (first, second):
+            process.communicate("\n")
+
+
 def test_a_port_in_time_wait_is_free(tmp_path: Path) -> None:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
