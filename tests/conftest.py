@@ -7,6 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")  # how long an example takes says nothing about the product
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
