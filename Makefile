@@ -25,7 +25,7 @@ NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test coverage test-compat check lint dead-code types layers arch sim-night mutants bench stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test coverage test-compat check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,12 @@ mutants: $(STAMPS)/dev  ## random changes of the product, judged by unit tests a
 
 bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1 for JSON only)
 	@JSON=$(JSON) $(BIN)/python bench/bench_cluster.py $(BENCH_ARGS)
+
+bench-compare: $(STAMPS)/package  ## the same on commit REV and on this tree, in turns (ROUNDS=5, JSON=1)
+	@REV=$(REV) ROUNDS=$(ROUNDS) JSON=$(JSON) $(BIN)/python bench/bench_compare.py
+
+bench-instructions: $(STAMPS)/package  ## instructions per message, here and where this branch began (BASE=..., JSON=1); needs valgrind
+	@BASE=$(BASE) JSON=$(JSON) $(BIN)/python bench/bench_instructions.py
 
 stories: $(STAMPS)/dev  ## the Raft stories; REWRITE=1 writes their printed outcomes anew
 	@$(BIN)/python -m pytest -q tests/raftlog/core/test_raft_stories.py $(if $(REWRITE),--rewrite)

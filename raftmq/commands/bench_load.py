@@ -38,8 +38,10 @@ class Load(asyncio.Protocol):
         self.acked = self.errors = 0
         self._out = 0
         self._pending = b""
-        body = _batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
-        self._frames = [_frame(topic, opaque, opaque % queues, batch, body, properties) for opaque in range(in_flight)]
+        body = batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
+        self._frames = [
+            request_frame(topic, opaque, opaque % queues, batch, body, properties) for opaque in range(in_flight)
+        ]
         self._started = [0.0] * in_flight
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -87,8 +89,8 @@ class Load(asyncio.Protocol):
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
 
 
-def _frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, more: str) -> bytes:
-    """A send request as the Java client writes it."""
+def request_frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, more: str = "") -> bytes:
+    """A send request as the Java client writes it; `body` of a batch as `batch_body` makes it, `more` properties."""
     single = f"TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001{opaque:032X}\\u0002WAIT\\u0001true\\u0002{more}"
     properties = single if batch == 1 else ""
     header = (
@@ -100,7 +102,8 @@ def _frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, more: s
     return PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body
 
 
-def _batch_body(size: int, batch: int) -> bytes:
+def batch_body(size: int, batch: int) -> bytes:
+    """`batch` messages of `size` bytes each, as code 320 carries them."""
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     properties = b"TAGS\x01bench\x02WAIT\x01true\x02"
     length = 20 + len(body) + 2 + len(properties)

@@ -1,0 +1,123 @@
+"""`make bench-instructions`: what a message costs in instructions, here and at the commit where this branch began.
+
+Callgrind counts the stages of hot_path.py in both trees at the same time, with equal hash seeds, so a shared or slow
+machine does not change the figures. Exit code 1 if a stage costs more than LIMIT_PERCENT more than before. With JSON=1
+only {"base": ..., "rows": [...]} is printed. BASE names another commit to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+DRIVER = Path("bench", "hot_path.py")
+LIMIT_PERCENT = 5.0
+MARK = "os_getppid"
+"""The C function that hot_path.py calls between stages."""
+PATIENCE_S = 900.0
+
+
+def git(*arguments: str) -> str:
+    """What git prints, in this repository."""
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def base_of(wanted: str | None) -> str:
+    """The commit to compare with: `wanted`, or where this branch left main; on main itself the commit before."""
+    if wanted:
+        return git("rev-parse", wanted)
+    main = "origin/main" if git("branch", "--remotes", "--list", "origin/main") else "main"
+    base, head = git("merge-base", "HEAD", main), git("rev-parse", "HEAD")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return git("rev-parse", "HEAD~1") if base == head and not changed else base
+
+
+def start(tree: Path, counts: Path) -> subprocess.Popen[str]:
+    """Callgrind over the stages in `tree`; the parts of its counts become counts.1, counts.2, ..."""
+    return subprocess.Popen(
+        [
+            "valgrind",
+            "--tool=callgrind",
+            f"--callgrind-out-file={counts}",
+            f"--dump-before={MARK}",
+            sys.executable,
+            "-P",
+            str(tree / DRIVER),
+        ],
+        env={**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process: subprocess.Popen[str], counts: Path) -> dict[str, float]:
+    """Stage -> instructions per message."""
+    printed, errors = process.communicate(timeout=PATIENCE_S)
+    if process.returncode:
+        raise SystemExit(f"the stages ended with code {process.returncode}:\n{errors}")
+    stages = [line.split("\t") for line in printed.splitlines()]
+    found = {}
+    for part, (name, messages) in enumerate(stages, start=1):
+        if int(messages):
+            found[name] = total(Path(f"{counts}.{part}")) / int(messages)
+    return found
+
+
+def total(part: Path) -> int:
+    """Of one part of callgrind's counts."""
+    if not part.exists():
+        raise SystemExit(f"callgrind wrote no {part.name}: does this Python hide the function {MARK}?")
+    return next(int(line.split()[1]) for line in part.read_text().splitlines() if line.startswith("totals:"))
+
+
+def main() -> None:
+    """Counts both trees and compares."""
+    if shutil.which("valgrind") is None:
+        raise SystemExit("valgrind is missing: install it with the system's package manager")
+    base = base_of(os.environ.get("BASE"))
+    with tempfile.TemporaryDirectory() as directory:
+        old, made = Path(directory, "old"), Path(directory)
+        git("worktree", "add", "--detach", str(old), base)
+        try:
+            if not (old / DRIVER).exists():
+                raise SystemExit(f"{base[:9]} has no {DRIVER}: there is nothing to compare with")
+            running = [start(tree, made / name) for tree, name in ((old, "before"), (ROOT, "now"))]
+            before, now = (result(run, made / name) for run, name in zip(running, ("before", "now"), strict=True))
+        finally:
+            git("worktree", "remove", "--force", str(old))
+    rows = [
+        {"stage": stage, "before": round(before[stage]), "now": round(now[stage]), "ratio": now[stage] / before[stage]}
+        for stage in now
+        if stage in before
+    ]
+    report(base, rows)
+    worse = [row for row in rows if row["ratio"] > 1 + LIMIT_PERCENT / 100]
+    if worse:
+        raise SystemExit(f"more than {LIMIT_PERCENT:g} % dearer: {', '.join(str(row['stage']) for row in worse)}")
+
+
+def report(base: str, rows: list[dict[str, object]]) -> None:
+    """Prints the comparison."""
+    if os.environ.get("JSON"):
+        print(json.dumps({"base": base, "rows": rows}))
+        return
+    table = Table("stage", "before", "now", "change", title=f"instructions per message, compared with {base[:9]}")
+    for row in rows:
+        table.add_row(str(row["stage"]), f"{row['before']:,}", f"{row['now']:,}", f"{row['ratio'] - 1:+.1%}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
