@@ -1,4 +1,4 @@
-"""`make bench-compare REV=...`: `make bench` on that commit and on this tree in turns, so that both meet the same machine.
+"""`make bench-compare REV=...`: `make bench` on that commit and on this tree in turns, on the same machine at once.
 
 Prints the median of ROUNDS (5) rounds for each row and their ratio; with JSON=1 only {"base": ..., "rows": [...]}.
 """
