@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import cluster
-from raftmq.commands.bench_load import _batch_body, _frame
+from raftmq.commands.bench_load import batch_body, request_frame
 from tests.support.sim_cluster import SimCluster
 
 ROOT = Path(cluster.__file__).parents[1]
@@ -43,7 +43,7 @@ class Calls:
 
 def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
     """One request of `batch` messages, until it is answered."""
-    body = _batch_body(1024, batch) if batch > 1 else bytes(1024)
+    body = batch_body(1024, batch) if batch > 1 else bytes(1024)
     answers: list[int] = []
 
     def answered(_: int, code: int, remark: str) -> None:
@@ -51,7 +51,7 @@ def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
         sim.loop.stop()
 
     path.on_reply = answered
-    path.ask(_frame("bench", opaque, opaque % 4, batch, body, ""))
+    path.ask(request_frame("bench", opaque, opaque % 4, batch, body, ""))
     while not answers:
         sim.loop.run_forever()
     assert answers == [0]

@@ -15,7 +15,7 @@ from cluster.config.config import ModesSection
 from cluster.replication.ack_levels import NAMES
 from raftmq.commands import bench_modes as modes
 from raftmq.commands.bench import bench
-from raftmq.commands.bench_load import Result, _frame
+from raftmq.commands.bench_load import Result, request_frame
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_modes_exist() -> None:
 
 def test_the_level_is_in_the_frame() -> None:
     more = "ACK_LEVEL\\u0001all\\u0002"
-    frame = _frame("T", 1, 0, 1, b"x", more)
+    frame = request_frame("T", 1, 0, 1, b"x", more)
     header: dict[str, Any] = json.loads(frame[8:-1])
     assert header["extFields"]["i"].endswith("ACK_LEVEL\x01all\x02")
 
