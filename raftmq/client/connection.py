@@ -20,6 +20,9 @@ MAX_FRAME_BYTES = 64 << 20
 DIAL_TIMEOUT_S = 1.0
 _PREFIX = struct.Struct(">ii")
 
+OnRequest = Callable[[Header, bytes], None]
+"""Takes a request of the server: what it wants answered comes back as a request of the client (RocketMQ's oneways)."""
+
 
 class Reply(NamedTuple):
     """A response, its ext fields decoded."""
@@ -34,7 +37,7 @@ class Connection(asyncio.Protocol):
     """Both directions of one connection. Lifecycle: made by a dial, usable until `closed`, never reopened.
 
     `on_response(header, body)` gets responses that no `call` waits for, `on_read()` runs after each read,
-    `on_request(header)` gets what the server asks of its own accord, `on_lost(self)` runs once at the end.
+    `on_request(header, body)` gets what the server asks of its own accord, `on_lost(self)` runs once at the end.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Connection(asyncio.Protocol):
         *,
         on_response: Callable[[Header, bytes], None] | None = None,
         on_read: Callable[[], None] | None = None,
-        on_request: Callable[[Header], None] | None = None,
+        on_request: OnRequest | None = None,
         on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
         self.address = address
@@ -159,7 +162,7 @@ class Connection(asyncio.Protocol):
     def _on_frame(self, header: Header, body: bytes) -> None:
         if not header.flag & FLAG_RESPONSE:
             if self._on_request is not None:
-                self._on_request(header)
+                self._on_request(header, body)
             return
         future = self._calls.get(header.opaque)
         if future is not None:
@@ -183,7 +186,7 @@ class ConnectionPool:
     def __init__(
         self,
         environment: Environment,
-        on_request: Callable[[Header], None] | None = None,
+        on_request: OnRequest | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._environment = environment

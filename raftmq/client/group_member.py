@@ -11,12 +11,12 @@ import msgspec
 from cluster.wire.codec import Header, ext_of
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.java_hash import java_hash
-from raftmq.client.connection import ConnectionPool, Reply
+from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed
+from raftmq.client.heartbeat import CALL_S, Heartbeats
 from raftmq.client.subscription import Subscription
 from raftmq.client.view import ClusterView
 
-_CALL_S = 3.0
 _JOIN_TRIES = 40
 _JOIN_PAUSE_S = 0.05
 
@@ -53,7 +53,7 @@ def _subscription_data(topic: str, subscription: Subscription, version: int) -> 
 
 
 class GroupMember:
-    """Membership over connections of its own: servers tie a member to its connection."""
+    """Membership: heartbeats over connections of its own, and the list of members."""
 
     def __init__(
         self,
@@ -64,32 +64,23 @@ class GroupMember:
         from_where: str,
         on_change: Callable[[], None],
     ) -> None:
-        self.client_id = f"python@{view.environment.entropy(8).hex()}"
-        self.links = ConnectionPool(view.environment, self._on_request)
         self._view = view
         self._group = group
         self._on_change = on_change
         self._subscription = _subscription_data(topic, subscription, view.environment.now_ms())
-        self._body = msgspec.json.encode(self._heartbeat(from_where))
-
-    def _heartbeat(self, from_where: str) -> dict[str, Any]:
         consumer = {
             "consumeFromWhere": from_where,
             "consumeType": "CONSUME_PASSIVELY",
-            "groupName": self._group,
+            "groupName": group,
             "messageModel": "CLUSTERING",
             "subscriptionDataSet": [self._subscription],
             "unitMode": False,
         }
-        return {
-            "clientID": self.client_id,
-            "consumerDataSet": [consumer],
-            "heartbeatFingerprint": 0,
-            "producerDataSet": [],
-            "withoutSub": False,
-        }
+        self._heartbeats = Heartbeats(view, consumers=[consumer], producers=[], ask=self._on_request)
+        self.client_id = self._heartbeats.client_id
+        self.links = self._heartbeats.links
 
-    def _on_request(self, header: Header) -> None:
+    def _on_request(self, header: Header, _: bytes) -> None:
         if header.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             group = ext_of(header).get("consumerGroup")
             if group in (None, self._group):
@@ -113,23 +104,12 @@ class GroupMember:
             {},
             msgspec.json.encode(body),
             what=f"filter of group {self._group}",
-            timeout_s=_CALL_S * 2,
+            timeout_s=CALL_S * 2,
         )
 
     async def heartbeat(self) -> None:
         """To every node; one that does not answer gets the next one."""
-        leader = await self._view.find_leader()
-        nodes = dict.fromkeys((leader, *self._view.brokers))
-        await asyncio.gather(*(self._beat(node) for node in nodes))
-
-    async def _beat(self, node: str) -> None:
-        try:
-            link = await self.links.get(node)
-            await link.call(RequestCode.HEART_BEAT, {}, self._body, timeout_s=_CALL_S)
-        except TimeoutError:
-            self.links.drop(node)
-        except OSError:
-            return
+        await self._heartbeats.beat()
 
     async def members(self) -> list[str]:
         """Client ids of the group; empty while nobody is known. Raises RaftMQError."""
@@ -137,7 +117,7 @@ class GroupMember:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             {"consumerGroup": self._group},
             what=f"members of group {self._group}",
-            timeout_s=_CALL_S * 2,
+            timeout_s=CALL_S * 2,
             accept=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
         )
         listed = self._listed(reply)
@@ -157,14 +137,4 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Unregisters everywhere it can, then closes its connections."""
-        ext = {"clientID": self.client_id, "consumerGroup": self._group, "producerGroup": ""}
-        nodes = self._view.brokers
-        await asyncio.gather(*(self._unregister(node, ext) for node in nodes))
-        self.links.close()
-
-    async def _unregister(self, node: str, ext: dict[str, str]) -> None:
-        try:
-            link = await self.links.get(node)
-            await link.call(RequestCode.UNREGISTER_CLIENT, ext, timeout_s=1.0)
-        except OSError:
-            return
+        await self._heartbeats.leave(consumer_group=self._group)
