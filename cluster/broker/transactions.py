@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.copies import NoClient, copied, submit_copies
@@ -62,8 +62,22 @@ class Ending(NamedTuple):
     wish: Wish
 
 
-Settled = Callable[[Refused | None], None]
-"""Called once: None when the half message is no longer open, or nothing was to be done."""
+class End(StrEnum):
+    """How a request to end a half message was settled. Values are on the wire (`raftmqEnd`)."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolledBack"
+    PARKED = "parked"
+    DROPPED = "dropped"
+    """Its topic was deleted."""
+    EARLIER = "earlier"
+    """It was not open any more. How it ended is not kept."""
+    OPEN = "open"
+    """Nothing was to be done: its producer does not know."""
+
+
+Settled = Callable[[End | Refused], None]
+"""Called once. Those who ask while another's request is on its way hear what became of that."""
 
 
 class _Copy(NamedTuple):
@@ -74,6 +88,7 @@ class _Copy(NamedTuple):
     topic: str
     queue_id: int
     sys_flag: int
+    end: End
     stored: Callable[[], None]
 
 
@@ -115,7 +130,7 @@ class Transactions:
         half = self._node.state.halves.get(asked.position)
         if half is None:
             self._ending.pop(asked.position, None)
-            settled(None)  # it has ended, whoever ended it
+            settled(End.EARLIER)
             return
         message = self.read(half)
         if message is None:
@@ -127,7 +142,7 @@ class Transactions:
             logger.warning("a transaction was not ended: %s", why)
             settled(Refused(Reason.ERROR, why))
         elif asked.wish is Wish.UNKNOWN:
-            settled(None)
+            settled(End.OPEN)
         elif asked.wish is Wish.ROLLBACK:
             self._first(half, settled, self._rollback)
         else:
@@ -162,14 +177,14 @@ class Transactions:
             return
         waiting = self._ending[position] = [settled]
 
-        def done(refused: Refused | None) -> None:
+        def done(end: End | Refused) -> None:
             if self._ending.get(position) is waiting:
-                if refused is not None and refused.reason is Reason.UNKNOWN:
+                if isinstance(end, Refused) and end.reason is Reason.UNKNOWN:
                     self._ending[position] = None
                 else:
                     del self._ending[position]
             for each in waiting:
-                each(refused)
+                each(end)
 
         act(half, done)
 
@@ -177,7 +192,7 @@ class Transactions:
         def applied(result: ProposeResult) -> None:
             if result.outcome is Outcome.OK:
                 self.metrics.rolled_back()
-            done(refusal(result.outcome, result.remark))
+            done(refusal(result.outcome, result.remark) or End.ROLLED_BACK)
 
         self._node.propose([[END_HALVES, [half.position]]], applied)
 
@@ -185,14 +200,15 @@ class Transactions:
         topic = self._node.state.topics_by_id.get(half.topic_id)
         if topic is None:
             self.drop_deleted([half])
-            done(None)
+            done(End.DROPPED)
             return
-
         stored = self.metrics.committed
-        self._copy(_Copy(half, message, topic.name, half.queue_id, SYS_FLAG_COMMITTED, stored), done, tries)
+        self._copy(
+            _Copy(half, message, topic.name, half.queue_id, SYS_FLAG_COMMITTED, End.COMMITTED, stored), done, tries
+        )
 
     def _park(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
-        copy = _Copy(half, message, PARKED_TOPIC, 0, 0, lambda: self.metrics.given_up(PARKED))
+        copy = _Copy(half, message, PARKED_TOPIC, 0, 0, End.PARKED, lambda: self.metrics.given_up(PARKED))
         if PARKED_TOPIC in self._node.state.topics:
             self._copy(copy, done, tries)
             return
@@ -224,7 +240,7 @@ class Transactions:
         def told(outcome: Outcome) -> None:
             if outcome is Outcome.OK:
                 copy.stored()
-            done(refusal(outcome, "the copy of the half message was not stored, or may not have been"))
+            done(refusal(outcome, "the copy of the half message was not stored, or may not have been") or copy.end)
 
         queue_id = copy.queue_id if copy.queue_id < slot.queues else copy.queue_id % slot.write_queues
         message, flags = copy.message, copy.sys_flag
@@ -264,5 +280,5 @@ def refusal(outcome: Outcome, why: str) -> Refused | None:
     return Refused(Reason.UNAVAILABLE if outcome is Outcome.FAIL else Reason.UNKNOWN, why)
 
 
-def _nobody(refused: Refused | None) -> None:
+def _nobody(end: End | Refused) -> None:
     """Nobody waits for it."""

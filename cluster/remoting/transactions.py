@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cluster.broker.client_request import ClientRequest
 from cluster.broker.group_members import Role
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.transactions import Ending, Transactions, Wish
+from cluster.broker.transactions import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
 from cluster.remoting.fields import integer, text
 from cluster.remoting.forward import ForwardedPath
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Handler, Request
     from statemachine.half_messages import HalfMessage
 
+END_FIELD = "raftmqEnd"
+"""ext field of the answer: how the transaction ended (`broker.transactions.End`)."""
 _WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
 """RocketMQ: MessageSysFlag's TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 
@@ -54,11 +56,12 @@ class TransactionRequests:
         except Refused as refused:
             _answer(request, refused)
             return
-        self._transactions.end(asked, lambda refused: self._settled(request, refused))
+        self._transactions.end(asked, lambda end: self._settled(request, end))
 
-    def _settled(self, request: Request, refused: Refused | None) -> None:
-        if refused is None or refused.reason is not Reason.UNAVAILABLE or not self._goes_on(request):
-            _answer(request, refused)
+    def _settled(self, request: Request, end: End | Refused) -> None:
+        unavailable = isinstance(end, Refused) and end.reason is Reason.UNAVAILABLE
+        if not unavailable or not self._goes_on(request):
+            _answer(request, end)
 
     def _goes_on(self, request: Request) -> bool:
         """Nothing was done, because this node leads no longer: whether another leader has it now."""
@@ -85,13 +88,13 @@ def parse(request: Request) -> Ending:
     return Ending(position, half_offset, text(request, "producerGroup"), text(request, "msgId"), wish)
 
 
-def _answer(request: Request, refused: Refused | None) -> None:
-    code, remark = (ResponseCode.SUCCESS, None) if refused is None else answer_of(refused)
+def _answer(request: Request, end: End | Refused) -> None:
+    code, remark = answer_of(end) if isinstance(end, Refused) else (ResponseCode.SUCCESS, None)
     if request.flag & FLAG_ONEWAY and request.connection.forwarded:
         # The client hears nothing; the node that holds its connection forgets the request.
         request.connection.write(encode_frame(code, request.opaque, FLAG_RESPONSE, remark=remark, language="JAVA"))
     else:
-        request.reply(code, remark)
+        request.reply(code, remark, None if isinstance(end, Refused) else {END_FIELD: end.value})
 
 
 def ask_producer(relay: ClientRelay, cluster: ClusterSection, group: str, half: HalfMessage, message: Message) -> None:

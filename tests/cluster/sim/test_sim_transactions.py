@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,21 @@ def test_a_rollback_leaves_nothing(sim: SimCluster, leads: bool) -> None:
     producer.end(half, COMMIT)
     sim.loop.run_for(2.0)
     assert stored(sim.leader()) == [], "it has ended"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize(("wish", "end"), [(COMMIT, "committed"), (ROLLBACK, "rolledBack")])
+def test_the_answer_says_how_it_ended(sim: SimCluster, leads: bool, wish: int, end: str) -> None:
+    """To two who ask at once: what became of the first. Later: that it is over."""
+    producer, other = Producer(by_role(sim, leads)), Producer(by_role(sim, leads), "p2")
+    half = producer.send(sim, "K1")
+    ends = []
+    opposite = COMMIT + ROLLBACK - wish
+    for by in ([(producer, UNKNOWN)], [(producer, wish), (other, opposite)], [(producer, COMMIT)]):
+        asked = [(each, each.end(half, its, oneway=False)) for each, its in by]
+        sim.loop.run_until(lambda asked=asked: all(n in each.replies for each, n in asked), 20)  # type: ignore[misc]
+        ends.append([json.loads(each.replies[n][0][2])["raftmqEnd"] for each, n in asked])
+    assert ends == [["open"], [end, end], ["earlier"]]
 
 
 def test_the_copy_and_the_end_are_one_entry(sim: SimCluster) -> None:
