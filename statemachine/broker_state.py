@@ -163,8 +163,10 @@ class BrokerState:
         return self._trim.mark.first_index
 
     def lowest_pinned_position(self) -> int | None:
-        """The lowest position of the log that rows of this state still refer to; None if there is none."""
-        pinned = (self.timers.lowest_position(), self.halves.lowest_position())
+        """No row of this state refers to the log below this position; None if none refers to it at all. One refers to
+        this very position, unless there was too much to pass in one look (`Timers.lowest_position`)."""
+        timers = self.timers.lowest_position(self.trim_position, self._mark.end_position)
+        pinned = (timers, self.halves.lowest_position())
         return min([position for position in pinned if position is not None], default=None)
 
     def offset(self, group: str, topic_id: int, queue_id: int) -> int | None:
@@ -246,6 +248,7 @@ class BrokerState:
             results.append(self._apply_entry(stage, entry))
             if entry.type in MARKERS:
                 self.sums.mark(stage, index)
+        self.timers.stage_front(stage)
         mark = AppliedMark(term, index, entry.end_position, entry.timestamp_ms, entry.header_crc)
         stage.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*mark))
         self.sums.stage(stage, index)
@@ -406,6 +409,9 @@ class BrokerState:
     def _drop_timers(self, stage: Stage, rows: Any) -> CommandResult:
         return self.timers.remove(stage, rows, delivered=False)
 
+    def _recall_timer(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
+        return self.timers.recall(stage, due_ms, position, message_position)
+
     def _lock_queues(
         self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
     ) -> CommandResult:
@@ -453,6 +459,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.DROP_TIMERS: (BrokerState._drop_timers, 1),
     commands.END_HALVES: (BrokerState._end_halves, 1),
     commands.CHECK_HALVES: (BrokerState._check_halves, 2),
+    commands.RECALL_TIMER: (BrokerState._recall_timer, 3),
 }
 """Name -> (method, number of arguments)."""
 

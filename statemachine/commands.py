@@ -25,6 +25,8 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_halves      [position, ...]      the transactions of these half messages end; in the entry of the copy, if it
                                          is committed
     check_halves    next_ms, [position, ...]      their producers are asked now and again at that log time
+  from level 3 on
+    recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ DELIVER_TIMERS = "deliver_timers"
 DROP_TIMERS = "drop_timers"
 END_HALVES = "end_halves"
 CHECK_HALVES = "check_halves"
+RECALL_TIMER = "recall_timer"
 
-LEVEL = 2
+LEVEL = 3
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2

@@ -1,7 +1,8 @@
 """One additive sum per family: equal sums at the same applied index mean equal rows.
 
 The sum of a family is the sum of its rows' hashes modulo 2**64. Where the log was cut (`applied`) is not part of it,
-nor are the sums that apply keeps up to date (sums.py). Computed here by a scan.
+nor is what apply only repeats of other rows: their sums (sums.py) and the first scheduled one (timers.py). Computed
+here by a scan.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from statemachine import keys
 from statemachine.kv import FAMILIES, KV, META
 
 _MASK = 2**64 - 1
+_LOCAL = frozenset({keys.APPLIED_KEY, keys.SUMS_KEY, keys.TIMER_FRONT_KEY})
 _HASHERS = {family: blake2b(digest_size=8, person=family.encode("ascii")) for family in FAMILIES}
 
 
@@ -24,7 +26,7 @@ def row_hash(family: str, key: bytes, value: bytes) -> int:
 
 def counts(family: str, key: bytes) -> bool:
     """Whether the row is part of the digest."""
-    return family != META or key not in (keys.APPLIED_KEY, keys.SUMS_KEY)
+    return family != META or key not in _LOCAL
 
 
 def digest(kv: KV) -> dict[str, int]:

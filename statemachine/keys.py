@@ -9,6 +9,8 @@
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
              "trim"                                                        trim row (below)
              "level"                                                       u32, commands that every member knows
+             "timer_front"                                                 value of timer's "c" | due_ms u64 |
+                                                                           position u64 of its first "d", FF.. for none
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -28,7 +30,8 @@
                                                                            1..256 items of 32 bytes, payload.py
              "p" | position u64                                            due_ms u64
              "c"                                                           messages waiting u64 | their bytes u64 |
-                                                                           delivered u64 | dropped u64
+                                                                           delivered u64 | dropped u64 | recalled u64,
+                                                                           the last one only if it is not 0
     trans    "p" | position u64                                            half row (below)
              "d" | check_ms u64 | position u64                             empty: when its producer is asked next
              "n"                                                           count u64 | bytes u64, of all half rows
@@ -59,6 +62,7 @@ MEMBERSHIP_KEY = b"membership"
 ACKNOWLEDGED_KEY = b"acknowledged"
 TRIM_KEY = b"trim"
 LEVEL_KEY = b"level"
+TIMER_FRONT_KEY = b"timer_front"
 
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
@@ -70,8 +74,10 @@ INDEX_BUCKET = struct.Struct(">QQ")
 TRIM = struct.Struct(">QQQQ")
 CQ_BOUNDS = struct.Struct(">QQ")
 TIMER_COUNTS_KEY = b"c"
-TIMER_COUNTS = struct.Struct(">QQQQ")
 TIMER_QUEUE = struct.Struct(">II")
+TIMER_FRONT = struct.Struct(">QQ")
+TIMER_DUE_END = b"e"
+"""Above the keys of all rows of scheduled messages by due time."""
 HALF = struct.Struct(">IIIIQI")
 HALF_PENDING = struct.Struct(">QQ")
 
@@ -196,9 +202,20 @@ def parse_timer_key(key: bytes) -> tuple[int, int]:
     return due_ms, position
 
 
-def timer_due_range(until_ms: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of the rows that are due at or before `until_ms`."""
-    return b"d", b"d" + U64.pack(until_ms) + b"\xff" * 9
+def timer_due_end(until_ms: int) -> bytes:
+    """Above the keys of the rows that are due at or before `until_ms`, and below the others."""
+    return b"d" + U64.pack(until_ms) + b"\xff" * 9
+
+
+def pack_timer_counts(counts: tuple[int, ...]) -> bytes:
+    """The row of the five counters. The last is left out if it is 0: nodes of command level 2 know only four."""
+    written = counts if counts[4] else counts[:4]
+    return struct.pack(f">{len(written)}Q", *written)
+
+
+def unpack_timer_counts(row: bytes) -> tuple[int, ...]:
+    """The counters of such a row."""
+    return struct.unpack(f">{len(row) // 8}Q", row)
 
 
 def timer_position_key(position: int) -> bytes:

@@ -79,7 +79,7 @@ class Batch:
 class KV(Protocol):
     """What the state machine requires of a store.
 
-    Threads: one writer; `get`, `scan` and `seek_last` may run on another thread meanwhile. Each of these three sees
+    Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on another thread meanwhile. Each of them sees
     whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
 
     Damage raises KVCorruptError, also from a scan that has begun: rows are never left out silently.
@@ -97,6 +97,10 @@ class KV(Protocol):
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows with start <= key < end, ascending."""
+
+    def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first row with start <= key < end, None if there is none. A scan passes what was removed up to the next
+        row that is left, wherever that is; this passes nothing from `end` on."""
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """The last row with low <= key < high, None if there is none."""

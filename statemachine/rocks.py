@@ -25,6 +25,8 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    RdictIter,
+    ReadOptions,
     WriteBatch,
 )
 
@@ -102,6 +104,20 @@ class RocksKV:
         self._scans.add(scan)
         return scan
 
+    def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """See `KV.first`. The call holds the GIL."""
+        bounded = ReadOptions()
+        bounded.set_iterate_upper_bound(end)
+        rows = self._view(family).iter(bounded)
+        rows.seek(start)
+        if rows.valid():
+            return rows.key(), rows.value()
+        error = _status_of(rows)
+        del rows  # a cursor in a traceback would hold the database open after `close`
+        if error is not None:
+            self._failed("reading", error)
+        return None
+
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.seek_last`."""
         rows = self._view(family).iter()
@@ -109,10 +125,9 @@ class RocksKV:
         if rows.valid() and rows.key() == high:
             rows.prev()
         if not rows.valid():
-            try:
-                rows.status()
-            except Exception as error:  # noqa: BLE001 - as above
-                del rows  # a cursor in a traceback would hold the database open after `close`
+            error = _status_of(rows)
+            del rows  # as in `first`
+            if error is not None:
                 self._failed("reading", error)
             return None
         key: bytes = rows.key()
@@ -250,7 +265,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
             try:
                 rows.status()
             except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
-                del rows  # as in `seek_last`
+                del rows  # as in `first`
                 self.close()
                 self._failed("reading", error)
 
@@ -258,6 +273,15 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
         """Ends the scan."""
         self._view = None
         self._rows = iter(())
+
+
+def _status_of(rows: RdictIter) -> Exception | None:
+    """What ended the cursor; None if there are no more rows."""
+    try:
+        rows.status()
+    except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
+        return error.with_traceback(None)
+    return None
 
 
 def is_damage(error: Exception) -> bool:

@@ -93,6 +93,10 @@ class MemoryKV:
         span = keys[bisect_left(keys, start) : bisect_left(keys, end)]
         return iter([(key, rows[key]) for key in span])
 
+    def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """See `KV.first`."""
+        return next(self.scan(family, start, end), None)
+
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.seek_last`."""
         source = self._open(family)

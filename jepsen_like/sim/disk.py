@@ -161,6 +161,10 @@ class DigestKV:
         """See KV."""
         return self._store.scan(family, start, end)
 
+    def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """See KV."""
+        return self._store.first(family, start, end)
+
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """See KV."""
         return self._store.seek_last(family, low, high)

@@ -154,7 +154,11 @@ def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: l
     """Scheduled messages, with or without the end of some that waited, or of some that do not exist."""
     ended = rng.sample(waiting, min(len(waiting), rng.randrange(4)))
     waiting[:] = [row for row in waiting if row not in ended]
-    effects = [[rng.choice(["deliver_timers", "drop_timers"]), [*ended, [rng.randrange(9), 7]]]] if ended else []
+    effects: list[commands.Command] = []
+    if ended:
+        effects.append([rng.choice(["deliver_timers", "drop_timers"]), [*ended, [rng.randrange(9), 7]]])
+    recalled = [*rng.choice(waiting), 0] if waiting and rng.random() < 0.5 else [1, 7, 0]
+    effects.append(["recall_timer", *recalled[:2], recalled[1] + rng.choice([0, 0, 1, 255])])
     due = log.now_ms + rng.choice([0, 1, 1, 50, 10**9])
     position = log.tail.end_position
     waiting.append([due, position])

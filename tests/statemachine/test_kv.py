@@ -147,6 +147,7 @@ def test_any_batches_match_a_dict(
             within = [row for row in rows if low <= row[0] < high]
             assert list(shared.scan(family, low, high)) == within
             assert shared.seek_last(family, low, high) == (within[-1] if within else None)
+            assert shared.first(family, low, high) == (within[0] if within else None)
             assert shared.get(family, low) == model[family].get(low)
 
 

@@ -131,7 +131,11 @@ def test_every_read_that_meets_damage_raises_and_tells(tmp_path: Path) -> None:
     raised = 0
     for n in range(400):
         key = n.to_bytes(4, "big")
-        for read in (lambda: kv.get(CQ, key), lambda: kv.seek_last(CQ, key, key + b"\0")):  # noqa: B023 - called here
+        for read in (
+            lambda: kv.get(CQ, key),  # noqa: B023 - called here
+            lambda: kv.seek_last(CQ, key, key + b"\0"),  # noqa: B023
+            lambda: kv.first(CQ, key, key + b"\0"),  # noqa: B023
+        ):
             try:
                 assert read() is not None, "a row is never left out in silence"
             except KVCorruptError:

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
+from statemachine import keys
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.timers import NEVER, TimerCounts
+from statemachine.digest import digest
+from statemachine.kv import META, TIMER, Batch
+from statemachine.sums import count
+from statemachine.timers import NEVER, TimerCounts, Timers
 
 
 class Broker:
@@ -86,6 +90,81 @@ def test_a_message_is_found_by_its_position(broker: Broker) -> None:
     assert broker.state.timers.at(position + 1) is None
 
 
+def test_what_lies_behind_a_row_is_found_from_there_on(broker: Broker) -> None:
+    first, second, third = broker.schedule(20), broker.schedule(20), broker.schedule(30)
+    timers = broker.state.timers
+
+    def after(*name: int) -> list[int]:
+        return [row.position for row in timers.due(30, (name[0], name[1]))]
+
+    assert after(0, 0) == [first, second, third]
+    assert after(20, first) == [second, third]
+    broker.run(["deliver_timers", [[20, second]]])
+    assert after(20, first) == after(20, second) == [third]
+    assert after(30, third) == after(99, 0) == []
+
+
+@pytest.mark.parametrize("gone", [[0], [0, 1, 2], [1], [0, 1, 2, 3]])
+def test_a_start_reads_no_row_by_due_time(broker: Broker, monkeypatch: pytest.MonkeyPatch, gone: list[int]) -> None:
+    """What was removed would be passed one by one."""
+    names = [(due, broker.schedule(due)) for due in (10, 20, 30, 40)]
+    broker.run(["deliver_timers", [list(names[at]) for at in gone]])
+    first = broker.state.timers.first
+
+    def looked(*_: object) -> Any:
+        raise AssertionError("rows were searched")
+
+    for read in ("scan", "first", "seek_last"):
+        monkeypatch.setattr(broker.kv, read, looked)
+    assert Timers(broker.kv).first == first
+    assert Timers(broker.kv).earliest == min(
+        [name[0] for at, name in enumerate(names) if at not in gone], default=NEVER
+    )
+
+
+def test_a_release_that_kept_no_first_row_may_have_written_since(broker: Broker) -> None:
+    position = broker.schedule(50)
+    kept = broker.kv.get(META, keys.TIMER_FRONT_KEY)
+    earlier = broker.schedule(20)
+    assert kept is not None
+    batch = Batch()
+    batch.put(META, keys.TIMER_FRONT_KEY, kept)
+    broker.kv.write(batch)
+    assert Timers(broker.kv).first == (20, earlier)
+    batch.delete(META, keys.TIMER_FRONT_KEY)
+    broker.kv.write(batch)
+    assert Timers(broker.kv).first == (20, earlier)
+    broker.state.apply([broker.log.command(["drop_timers", [[20, earlier]]])])
+    assert Timers(broker.kv).first == (50, position)
+
+
+def test_the_first_row_is_no_part_of_the_digest(broker: Broker) -> None:
+    broker.schedule(50)
+    before = digest(broker.kv), count(broker.kv)
+    batch = Batch()
+    batch.delete(META, keys.TIMER_FRONT_KEY)
+    broker.kv.write(batch)
+    assert (digest(broker.kv), count(broker.kv)) == before
+
+
+def test_the_lowest_position_is_found_in_steps(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search never passes more than a step's worth of removed rows at once, nor the end of the log: what is added
+    there later would be below."""
+    monkeypatch.setattr("statemachine.timers.EDGE_STEP_BYTES", 100)
+    monkeypatch.setattr("statemachine.timers.EDGE_STEPS_MAX", 3)
+    names = [(due, broker.schedule(due)) for due in range(10, 30)]
+    broker.run(["deliver_timers", [list(name) for name in names[:-1]]])
+    end = broker.state.applied_mark.end_position
+    looks = [broker.state.timers.lowest_position(0, end) or 0 for _ in range(30)]
+    assert looks == sorted(looks)
+    assert looks[0] != names[-1][1] == looks[-1], "not in one look"
+    broker.run(["drop_timers", [list(names[-1])]])
+    assert broker.state.timers.lowest_position(0, end) is None
+    later = broker.schedule(5)
+    end = broker.state.applied_mark.end_position
+    assert [broker.state.timers.lowest_position(0, end) for _ in range(30)][-1] == later
+
+
 def test_the_log_is_pinned_by_the_lowest_message_that_waits(broker: Broker) -> None:
     assert broker.state.lowest_pinned_position() is None
     a, b = broker.schedule(50), broker.schedule(20)
@@ -111,6 +190,55 @@ def test_a_row_that_is_not_there_stops_nobody_and_counts_nothing(broker: Broker)
     results = broker.run(["deliver_timers", [[50, a], [50, a], [51, a], [1, 2]]], ["drop_timers", [[50, a]]])
     assert [result.value for result in results] == [1, 0]
     assert broker.state.timers.counts == TimerCounts(delivered=1)
+
+
+def test_a_message_is_recalled_and_the_others_of_its_row_stay(broker: Broker) -> None:
+    position = broker.schedule(50, count=3)
+    assert broker.run(["recall_timer", 50, position, position]) == [CommandResult(True, "", None)]
+    (row,) = broker.state.timers.due(50)
+    assert row.name == (50, position)
+    assert [item.position for item in row.messages()] == [position + 1, position + 2]
+    assert broker.state.timers.counts == TimerCounts(pending=2, pending_bytes=200, recalled=1)
+    assert broker.state.timers.at(position) is None
+    assert broker.state.timers.at(position + 1) is not None
+    broker.run(["deliver_timers", [[50, position]]])
+    assert broker.state.timers.counts == Timers(broker.kv).counts == TimerCounts(delivered=2, recalled=1)
+
+
+def test_the_last_message_of_a_row_takes_it_along(broker: Broker) -> None:
+    a, b = broker.schedule(50), broker.schedule(60)
+    assert broker.run(["recall_timer", 50, a, a])[0].ok
+    assert broker.due(99) == [(60, b)]
+    assert broker.state.timers.first == (60, b)
+    assert broker.state.lowest_pinned_position() == b
+
+
+def test_what_does_not_wait_is_not_recalled(broker: Broker) -> None:
+    a, b = broker.schedule(50, count=2), broker.schedule(60)
+    broker.run(["deliver_timers", [[60, b]]])
+    recall = ["recall_timer", 50, a, a]
+    results = broker.run(
+        recall, recall, ["recall_timer", 51, a, a], ["recall_timer", 50, a, a + 9], ["recall_timer", 60, b, b]
+    )
+    assert [result.code for result in results] == ["", *["not_found"] * 4]
+    assert broker.run(["recall_timer", 50, -1, a], ["recall_timer", 50, a, "x"])[1].code == "invalid"
+    assert broker.state.timers.counts == TimerCounts(pending=1, pending_bytes=100, delivered=1, recalled=1)
+
+
+def test_a_row_may_be_made_changed_and_removed_in_one_run(broker: Broker) -> None:
+    """Whether the store had it before or not: nothing of it is left."""
+    kept = broker.schedule(50, count=2)
+    log = broker.log
+    position = log.tail.end_position
+    run = [log.messages(log.scheduled(1, 0, 2, 40))]
+    for due, first in ((50, kept), (40, position)):
+        run.append(log.command(["recall_timer", due, first, first]))
+        run.append(log.command(["deliver_timers", [[due, first]]]))
+    broker.state.apply(run)
+    assert broker.due(99) == []
+    assert broker.state.timers.first == Timers(broker.kv).first
+    assert broker.state.timers.counts == TimerCounts(delivered=2, recalled=2)
+    assert [key for key, _ in broker.kv.scan(TIMER, b"", b"\xff")] == [keys.TIMER_COUNTS_KEY]
 
 
 @pytest.mark.parametrize("rows", ["x", [[1]], [[1, -1]], [1], [["a", 2]], [[1, 2, 3]]])
