@@ -14,6 +14,9 @@ from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import PullResult, PullStatus
 from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
+from raftmq.client.sync_transactions import Transaction, TransactionProducer
+from raftmq.client.transaction_end import Resolution
+from raftmq.client.transactions import AsyncTransaction, AsyncTransactionProducer
 
 __all__ = [
     "Admin",
@@ -21,6 +24,8 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncTransaction",
+    "AsyncTransactionProducer",
     "Client",
     "Consumer",
     "Failed",
@@ -33,8 +38,11 @@ __all__ = [
     "QueueInfo",
     "RaftMQError",
     "Refused",
+    "Resolution",
     "SendResult",
     "TopicInfo",
+    "Transaction",
+    "TransactionProducer",
     "Unknown",
     "Unreachable",
     "aconnect",

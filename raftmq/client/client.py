@@ -17,6 +17,7 @@ from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
 from raftmq.client.subscription import subscription
+from raftmq.client.transactions import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.view import Backoff, ClusterView
 
 
@@ -39,6 +40,7 @@ class AsyncClient:
         self._producer: AsyncProducer | None = None
         self._producers: list[AsyncProducer] = []
         self._consumers: list[AsyncConsumer] = []
+        self._transaction_producers: list[AsyncTransactionProducer] = []
         self.admin = AsyncAdmin(self._view)
 
     @property
@@ -51,6 +53,18 @@ class AsyncClient:
         options.setdefault("timeout_s", self._timeout_s)
         producer = AsyncProducer(self._view, **options)
         self._producers.append(producer)
+        return producer
+
+    def transaction_producer(
+        self, group: str, *, check: AsyncCheck, timeout_s: float | None = None
+    ) -> AsyncTransactionProducer:
+        """A member of the producer group `group`, for `async with`.
+
+        `check` gets a message whose transaction was not ended in time, of any program of the group, and says what
+        became of it. It runs on the event loop, one message at a time.
+        """
+        producer = AsyncTransactionProducer(self._view, group, check, timeout_s=timeout_s or self._timeout_s)
+        self._transaction_producers.append(producer)
         return producer
 
     def _default_producer(self) -> AsyncProducer:
@@ -144,6 +158,7 @@ class AsyncClient:
         """Closes consumers, flushes and closes producers, ends the connections."""
         for consumer in self._consumers:
             await consumer.close()
+        await asyncio.gather(*(producer.close() for producer in self._transaction_producers))
         await asyncio.gather(*(producer.close() for producer in self._producers))
         self._view.close()
 

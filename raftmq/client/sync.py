@@ -17,6 +17,7 @@ from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullResult
 from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single
 from raftmq.client.sync_admin import Admin
+from raftmq.client.sync_transactions import Check, TransactionProducer
 
 
 def connect(servers: str | Iterable[str] | None = None, *, timeout_s: float = 30.0) -> Client:
@@ -32,7 +33,9 @@ class Client:
     def __init__(self, servers: Sequence[str], *, timeout_s: float = 30.0) -> None:
         self._thread = LoopThread()
         self._client = self._thread.run(_make(servers, timeout_s))
+        self._timeout_s = timeout_s
         self._producer: Producer | None = None
+        self._transaction_producers: list[TransactionProducer] = []
         self.admin = Admin(self._client.admin, self._thread)
 
     @property
@@ -43,6 +46,18 @@ class Client:
     def producer(self, **options: Any) -> Producer:
         """A producer session of its own; options as of AsyncProducer."""
         return Producer(self._thread.run(_producer(self._client, options)), self._thread)
+
+    def transaction_producer(self, group: str, *, check: Check, timeout_s: float | None = None) -> TransactionProducer:
+        """A member of the producer group `group`, for `with`.
+
+        `check` gets a message whose transaction was not ended in time, of any program of the group, and says what
+        became of it. It runs in a thread of its own, one message at a time.
+        """
+        producer = TransactionProducer(
+            self._thread, self._client.view, group, check, timeout_s=timeout_s or self._timeout_s
+        )
+        self._transaction_producers.append(producer)
+        return producer
 
     def _default_producer(self) -> Producer:
         if self._producer is None:
@@ -107,6 +122,8 @@ class Client:
         if self._thread.loop.is_closed():
             return
         try:
+            for producer in self._transaction_producers:
+                producer.close()
             self._thread.run(self._client.close())
         finally:
             self._thread.close()

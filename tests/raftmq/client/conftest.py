@@ -109,11 +109,16 @@ class FakeCluster:
         """(group, topic, queue) -> the client that holds it; locks do not expire here."""
         self.lock_requests: list[tuple[int, str, tuple[int, ...]]] = []
         """(code, client, queues)."""
+        self.handlers: dict[int, Callable[[FakeConnection, int, dict[str, str], bytes], None]] = {}
+        """A test's own answers: code -> (connection, opaque, ext, body)."""
+        self.producers: dict[str, dict[str, FakeConnection]] = {}
+        """Producer group -> client -> the connection of its last heartbeat."""
         self.grew = asyncio.Event()
         self.named = list(self.nodes)
         """The nodes that are members now."""
 
     async def start(self) -> FakeCluster:
+        self.loop = asyncio.get_running_loop()
         for node in self.nodes:
             await node.start()
         return self
@@ -250,9 +255,9 @@ class FakeConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(encode_frame(code, opaque, FLAG_RESPONSE, ext=ext, body=body, remark=remark))
 
-    def ask(self, code: int, ext: dict[str, str]) -> None:
+    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         self.asked += 1
-        self.transport.write(encode_frame(code, self.asked, 2, ext=ext))
+        self.transport.write(encode_frame(code, self.asked, 2, ext=ext, body=body))
 
     def handle(self, code: int, opaque: int, flag: int, ext: dict[str, str], body: bytes) -> None:
         node, cluster = self.node, self.node.cluster
@@ -266,7 +271,9 @@ class FakeConnection(asyncio.Protocol):
             status, remark, fields, content = override.popleft()
             self.reply(opaque, status, fields, content, remark)
             return
-        if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        if code in cluster.handlers:
+            cluster.handlers[code](self, opaque, ext, body)
+        elif code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             self.on_send(Arrived(node.number, code, opaque, ext, body))
         elif code == RequestCode.PULL_MESSAGE:
             self.on_pull(opaque, ext, int(ext["suspendTimeoutMillis"]) if int(ext["sysFlag"]) & 2 else 0)
@@ -349,6 +356,8 @@ class FakeConnection(asyncio.Protocol):
             self.reply(opaque, body=json.dumps({"brokerDatas": [], "queueDatas": rows}).encode())
         elif code == RequestCode.HEART_BEAT:
             beat = json.loads(body)
+            for producer in beat["producerDataSet"]:
+                cluster.producers.setdefault(producer["groupName"], {})[beat["clientID"]] = self
             for consumer in beat["consumerDataSet"]:
                 members = cluster.members.setdefault(consumer["groupName"], {})
                 new = beat["clientID"] not in members
@@ -357,6 +366,7 @@ class FakeConnection(asyncio.Protocol):
                     cluster.notify(consumer["groupName"])
             self.reply(opaque)
         elif code == RequestCode.UNREGISTER_CLIENT:
+            cluster.producers.get(ext["producerGroup"], {}).pop(ext["clientID"], None)
             if cluster.members.get(ext["consumerGroup"], {}).pop(ext["clientID"], None) is not None:
                 cluster.notify(ext["consumerGroup"])
             self.reply(opaque)

@@ -1,0 +1,104 @@
+"""How a transaction ends: END_TRANSACTION (37) asked until it is settled, and what is known then.
+
+The answer says how the message ended (ext field `raftmqEnd`), if the leader that answers ended it. After a lost answer,
+or when another producer of the group was faster, it only says that the transaction is over: then the message is looked
+up by its id, because a committed one can be read and any other cannot.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from cluster.wire.codes import RequestCode
+from raftmq.client.admin import AsyncAdmin
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Unknown
+from raftmq.client.view import ClusterView
+
+END_FIELD = "raftmqEnd"
+"""ext field of the answer to 37: "committed", "rolledBack", "parked" (its producers did not decide), "dropped" (its
+topic was deleted), or "earlier": it had ended before, and how is not known."""
+_COMMITTED, _EARLIER = "committed", "earlier"
+_HINT = "The cluster asks a producer of the group, whose check decides; look the message up by its id afterwards."
+
+
+class Resolution(Enum):
+    """What becomes of a transaction. Values are RocketMQ's commitOrRollback."""
+
+    COMMIT = 0x8
+    ROLLBACK = 0xC
+    UNDECIDED = 0x0
+    """Not known yet: the cluster asks again."""
+
+
+class Half(NamedTuple):
+    """A half message, by everything that the server compares before it ends one."""
+
+    topic: str
+    message_id: str
+    offset: int
+    """What the answer to its send called the queue offset."""
+    position: int
+
+
+class TransactionEnds:
+    """Ends the transactions of one producer group."""
+
+    def __init__(self, view: ClusterView, group: str, timeout_s: float) -> None:
+        self._view = view
+        self._group = group
+        self._timeout_s = timeout_s
+        self._admin = AsyncAdmin(view, timeout_s=timeout_s)
+
+    async def end(self, half: Half, wish: Resolution) -> None:
+        """Asks the leader, and the next one, until it is settled. Returns if the message ended as wished. Raises Failed
+        if it ended otherwise or the request does not fit, Unknown if it is not known, or not yet."""
+        what = f"{wish.name.lower()} of transaction {half.message_id}"
+        try:
+            ended = await self.ask(half, wish, what=what)
+            if ended == _EARLIER:
+                ended = await self._look_up(half)
+        except RaftMQError as error:
+            if not error.retryable and not isinstance(error, Unknown):
+                raise
+            # A check may still end it as wished: what was not carried out by now is not failed.
+            text, ids = f"{error}; it may have ended, or may end so by a check", (half.message_id,)
+            raise Unknown(text, code=error.code, hint=_HINT, message_ids=ids) from error
+        if (ended == _COMMITTED) != (wish is Resolution.COMMIT):
+            raise Failed(
+                f"{what}: it has ended otherwise ({_WORDS.get(ended, ended)})",
+                hint="A check decided before this did. Let `check` answer UNDECIDED while it cannot know.",
+                message_ids=(half.message_id,),
+            )
+
+    async def _look_up(self, half: Half) -> str:
+        """How a transaction ended that is over. Raises RaftMQError."""
+        try:
+            found = await self._admin.query_messages(half.topic, half.message_id, unique=True)
+        except NotFound:
+            return "dropped"
+        return _COMMITTED if found else "not committed"
+
+    async def ask(self, half: Half, wish: Resolution, *, what: str, from_check: bool = False) -> str:
+        """Sends 37 until it is answered; how the message ended. Raises RaftMQError."""
+        ext = {
+            "producerGroup": self._group,
+            "topic": half.topic,
+            "tranStateTableOffset": str(half.offset),
+            "commitLogOffset": str(half.position),
+            "commitOrRollback": str(wish.value),
+            "fromTransactionCheck": "true" if from_check else "false",
+            "msgId": half.message_id,
+            "transactionId": half.message_id,
+        }
+        reply = await self._view.call(
+            RequestCode.END_TRANSACTION, ext, what=what, timeout_s=self._timeout_s, writes=True
+        )
+        return reply.ext.get(END_FIELD, _EARLIER)
+
+
+_WORDS = {
+    "rolledBack": "rolled back",
+    "parked": "given up, because no producer of the group decided in time",
+    "dropped": "dropped, because its topic was deleted",
+}
