@@ -16,6 +16,7 @@ from cluster.backup.service import Backups
 from cluster.broker import client_relay
 from cluster.broker.check_back import CheckBack
 from cluster.broker.client_relay import ClientRelay
+from cluster.broker.early_routes import EarlyRoutes
 from cluster.broker.group_members import Members
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pulls import Pulls
@@ -245,6 +246,7 @@ class Node:
         """What clients' requests but sends are answered by: request code -> handler."""
         services, router = self.services, self.router
         self._members = members = Members(services)
+        self.early_routes = EarlyRoutes(services, members, self.links.unreached)
         self.relay = ClientRelay(services, members, self.transport)
         self.resets = OffsetResets(services)
         self.pulls = Pulls(services, members, self.resets, self.modes.reads)
@@ -263,6 +265,7 @@ class Node:
             replies,
             self.send_backs,
             self.links.unreached,
+            self.early_routes,
             ends,
             self.metrics,
         )
@@ -450,6 +453,7 @@ class Node:
             self.disk.tick,
             self.modes.tick,
             self.links.tick,
+            self.early_routes.tick,
             self.retention.tick,
             self.timers.tick,
             self._lanes.flushes.tick,

@@ -15,6 +15,7 @@ from cluster.remoting.send_back import SendBackRequests
 from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:
+    from cluster.broker.early_routes import EarlyRoutes
     from cluster.broker.group_members import Members
     from cluster.broker.queue_locks import QueueLocks
     from cluster.broker.send_back import SendBacks
@@ -37,13 +38,14 @@ def handlers_of(
     replies: Replies,
     send_backs: SendBacks,
     unreached: Callable[[], Collection[NodeId]],
+    early: EarlyRoutes,
     transactions: TransactionRequests,
     metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
     groups = Groups(services, members)
     return {
-        **route.handlers(services, unreached),
+        **route.handlers(services, unreached, early),
         **TopicsAdmin(services, groups).handlers(),
         **heartbeat.handlers(services, members, locks),
         **QueueLockRequests(locks).handlers(),

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, no_topic
+from cluster.broker.early_routes import V4_0_0, EarlyRoutes
+from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
 from cluster.broker.services import Services
 from cluster.peer.reach import stand_ins
 from cluster.remoting.answers import refusing
@@ -55,8 +56,6 @@ CPP = "CPP"
 HOLD_MS = 50
 """How late the first route is on a connection of a C++ client. 10 ms after its start its heartbeat connects to every
 node that it knows by then, and a send that meets that lock fails at once, five times over."""
-V4_0_0 = 212
-"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,10 +63,11 @@ _encode = msgspec.json.Encoder().encode
 class Routes:
     """Answers route requests; remembers the last leader, so that a map stays whole while there is none."""
 
-    def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]]) -> None:
+    def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> None:
         """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
         self._services = services
         self._unreached = unreached
+        self._early = early
         self._held: set[Connection] = set()
         """Open connections of C++ clients that have asked."""
         self._last_leader = NOBODY
@@ -185,15 +185,22 @@ class Routes:
             return None
         aliases = self._aliases(request) if queues["perm"] & PERM_WRITE else []
         names = [alias["brokerName"] for alias in aliases]
+        config = self._services.state.topics.get(topic)
+        withheld = config is not None and self._is_withheld(request, config)
         body: dict[str, Any] = {
-            "brokerDatas": [self._readers_data(request.connection.listener), *aliases],
+            "brokerDatas": [] if withheld else [self._readers_data(request.connection.listener), *aliases],
             "filterServerTable": {},
         }
-        config = self._services.state.topics.get(topic)
         if config is not None and config.order:
             body["orderTopicConf"] = _order_conf(names or [queues["brokerName"]], config)
         body["queueDatas"] = _split_by_name(topic, queues, names)
         return _encode(body)
+
+    def _is_withheld(self, request: Request, config: TopicConfig) -> bool:
+        group = config.name.removeprefix(RETRY_PREFIX)
+        if group == config.name or len(self._services.broker_addresses(request.connection.listener)) < 2:
+            return False
+        return self._early.withholds(request.connection, group, config)
 
     def _topic_config_body(self, topic: str) -> bytes | None:
         config = self._services.state.topics.get(topic)
@@ -264,9 +271,9 @@ class Routes:
         request.reply(ResponseCode.SUCCESS)
 
 
-def handlers(services: Services, unreached: Callable[[], Collection[NodeId]]) -> dict[int, Handler]:
+def handlers(services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> dict[int, Handler]:
     """Request code -> handler of the name server half; `unreached`: see Routes."""
-    return Routes(services, unreached).handlers()
+    return Routes(services, unreached, early).handlers()
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:

@@ -159,10 +159,10 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
     """`start(kind, what, topic, *arguments)` runs a foreign client; all are ended after the test."""
     started: list[ForeignClient] = []
 
-    def start(kind: str, what: str, topic: str, *arguments: str) -> ForeignClient:
+    def start(kind: str, what: str, topic: str, *arguments: str, servers: str = live.servers) -> ForeignClient:
         if kind.startswith("java") and not (INSTALLED / f"java-{JAVA}" / "lib").is_dir():
             pytest.skip("the Java client is not there: make test-compat builds it where mvn is installed")
-        client = ForeignClient(kind, tmp_path, what, live.servers, topic, *arguments)
+        client = ForeignClient(kind, tmp_path, what, servers, topic, *arguments)
         started.append(client)
         return client
 

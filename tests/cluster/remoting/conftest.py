@@ -12,6 +12,7 @@ import pytest
 
 from cluster.broker.client_relay import ClientRelay
 from cluster.broker.client_request import ClientAnswer, ClientRequest
+from cluster.broker.early_routes import EarlyRoutes
 from cluster.broker.group_members import Members
 from cluster.broker.groups import Groups
 from cluster.broker.offset_resets import OffsetResets
@@ -170,8 +171,9 @@ class FakeNode:
         self.members = Members(self)
         locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone())
+        self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
         self.table = {
-            **route.handlers(self, lambda: self.unreached),
+            **route.handlers(self, lambda: self.unreached, self.early_routes),
             **TopicsAdmin(self, groups).handlers(),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks).handlers(),

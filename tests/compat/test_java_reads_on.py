@@ -1,0 +1,68 @@
+"""Java push consumers whose name server address is the broker's port read on seconds after kill -9 of the leader, and
+not at their next route poll (docs/adr/0055-early-routes.md).
+
+RAFTMQ_COMPAT_KILLS=10 has as many leaders killed, one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import raftmq
+from raftmq.local.cluster import LocalCluster
+from tests.compat.test_orderly_stop import sending
+
+KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(120 + 120 * KILLS)]
+
+QUEUES = 4
+POLL_S = 30.0
+GAP_MAX_S = 12.0
+"""Without a message: what a failover, a call and a retry take (5 s), far below the route poll."""
+
+
+def wait_past(client: Any, moment: float) -> None:
+    """Until a message came after this time."""
+    client.wait("message", 1, 2 * POLL_S, lambda line: line["at"] > moment)
+
+
+@pytest.mark.parametrize("kind", ["java", "java-newest"])
+def test_a_consumer_asks_for_its_routes_when_the_leader_is_dead(
+    live: LocalCluster,
+    mq: raftmq.Client,
+    start: Callable[..., Any],
+    tell: Callable[[str], None],
+    chance: random.Random,
+    kind: str,
+) -> None:
+    topic = f"{kind}-early"
+    mq.admin.create_topic(topic, QUEUES)
+    servers = ";".join(f"127.0.0.1:{node.broker_port}" for node in live.nodes)
+    client = start(kind, "consume", topic, "--group", f"{topic}-readers", servers=servers)
+    client.wait("ready")
+    gaps = []
+    with sending(mq, topic):
+        client.wait("message", 100)
+        for _ in range(KILLS):
+            time.sleep(POLL_S + 5 + chance.uniform(0, POLL_S))  # its route of the retry topic is one without brokers
+            leader = live.wait_leader()
+            live.aim(leader)()
+            killed = time.time()
+            try:
+                wait_past(client, killed + GAP_MAX_S)
+            finally:
+                live.restart(leader)
+                live.wait_ready()
+            times = [line["at"] for line in client.lines("message") if line["at"] > killed - 5]
+            gaps.append(max(later - earlier for earlier, later in pairwise(times)))
+            tell(f"{kind}: {gaps[-1]:.2f} s without a message after kill -9 of node {leader}")
+    client.finish()
+    assert max(gaps) < GAP_MAX_S, "it waited for its route poll"
