@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
+from jepsen_like.sim import delayed, failures, legacies, resets
 from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of
-from jepsen_like.sim.delayed import LATER_TOPIC, QUEUES
 from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
@@ -28,11 +28,14 @@ from statemachine.kv import LOCKS
 if TYPE_CHECKING:
     from jepsen_like.sim.clients import ClientHost
     from jepsen_like.sim.delayed import Delayed
+    from jepsen_like.sim.failures import Failures
+    from jepsen_like.sim.legacies import Legacies
     from jepsen_like.sim.machine import Machine
     from jepsen_like.sim.monitor import Monitor
     from jepsen_like.sim.readers import Catalogue, GroupReader
     from jepsen_like.sim.recorder import Recorder
     from jepsen_like.sim.remakes import Remakes
+    from jepsen_like.sim.resets import Resets
     from jepsen_like.sim.transactors import Transactors
     from jepsen_like.sim.trims import Floors
 
@@ -49,6 +52,12 @@ class JudgedWorld(Protocol):
     remakes: Remakes | None
     transactors: Transactors | None
     delayed: Delayed | None
+    failures: Failures | None
+    resets: Resets | None
+    legacies: Legacies | None
+
+    def clocks_are_close(self) -> bool:
+        """Whether log time cannot have jumped."""
 
     def retried(self) -> list[Foreign]:
         """What foreign clients sent until it was answered."""
@@ -82,11 +91,13 @@ class Judge:
             for topic, level in levels(self._world.options).items():
                 attributes = {"ack.level": level} if level else None
                 await client.admin.create_topic(topic, queues=self._world.options.queues, attributes=attributes)
-            if self._world.delayed is not None:
-                await client.admin.create_topic(LATER_TOPIC, queues=QUEUES)
+            for topic, queues in own_topics(self._world.options).items():
+                await client.admin.create_topic(topic, queues=queues)
             await client.admin.create_group(REGISTER_GROUP)
             if self._world.remakes is not None:
                 await client.admin.create_group(REMAKES_GROUP)
+            if self._world.resets is not None:
+                await client.admin.create_group(resets.GROUP)
 
         self._run(create, "the topics are not created")
 
@@ -243,12 +254,24 @@ class Judge:
             monitor.same_sums(machine)
             for what in islice(stray_locks(machine), 1):
                 monitor.report("locks", f"node {machine.node_id}: {what}")
-            if self._world.transactors is not None:
-                copies, trimmed = visible(machine)
-                for what in islice(self._world.transactors.judge.wrong(copies, trimmed=trimmed), 3):
-                    monitor.report("transactions", f"node {machine.node_id}: {what}")
+            for checker, found in self._waited(machine):
+                for what in islice(found, 3):
+                    monitor.report(checker, f"node {machine.node_id}: {what}")
             if machine.kv.recount() != machine.kv.sums:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
+
+    def _waited(self, machine: Machine) -> Iterator[tuple[str, Iterator[str]]]:
+        """What is wrong with messages that were in no queue at first, by checker."""
+        world = self._world
+        if world.transactors is not None:
+            copies, trimmed = visible(machine)
+            yield "transactions", world.transactors.judge.wrong(copies, trimmed=trimmed)
+        if world.failures is not None:
+            retried, trimmed = failures.copies_on(machine)
+            exact = world.clocks_are_close()
+            yield "failures", world.failures.judge.wrong(retried, trimmed=trimmed, exact=exact)
+        if world.legacies is not None:
+            yield "legacies", legacies.found_wrong(machine, world.legacies.made)
 
     def _check_index(self) -> None:
         """On one replica: that the others have the same rows, their digests say."""
@@ -273,6 +296,16 @@ def levels(options: Options) -> dict[str, str]:
     """The topics of the load, and the level that each asks for; "": the node's own is as good."""
     own = FULL if options.flush_async else ""
     return {TOPIC: own, FOREIGN_TOPIC: own, **({BRISK_TOPIC: brisk_level(options)} if options.weak else {})}
+
+
+def own_topics(options: Options) -> dict[str, int]:
+    """The topics of single clients, with the number of their queues."""
+    clients = (
+        (options.delayed, delayed.LATER_TOPIC, delayed.QUEUES),
+        (options.failures, failures.TOPIC, failures.QUEUES),
+        (options.resets, resets.TOPIC, resets.QUEUES),
+    )
+    return {topic: queues for chosen, topic, queues in clients if chosen}
 
 
 def judged_topics(options: Options) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from cluster.config.config import (
     RepairSection,
     RetentionSection,
     SendSection,
+    TimerSection,
     TopicsSection,
     TransactionSection,
 )
@@ -58,6 +59,8 @@ GROUP_ID = 1
 CLUSTER = UUID(int=7)
 LOCK_TTL_MS = 4000
 """Of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks differ by."""
+DELAY_LEVELS_S = 1, 2, 1, 2, 3
+"""Of timer.delay_levels."""
 CLUSTER_KEY = b"the secret of simulated clusters"
 PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
@@ -458,7 +461,9 @@ def config_of(node_id: int, options: Options) -> Config:
             flush_disk_type="ASYNC_FLUSH" if options.flush_async else "SYNC_FLUSH",
             transient_store_pool_enable=bool(options.memory_pool),
         ),
-        topics=TopicsSection(auto_create=not options.remakes),  # else a late send makes again what was deleted
+        timer=TimerSection(delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S)),
+        # else a late send makes again what was deleted
+        topics=TopicsSection(auto_create=not (options.remakes or options.legacies)),
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         transaction=TransactionSection(timeout_ms=1500, check_interval_ms=1000, check_max=1000),
         repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),

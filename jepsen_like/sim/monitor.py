@@ -59,6 +59,10 @@ SEEN_BY_CLIENTS = frozenset(
         "honest",
         "locks",
         "transactions",
+        "delayed",
+        "failures",
+        "resets",
+        "legacies",
     )
 )
 """Checkers that use nothing but operations of clients, as those of a black box would."""

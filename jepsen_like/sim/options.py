@@ -47,6 +47,9 @@ ADDED_KINDS = ("stop", "half-open", "acks-lost")
 LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 """And those that `Options.later` counts."""
 
+IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
+"""Clients that a quarter of the seeds has, each drawn by itself."""
+
 
 def stream(seed: int, name: str) -> random.Random:
     """One of the seed's generators: a new use of chance under its own name does not disturb the others."""
@@ -129,6 +132,12 @@ class Options(NamedTuple):
     """1: producers of transactions (`sim/transactors.py`)."""
     delayed: int = 0
     """1: messages are sent to be delivered later (`sim/delayed.py`)."""
+    failures: int = 0
+    """1: consumers report messages that they cannot handle (`sim/failures.py`)."""
+    resets: int = 0
+    """1: the offsets of a group that consumes are reset (`sim/resets.py`)."""
+    legacies: int = 0
+    """1: topics and groups are deleted while messages wait, and made again (`sim/legacies.py`)."""
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
@@ -194,11 +203,8 @@ def draw(seed: int) -> Options:
     )
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
-    return demanding._replace(
-        ordered=int(stream(seed, "ordered").random() < 1 / 4),
-        transactions=int(stream(seed, "transactions").random() < 1 / 4),
-        delayed=int(stream(seed, "delayed").random() < 1 / 4),
-    )
+    further: dict[str, Any] = {name: int(stream(seed, name).random() < 1 / 4) for name in IN_A_QUARTER}
+    return demanding._replace(**further)
 
 
 _CALM: dict[str, Any] = {

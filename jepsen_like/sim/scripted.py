@@ -17,7 +17,7 @@ from jepsen_like.sim.lock_steps import LockSteps
 from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
 from jepsen_like.sim.network import Edge, Endpoint
 from jepsen_like.sim.operator import Task
-from jepsen_like.sim.options import Options, calm
+from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
 from jepsen_like.sim.raw_client import Answer, RawConnection
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.vandal import MALFORMED
@@ -200,9 +200,9 @@ class Stage(World, Interpreter):
 
     def do_demand(self, seconds: str) -> None:
         some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
-        chosen: list[Any] = [one for one in some if one is not None]
+        chosen: list[Any] = [one for one in (*some, self.failures, self.resets, self.legacies) if one is not None]
         if not chosen:
-            raise ValueError("`nodes` says waits=1, seekers=1, repeats=1, ordered=1, transactions=1 or delayed=1")
+            raise ValueError(f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1")
         for client in chosen:
             client.start()
         self._started += chosen

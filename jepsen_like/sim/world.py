@@ -15,10 +15,12 @@ from cluster.remoting import reply_path
 from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.delayed import Delayed
+from jepsen_like.sim.failures import Failures
 from jepsen_like.sim.faults import Fault, plan
 from jepsen_like.sim.hostile import Hostile
 from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.leader_faults import LEADER_FAULTS
+from jepsen_like.sim.legacies import Legacies
 from jepsen_like.sim.link_faults import LINK_FAULTS
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
 from jepsen_like.sim.machine import Machine
@@ -32,6 +34,7 @@ from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
 from jepsen_like.sim.recorder import Recorder
 from jepsen_like.sim.remakes import Remakes
 from jepsen_like.sim.repeats import Repeater
+from jepsen_like.sim.resets import Resets
 from jepsen_like.sim.seekers import Seeker
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.transactors import Transactors
@@ -71,6 +74,9 @@ Client = (
     | Ordered
     | Transactors
     | Delayed
+    | Failures
+    | Resets
+    | Legacies
 )
 
 
@@ -168,25 +174,35 @@ class World:
         self.waits = Waits(host(), report) if options.waits else None
         self.seeker = Seeker(host(), recorder, report, self._floor) if options.seekers else None
         self.repeater = Repeater(host(), recorder, report) if options.repeats else None
-        ordered = Ordered(host(), report, self._floor, self._clocks_are_close, self._ends) if options.ordered else None
+        ordered = Ordered(host(), report, self._floor, self.clocks_are_close, self._ends) if options.ordered else None
         self.ordered: Ordered | None = ordered
         self.transactors = Transactors(host(), report, self._open_transactions) if options.transactions else None
         self.delayed = Delayed(host(), report) if options.delayed else None
+        self.failures = Failures(host(), report, self._end_of, self._timers) if options.failures else None
+        self.resets = Resets(host(), report, self._end_of, self._resets_of) if options.resets else None
+        self.legacies = Legacies(host(), report, self._open_transactions) if options.legacies else None
 
     def _open_transactions(self) -> int:
         return max([node.state.halves.pending.count for node in self._running()], default=1)
 
-    def _clocks_are_close(self) -> bool:
+    def _timers(self) -> int:
+        return max([node.state.timers.counts.pending for node in self._running()], default=1)
+
+    def _resets_of(self, group: str) -> int:
+        return max([len(node.state.resets_of_group(group)) for node in self._running()], default=1)
+
+    def _end_of(self, topic: str, queue: int) -> int:
+        """The offset behind the queue's last message that any node has applied."""
+        states = [node.state for node in self._running() if topic in node.state.topics]
+        return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
+
+    def clocks_are_close(self) -> bool:
         """One clock that is far off moves no log time, two may."""
         return self.nemesis.applied["clock"] < 2
 
     def _ends(self) -> dict[int, int]:
         """Queue -> the offset behind its last message that any node has applied."""
-        ends = dict.fromkeys(range(self.options.queues), 0)
-        for node in self._running():
-            topic = node.state.topics[TOPIC].id
-            ends = {queue: max(end, node.state.max_offset(topic, queue)) for queue, end in ends.items()}
-        return ends
+        return {queue: self._end_of(TOPIC, queue) for queue in range(self.options.queues)}
 
     def _floor(self, queue: int) -> int:
         return self.floors().get((TOPIC, queue), 0)
@@ -290,7 +306,8 @@ class World:
 
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
-        more: list[Client] = [one for one in (*some, self.delayed) if one is not None]
+        later = self.delayed, self.failures, self.resets, self.legacies
+        more: list[Client] = [one for one in (*some, *later) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 
@@ -348,7 +365,7 @@ class World:
         )
 
     def _nothing_waits(self) -> bool:
-        return not any(node.state.timers.counts.pending for node in self._running())
+        return not self._timers()
 
     def _running(self) -> list[Node]:
         return [m.node for m in self.members() if m.node is not None and hasattr(m.node, "raw")]

@@ -76,9 +76,9 @@ def test_one_seed_in_four_has_orderly_consumers() -> None:
 def test_two_clocks_that_are_wrong_end_the_judgement() -> None:
     nemesis = SimpleNamespace(applied={"clock": 1})
     world: Any = SimpleNamespace(nemesis=nemesis)
-    assert World._clocks_are_close(world)
+    assert World.clocks_are_close(world)
     nemesis.applied["clock"] = 2
-    assert not World._clocks_are_close(world)
+    assert not World.clocks_are_close(world)
 
 
 # --- the judge by hand -----------------------------------------------------------------------------------------------

@@ -1,0 +1,266 @@
+"""Consumers of a group that cannot handle some messages, and say so (36): each copy once, in its time, and in the end a
+dead letter.
+
+How often a message fails is drawn with it. A failure is reported until it is answered, at other nodes too, and now and
+then by two consumers at once. What the judge then finds on every node: an acknowledged failure has one copy, of the
+next attempt, in the topic that is right for it; one of unknown fate at most one; one that was refused, or never
+reported, none. No copy is stored before its delay has passed since the message that failed was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import decode_message
+from jepsen_like.sim.asking import ask, dial
+from jepsen_like.sim.clients import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.machine import DELAY_LEVELS_S
+from jepsen_like.sim.raw_client import Answer, RawConnection, Report
+from raftmq.client.errors import Unknown, error_of
+from raftmq.client.message import Message, decode_messages
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.machine import Machine
+
+GROUP, TOPIC, QUEUES = "failing", "failing", 2
+RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+RETRY_MAX_TIMES = 2
+FIRST_LEVEL = 3
+"""RocketMQ's level of the first failure if the consumer names none; each further one is a level more."""
+NEVER_AGAIN = -1
+"""A delay level: the message is a dead letter at once."""
+REPORTS_MAX = 6
+"""So often a report is repeated that has no answer, or none that ends it."""
+OUTCOMES = ("fail", "unknown", "ok")
+PLACES = (*((TOPIC, queue_id) for queue_id in range(QUEUES)), (RETRY, 0))
+
+
+class Failure(NamedTuple):
+    """One attempt at one message that failed."""
+
+    message_id: str
+    attempt: int
+    """From 0 on: the `reconsumeTimes` of the message that failed."""
+    level: int
+    store_ms: int
+    """When the message that failed was stored, log time."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether its copy is a dead letter."""
+        return self.level < 0 or self.attempt >= RETRY_MAX_TIMES
+
+    @property
+    def delay_ms(self) -> int:
+        """What its copy has to wait."""
+        return 0 if self.dead else 1000 * DELAY_LEVELS_S[(self.level or FIRST_LEVEL + self.attempt) - 1]
+
+
+class Copy(NamedTuple):
+    """A copy that the broker has made."""
+
+    message_id: str
+    attempt: int
+    topic: str
+    store_ms: int
+
+
+class FailureJudge:
+    """Knows what was said of each failure."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Failure, str] = {}
+        """The best of OUTCOMES that a report of it has come to: `fail` if every answer said that nothing was stored."""
+
+    def reported(self, failure: Failure, outcome: str) -> None:
+        """One report has ended so."""
+        self.outcomes[failure] = max(self.outcomes.get(failure, "fail"), outcome, key=OUTCOMES.index)
+
+    def wrong(self, copies: list[Copy], *, trimmed: bool, exact: bool) -> Iterator[str]:
+        """What is wrong with what stands on a node. `trimmed`: copies may be gone. Not `exact`: log time has jumped,
+        and a report that comes again may count as another failure."""
+        found: dict[tuple[str, int], list[Copy]] = defaultdict(list)
+        for copy in copies:
+            found[copy.message_id, copy.attempt].append(copy)
+        for failure, outcome in self.outcomes.items():
+            made = found.pop((failure.message_id, failure.attempt + 1), [])
+            what = f"attempt {failure.attempt} at {failure.message_id} failed (answered {outcome})"
+            if len(made) < (outcome == "ok" and not trimmed):
+                yield f"{what}, and there is no copy"
+            if len(made) > (outcome != "fail") and (exact or outcome == "fail"):
+                yield f"{what}, and there are {len(made)} copies"
+            for copy in made:
+                if copy.topic != (DEAD if failure.dead else RETRY):
+                    yield f"{what}, and its copy is in {copy.topic}"
+                if copy.store_ms < failure.store_ms + failure.delay_ms:
+                    yield f"{what}, and its copy came after {copy.store_ms - failure.store_ms} ms of {failure.delay_ms}"
+        for message_id, attempt in found:
+            yield f"there is a copy of {message_id} for attempt {attempt}, and nobody said that it failed"
+
+
+class Failures:
+    """A producer and the consumers of GROUP. `stopped` ends them when every copy has come."""
+
+    def __init__(
+        self, host: ClientHost, report: Report, ends: Callable[[str, int], int], waiting: Callable[[], int]
+    ) -> None:
+        """`ends(topic, queue)`: the offset behind the last message that any node has; `waiting`: how many delayed
+        messages any node has."""
+        self.host, self._report, self._ends, self._waiting = host, report, ends, waiting
+        self.judge = FailureJudge()
+        self.stopped = False
+        self.done = 0
+        self._next: dict[tuple[str, int], int] = dict.fromkeys(PLACES, 0)
+        self._fails: dict[str, int] = {}
+        """How often each message fails."""
+
+    def start(self) -> None:
+        """Begins."""
+        for work in (self._produce, self._consume):
+            self.host.spawn(partial(work, random.Random(self.host.rng.random())))
+
+    # --- the producer ------------------------------------------------------------------------------------------------
+
+    async def _produce(self, rng: random.Random) -> None:
+        connection: RawConnection | None = None
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(0.05, 0.25))
+            if connection is None or connection.closed:
+                connection = await dial(self.host, rng, "a producer of what fails", self._report)
+            if connection is not None:
+                message_id = f"fails-{len(self._fails) + 1}"
+                self._fails[message_id] = rng.choice((0, 1, 1, 2, 3, 4))
+                fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
+                await ask(self.host, connection, SEND_CODE, fields, body_of(message_id, 5))
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    async def _consume(self, rng: random.Random) -> None:
+        while not (self.stopped and self._all_read()):
+            connection = await self._connect(rng)
+            rounds = rng.randint(3, 30) if connection is not None else 0
+            while connection is not None and rounds and not connection.closed:
+                rounds -= 1
+                for place in PLACES:
+                    await self._read(connection, place, rng)
+                await asyncio.sleep(rng.uniform(0.02, 0.15))
+                if self.stopped and self._all_read():
+                    break
+            if connection is not None:
+                connection.transport.abort()
+            await asyncio.sleep(rng.uniform(0.02, 0.2))
+        self.done = 1
+
+    def _all_read(self) -> bool:
+        return not self._waiting() and all(offset >= self._ends(*place) for place, offset in self._next.items())
+
+    async def _connect(self, rng: random.Random) -> RawConnection | None:
+        """A connection of a member of the group, for which the group is as it should be."""
+        connection = await dial(self.host, rng, "a consumer that fails", self._report)
+        if connection is None:
+            return None
+        subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in (TOPIC, RETRY)]
+        member = {"groupName": GROUP, "subscriptionDataSet": subscriptions}
+        beat = json.dumps({"clientID": f"failing-{rng.random()}", "consumerDataSet": [member]}).encode()
+        wanted = json.dumps({"groupName": GROUP, "retryMaxTimes": RETRY_MAX_TIMES, "retryQueueNums": 1}).encode()
+        for code, body in (
+            (RequestCode.HEART_BEAT, beat),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted),
+        ):
+            answer = await ask(self.host, connection, code, {}, body)
+            if answer is None or answer.code != ResponseCode.SUCCESS:
+                connection.transport.abort()
+                return None
+        return connection
+
+    async def _read(self, connection: RawConnection, place: tuple[str, int], rng: random.Random) -> None:
+        answer = await ask(self.host, connection, RequestCode.PULL_MESSAGE, pull_of(GROUP, *place, self._next[place]))
+        if answer is None:
+            return
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._next[place] = max(self._next[place], int(answer.ext["nextBeginOffset"]))
+        elif answer.code == ResponseCode.SUCCESS:
+            for message in decode_messages(answer.body):
+                self._next[place] = message.queue_offset + 1
+                await self._handle(message, rng)
+
+    async def _handle(self, message: Message, rng: random.Random) -> None:
+        message_id = id_of(message.body)
+        if message.reconsume_times >= self._fails.get(message_id, 0):
+            return
+        level = NEVER_AGAIN if rng.random() < 0.05 else rng.choice((0, 1, 1))
+        failure = Failure(message_id, message.reconsume_times, level, message.store_ms)
+        self.judge.reported(failure, "fail")
+        twice = rng.random() < 0.25
+        await asyncio.gather(*(self._say(message, failure, rng) for _ in range(1 + twice)))
+
+    async def _say(self, message: Message, failure: Failure, rng: random.Random) -> None:
+        """Reports a failure until an answer ends that: each time on a connection of its own, to any node."""
+        fields = {
+            "group": GROUP,
+            "offset": str(message.position),
+            "delayLevel": str(failure.level),
+            "originMsgId": message.message_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+        }
+        for _ in range(REPORTS_MAX):
+            connection = await dial(self.host, rng, "a report", self._report)
+            if connection is not None:
+                answer = await ask(self.host, connection, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+                connection.transport.abort()
+                outcome = outcome_of(answer)
+                self.judge.reported(failure, outcome)
+                if outcome == "ok" or (outcome == "fail" and answer and answer.code == ResponseCode.SYSTEM_ERROR):
+                    return  # it is done, or the message cannot be read any more
+            await asyncio.sleep(rng.uniform(0.05, 0.5))
+
+
+def outcome_of(answer: Answer | None) -> str:
+    """What a report has come to: ok, unknown or fail."""
+    if answer is not None and answer.code == ResponseCode.SUCCESS:
+        return "ok"
+    if answer is None or isinstance(error_of(answer.code, answer.remark, "send"), Unknown):
+        return "unknown"
+    return "fail"
+
+
+def pull_of(group: str, topic: str, queue_id: int, offset: int) -> dict[str, str]:
+    """The fields of a pull that does not wait."""
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "16",
+        "sysFlag": "4",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
+def copies_on(machine: Machine) -> tuple[list[Copy], bool]:
+    """What the node has for the group, and whether some of it may have been trimmed."""
+    assert machine.node is not None
+    state, read = machine.node.state, machine.node.services.read_log
+    copies: list[Copy] = []
+    trimmed = False
+    for name in (RETRY, DEAD):
+        topic = state.topics.get(name)
+        for queue_id in range(0 if topic is None else topic.queues):
+            assert topic is not None
+            first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
+            trimmed |= first > 0
+            for item in state.fetch(topic.id, queue_id, first, end - first):
+                message, _ = decode_message(read(item.position, item.size))
+                copies.append(Copy(id_of(message.body), message.reconsume_times, name, message.store_ms))
+    return copies, trimmed

@@ -1,0 +1,97 @@
+"""Failed consumption in the simulator: the product passes, what is broken is found, and the judge by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.broker import send_back
+from cluster.broker.send_back import SendBacks
+from jepsen_like.sim.failures import DEAD, RETRY, Copy, Failure, FailureJudge, outcome_of
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.raw_client import Answer
+from jepsen_like.sim.scripted import play
+
+SCRIPT = "nodes 3 failures=1\nlead 1\ndemand 3\nkill 1\nwait 2\nstart 1\nsettle\n"
+
+
+def found(script: str) -> list[str]:
+    return [violation.checker for violation in play(script).violations]
+
+
+def test_each_failure_has_one_copy_across_a_killed_leader() -> None:
+    assert found(SCRIPT) == []
+
+
+def test_some_seeds_have_such_consumers() -> None:
+    assert {draw(seed).failures for seed in range(40)} == {0, 1}
+
+
+def swallows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SendBacks, "_repeated", lambda self, wanted: True)
+
+
+def recognises_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SendBacks, "_repeated", lambda self, wanted: False)
+
+
+def never_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(send_back, "is_dead", lambda wanted, group, message: wanted.delay_level < 0)
+
+
+@pytest.mark.parametrize("breaks", [swallows, recognises_nothing, never_dead])
+def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks(monkeypatch)
+    assert found(SCRIPT)[0] == "failures"
+
+
+FIRST = Failure("a", 0, 0, 100)
+LAST = Failure("a", 2, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome", "copies", "wrong"),
+    [
+        (FIRST, "ok", [Copy("a", 1, RETRY, 1100)], ""),
+        (FIRST, "ok", [], "there is no copy"),
+        (FIRST, "ok", [Copy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
+        (FIRST, "ok", [Copy("a", 1, RETRY, 1099)], "its copy came after 999 ms of 1000"),
+        (FIRST, "ok", [Copy("a", 1, DEAD, 1100)], f"its copy is in {DEAD}"),
+        (FIRST, "unknown", [], ""),
+        (FIRST, "unknown", [Copy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
+        (FIRST, "fail", [], ""),
+        (FIRST, "fail", [Copy("a", 1, RETRY, 1100)], "there are 1 copies"),
+        (LAST, "ok", [Copy("a", 3, DEAD, 100)], ""),
+        (LAST, "ok", [Copy("a", 3, RETRY, 9000)], f"its copy is in {RETRY}"),
+        (FIRST, "ok", [Copy("a", 1, RETRY, 1100), Copy("a", 2, RETRY, 9000)], "nobody said that it failed"),
+    ],
+)
+def test_the_copies_of_a_failure(failure: Failure, outcome: str, copies: list[Copy], wrong: str) -> None:
+    judge = FailureJudge()
+    judge.reported(failure, outcome)
+    said = list(judge.wrong(copies, trimmed=False, exact=True))
+    assert bool(said) == bool(wrong)
+    assert all(wrong in what for what in said)
+
+
+def test_what_is_not_judged() -> None:
+    judge = FailureJudge()
+    judge.reported(FIRST, "ok")
+    assert list(judge.wrong([], trimmed=True, exact=True)) == []
+    assert list(judge.wrong([Copy("a", 1, RETRY, 1100)] * 2, trimmed=False, exact=False)) == []
+
+
+def test_the_best_outcome_of_several_reports_counts() -> None:
+    judge = FailureJudge()
+    for outcome in ("unknown", "fail", "ok", "unknown"):
+        judge.reported(FIRST, outcome)
+    assert judge.outcomes == {FIRST: "ok"}
+    undecided = Answer(1, "[UNKNOWN] the copy is undecided", {}, b"")
+    assert [outcome_of(answer) for answer in (None, undecided)] == ["unknown", "unknown"]
+    assert outcome_of(Answer(14, "not now", {}, b"")) == "fail"
+
+
+def test_a_named_level_decides_the_delay_else_the_attempt_does() -> None:
+    delays = [Failure("a", attempt, level, 0).delay_ms for attempt, level in ((0, 0), (1, 0), (0, 2), (0, -1), (2, 2))]
+    assert delays == [1000, 2000, 2000, 0, 0]

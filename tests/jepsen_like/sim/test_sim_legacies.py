@@ -1,0 +1,50 @@
+"""Deletions while messages wait, in the simulator: nothing is inherited, and what inherits is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.broker.timers import TimerDelivery
+from cluster.broker.transactions import Transactions
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.scripted import play
+from statemachine.offset_resets import OffsetResets
+
+SCRIPT = "nodes 3 legacies=1\nlead 1\ndemand 4\nkill 1\nwait 2\nstart 1\nsettle\n"
+
+
+def found(script: str) -> list[str]:
+    return [violation.checker for violation in play(script).violations]
+
+
+def test_nothing_is_inherited_across_a_killed_leader() -> None:
+    assert found(SCRIPT) == []
+
+
+def test_some_seeds_have_legacies() -> None:
+    assert {draw(seed).legacies for seed in range(40)} == {0, 1}
+
+
+def keeps_resets(patch: pytest.MonkeyPatch) -> None:
+    """Those of a deleted group."""
+    patch.setattr(OffsetResets, "delete_group", lambda self, stage, group: None)
+
+
+def drops_no_timer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerDelivery, "_drop", lambda self, term, rows: None)
+
+
+def drops_no_half(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transactions, "drop_deleted", lambda self, halves: None)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "checker"), [(keeps_resets, "legacies"), (drops_no_timer, "liveness"), (drops_no_half, "liveness")]
+)
+def test_what_is_broken_is_found(
+    breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    assert found(SCRIPT)[0] == checker
