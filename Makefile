@@ -19,13 +19,14 @@ COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-e
 PYTHON ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+MATRIX_ARGS ?=
 TEST_JOBS ?= 2
 BENCH_ARGS ?=
 NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test coverage test-compat check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test coverage test-compat compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +46,9 @@ coverage: $(STAMPS)/dev  ## the default suite once more, with lines and branches
 
 test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live cluster
 	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)
+
+compat-matrix: $(STAMPS)/compat  ## each client times each feature, calm and while leaders are killed; an hour (MATRIX_ARGS=...)
+	@$(BIN)/python -m tests.compat.matrix $(MATRIX_ARGS)
 
 check: lint types layers dead-code arch  ## everything CI runs before the tests
 
@@ -126,13 +130,14 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@touch $@
 
-# The foreign clients get environments of their own, .venv/compat/{cpp,js,java}: tests/compat runs them as processes.
-# The Java client is built where Maven is; elsewhere its tests are skipped and say so.
+# The foreign clients get environments of their own, .venv/compat/{cpp,js,java,go}: tests/compat runs them as processes.
+# The Java client is built where Maven is, the Go client where go is; elsewhere their tests are skipped and say so.
 COMPAT_JAVA := $(wildcard tests/compat/*/pom.xml tests/compat/java/src/main/java/*.java)
 COMPAT_JAVA_VERSIONS := 5.3.3 5.5.0
 COMPAT_TOOLS_VERSIONS := 4.9.8 5.5.0
 COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
-$(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)/dev
+COMPAT_GO := $(wildcard tests/compat/go/*)
+$(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(COMPAT_GO) $(STAMPS)/dev
 	@sh .ci/preflight npm
 	@echo "setup: installing the foreign clients (requirements/compat.lock, requirements/compat-js)" >&2
 	@$(BIN)/python -m venv $(COMPAT)/cpp
@@ -151,4 +156,7 @@ $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(STAMPS)
 		mvn -q -B -f tests/compat/tools/pom.xml -Dtools=$$version \
 			-Dinto=$(CURDIR)/$(COMPAT)/tools-$$version dependency:copy-dependencies >&2 \
 		|| echo "setup: Maven did not fetch mqadmin $$version; its tests are skipped" >&2; done; fi
+	@if command -v go >/dev/null; then \
+		cd tests/compat/go && go build -o $(CURDIR)/$(COMPAT)/go/matrix . >&2 \
+		|| echo "setup: the Go client was not built; its cells of the matrix are skipped" >&2; fi
 	@touch $@

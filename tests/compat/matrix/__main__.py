@@ -1,0 +1,121 @@
+"""`python -m tests.compat.matrix [CLIENT...]`: runs what has not passed yet, one client after the other, and a table.
+
+Results are kept in .venv/compat/matrix/results.jsonl, one line per cell and run; a cell that passed is not run again
+unless --again is given. Exit code 1 if a cell that was run failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from dataclasses import asdict, fields
+
+from tests.compat.conftest import INSTALLED
+from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed
+from tests.compat.matrix.run import ENOUGH, SETTINGS, Plan, Result, run_plan
+
+HOME = INSTALLED / "matrix"
+RESULTS = HOME / "results.jsonl"
+MODES = ("calm", "kills")
+
+
+def tell(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+
+def load() -> list[Result]:
+    """All results so far, oldest first."""
+    if not RESULTS.exists():
+        return []
+    known = {field.name for field in fields(Result)}
+    lines = RESULTS.read_text().splitlines()
+    return [Result(**{name: value for name, value in json.loads(line).items() if name in known}) for line in lines]
+
+
+def keep(results: list[Result]) -> None:
+    HOME.mkdir(parents=True, exist_ok=True)
+    with RESULTS.open("a") as file:
+        file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
+
+
+def latest() -> dict[tuple[str, str, str], Result]:
+    return {(result.client, result.feature, result.mode): result for result in load()}
+
+
+def cell_text(results: list[Result | None]) -> str:
+    """Of one client and feature: calm / kills."""
+    parts = []
+    for result in results:
+        if result is None:
+            parts.append("not run")
+        elif not result.passed:
+            parts.append(f"FAILED: {result.reason}")
+        elif result.mode == "calm":
+            parts.append(f"{result.acknowledged}")
+        else:
+            parts.append(f"{result.acknowledged}, {result.wait_median_s:.0f}/{result.wait_max_s:.0f} s")
+    return "; ".join(parts)
+
+
+def table() -> str:
+    """Feature by client: acknowledged calm; acknowledged under kills, median and longest wait after a kill."""
+    found = latest()
+    rows = [f"| | {' | '.join(ABSENT)} |", "|---" * (len(ABSENT) + 1) + "|"]
+    for feature in FEATURES:
+        cells = [
+            absent.get(feature) or cell_text([found.get((client, feature, mode)) for mode in MODES])
+            for client, absent in ABSENT.items()
+        ]
+        rows.append(f"| {feature} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Namespace) -> tuple[str, ...]:
+    """Those the client offers, without what has passed with as many messages."""
+    found = {} if args.again else latest()
+    done = {key for key, result in found.items() if result.passed and result.acknowledged >= args.enough}
+    return tuple(feature for feature in wanted if feature not in ABSENT[client] and (client, feature, mode) not in done)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.compat.matrix", description=__doc__)
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"of {', '.join(ABSENT)}; default: all")
+    parser.add_argument("--features", default=",".join(FEATURES), help="default: all")
+    parser.add_argument("--modes", default=",".join(MODES), help="calm, kills or both (default)")
+    parser.add_argument("--rate", type=float, default=60.0, help="messages a second of each feature")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="leaders are killed for so long, messages sent at least"
+    )
+    parser.add_argument("--enough", type=int, default=ENOUGH, help="messages to be acknowledged in each cell")
+    parser.add_argument("--seed", type=int, help="where in a client's life it is struck; default: random")
+    parser.add_argument("--apart", action="store_true", help="a cluster for each feature, not one for all of a client")
+    parser.add_argument("--again", action="store_true", help="run cells that have passed, too")
+    parser.add_argument("--table", action="store_true", help="only print what is known")
+    args = parser.parse_args()
+    os.environ.update(SETTINGS)  # the nodes inherit it
+    failed = 0
+    for client in () if args.table else args.clients or ABSENT:
+        if not is_installed(client):
+            tell(f"{client} is skipped: make test-compat did not install it")
+            continue
+        for mode in args.modes.split(","):
+            features = chosen_features(client, mode, args.features.split(","), args)
+            for part in [(feature,) for feature in features] if args.apart else [features] if features else []:
+                seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+                tell(f"{client} {mode} seed {seed}: {', '.join(part)}")
+                plan = Plan(client, part, mode == "kills", seed, args.rate, args.seconds, args.enough)
+                results = run_plan(plan, HOME / f"{client}-{mode}-{seed}-{os.getpid()}", tell)
+                keep(results)
+                for result in results:
+                    failed += not result.passed
+                    tell(f"{result.feature}: {'passed' if result.passed else result.reason} {asdict(result)}")
+    sys.stdout.write(table() + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The clients' programs: what each offers, how it is started, and what it says.
+
+Every program takes the same arguments, whatever its language::
+
+    run SERVERS PREFIX RATE FEATURE...    senders and readers of these features, RATE messages a second of each
+    orphans SERVERS PREFIX COUNT          COUNT half messages that nobody decides; then it waits to be killed
+
+The topic of a feature is PREFIX-FEATURE; its groups are PREFIX-FEATURE-readers and PREFIX-FEATURE-senders. What becomes
+of message number n is told by n (tests/support/compat_judges.py). A program reads lines: `go` starts sending, `stop`
+ends it, the end of the input ends the program. It prints one JSON object per line:
+
+    ready, stopped, done
+    send      cell, key, started, ended, and error, or reply if it was a request
+    message   cell, reader, key, at, tried, queue, offset
+    check     cell, key: a producer was asked about a half message
+    unreplied cell, key, error: a reply could not be sent
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.compat.conftest import INSTALLED, SCRIPTS
+from tests.support.compat_judges import JUDGES, Delivery, Seen, Send
+
+FEATURES = list(JUDGES)
+
+
+def _java(classes: str, libraries: str) -> list[str]:
+    """Classes for 4.9 are those compiled for a later version."""
+    path = f"{INSTALLED}/{classes}/classes:{INSTALLED}/{libraries}/lib/*"
+    return ["java", "-Xmx400m", "-cp", path, "MatrixClient"]
+
+
+COMMANDS: dict[str, list[str]] = {
+    "java-4.9.8": _java("java-5.3.3", "tools-4.9.8"),
+    "java-5.3.3": _java("java-5.3.3", "java-5.3.3"),
+    "java-5.5.0": _java("java-5.5.0", "java-5.5.0"),
+    "cpp-0.4.4": [str(INSTALLED / "cpp" / "bin" / "python"), str(SCRIPTS / "cpp_matrix.py")],
+    "go-2.1.2": [str(INSTALLED / "go" / "matrix")],
+    "ali-ons-3.12.0": ["node", str(SCRIPTS / "js_matrix.js")],
+}
+
+ABSENT: dict[str, dict[str, str]] = {
+    "java-4.9.8": {"timer": "the library cannot set a time of delivery (since 5.0)"},
+    "java-5.3.3": {},
+    "java-5.5.0": {},
+    "cpp-0.4.4": {
+        "transaction": "the package has no transactional producer",
+        "sql": "the library knows tags only",
+        "request": "the library does not know requests",
+    },
+    "go-2.1.2": {},
+    "ali-ons-3.12.0": {
+        "transaction": "the library sends half messages and has no way to decide them",
+        "orderly": "the library does not lock queues",
+        "request": "the library does not know requests",
+    },
+}
+"""Features that a client's library does not offer, and why."""
+
+
+def is_installed(client: str) -> bool:
+    """Java needs Maven, Go needs go; where they are absent `make test-compat` leaves them out."""
+    if client.startswith("java"):
+        return any(Path(COMMANDS[client][3].rpartition(":")[2]).parent.glob("rocketmq-client-*.jar"))
+    return shutil.which(COMMANDS[client][0]) is not None
+
+
+class Program:
+    """One running program. A thread collects what it says, sorted by cell."""
+
+    def __init__(self, client: str, home: Path, what: str, servers: str, prefix: str, *arguments: str) -> None:
+        self.client = client
+        self.cells: dict[str, Seen] = {feature: Seen() for feature in FEATURES}
+        self.checks: list[str] = []
+        """Keys of the half messages about which a producer was asked, one for each time."""
+        self._said: set[str] = set()
+        self._changed = threading.Condition()
+        env = {
+            **os.environ,
+            # The C++ and the Java client write their own logs into the home folder.
+            "HOME": str(home),
+            "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+            "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
+        }
+        self._errors = (home / f"{client}-{what}.stderr").open("wb")
+        self._process = subprocess.Popen(
+            [*COMMANDS[client], what, servers, prefix, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=env,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):  # the C++ library prints a line of its own at its end
+                self._take(json.loads(line))
+        with self._changed:
+            self._said.add("ended")
+            self._changed.notify_all()
+
+    def _take(self, line: dict[str, Any]) -> None:
+        event = line.pop("event")
+        cell = self.cells.get(line.pop("cell", ""))
+        if cell is None:
+            with self._changed:
+                self._said.add(event)
+                self._changed.notify_all()
+        elif event == "send":
+            cell.sends.append(Send(**line))
+        elif event == "message":
+            cell.deliveries.append(Delivery(**line))
+        elif event == "check":
+            self.checks.append(line["key"])
+
+    def tell(self, line: str) -> None:
+        """`go` or `stop`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def wait(self, event: str, timeout_s: float = 120.0) -> None:
+        """Until the program said so. Raises RuntimeError if it ended, or does not say it in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: {event, "ended"} & self._said, timeout_s)
+            if event not in self._said:
+                raise RuntimeError(f"{self.client} did not say {event!r} in {timeout_s:.0f} s; see {self._errors.name}")
+
+    def finish(self, timeout_s: float = 60.0) -> None:
+        """Closes its input and waits for its end; kills it if it does not end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        deadline = time.monotonic() + timeout_s
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self.kill()
+
+    def kill(self) -> None:
+        """kill -9, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        self._errors.close()

@@ -1,0 +1,299 @@
+"""One run: three node processes, one client's program with several features at once, and a leader killed every 10 s.
+
+A cell is judged again and again until its judge is content or the calm time after the sending is over.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import raftmq
+from cluster.errors import LocalError
+from raftmq.client.errors import NotFound
+from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+from tests.compat.conftest import ROOT
+from tests.compat.matrix.programs import Program
+from tests.compat.test_send_back import put_group
+from tests.support.compat_judges import JUDGES, RECOVERED_S, Seen, committed, delivered_twice, failures, waits_s
+
+QUEUES = 4
+RETRIES = 3
+KILL_EVERY_S, PHASE_S = 10.0, 6.0
+"""A leader dies in each period, at a random moment of its first PHASE_S."""
+ENOUGH = 5000
+"""Messages that are to be acknowledged in each cell."""
+SENDING_MAX_S = 420.0
+DRAIN_MAX_S = 180.0
+SETTLE_S = 5.0
+"""How long is waited for messages that should not come, after the last judge was content."""
+ORPHAN_COUNT = 100
+SETTINGS = {
+    "RAFTMQ_TIMER__DELAY_LEVELS": "1s 2s 3s 4s 5s 6s",
+    "RAFTMQ_TRANSACTION__TIMEOUT_MS": "3000",
+    "RAFTMQ_TRANSACTION__CHECK_INTERVAL_MS": "5000",
+    "RAFTMQ_TRANSACTION__CHECK_MAX": "60",
+}
+"""Of the cluster: a run is over in minutes."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run. Messages a second of each feature; at least so long, in s."""
+
+    client: str
+    features: tuple[str, ...]
+    kills: bool
+    seed: int
+    rate: float
+    sending_s: float
+    enough: int = ENOUGH
+
+    @property
+    def mode(self) -> str:
+        return "kills" if self.kills else "calm"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell of one run, as it is kept. Times in s."""
+
+    client: str
+    feature: str
+    mode: str
+    seed: int
+    commit: str
+    at: str
+    passed: bool
+    reason: str
+    acknowledged: int
+    failed: int
+    delivered: int
+    twice: int
+    dead: int
+    kills: int
+    wait_median_s: float
+    wait_max_s: float
+    drain_s: float
+    """From the end of the sending until the judge was content."""
+
+
+class Killer(threading.Thread):
+    """kill -9 of the leader in every period; the node is started again at once."""
+
+    def __init__(self, live: LocalCluster, chance: random.Random, for_s: float) -> None:
+        super().__init__(daemon=True)
+        self._live, self._chance, self._for_s = live, chance, for_s
+        self.kills: list[float] = []
+        self.trouble: list[str] = []
+
+    def run(self) -> None:
+        begun = time.monotonic()
+        period = 0
+        while (start := period * KILL_EVERY_S + self._chance.uniform(0, PHASE_S)) < self._for_s:
+            time.sleep(max(0.0, begun + start - time.monotonic()))
+            self._strike()
+            period = max(period + 1, int((time.monotonic() - begun) / KILL_EVERY_S + 0.5))
+        self._live.wait_ready(60.0)
+
+    def _strike(self) -> None:
+        try:
+            leader = self._live.wait_leader()
+            strike = self._live.aim(leader)
+            strike()
+            self.kills.append(time.time())
+            self._live.restart(leader)
+        except LocalError as error:
+            self.trouble.append(str(error))
+
+
+class Run:
+    """A plan on its cluster."""
+
+    def __init__(self, plan: Plan, home: Path, tell: Callable[[str], None]) -> None:
+        self.plan, self._home, self._tell = plan, home, tell
+        self._chance = random.Random(plan.seed)
+        self._prefix = f"m{plan.seed % 100000}"
+        self._live = LocalCluster(home / "data")
+        self.content: dict[str, float] = {}
+        """feature -> when its judge was content for the first time since the sending ended."""
+
+    def run(self) -> list[Result]:
+        """Raises LocalError or RuntimeError if the cluster or the program does not come up."""
+        self._live.up(3, free_base_port(12))
+        try:
+            with raftmq.connect(self._live.servers) as mq:
+                return self._on_cluster(mq)
+        finally:
+            self._live.down()
+
+    def _on_cluster(self, mq: raftmq.Client) -> list[Result]:
+        admin = AdminApi(admin_addresses(None, str(self._live.data)))
+        for feature in self.plan.features:
+            mq.admin.create_topic(f"{self._prefix}-{feature}", QUEUES)
+            put_group(self._live, f"{self._prefix}-{feature}-readers", RETRIES)
+        plan = self.plan
+        arguments = (self._live.servers, self._prefix, str(plan.rate), *plan.features)
+        program = Program(plan.client, self._home, "run", *arguments)
+        try:
+            program.wait("ready")
+            self._send(program, admin)
+            ended = time.monotonic()
+            self._drain(program, mq, ended)
+            return self._results(program, ended)
+        finally:
+            program.finish()
+
+    def _send(self, program: Program, admin: AdminApi) -> None:
+        """From "go" to "stopped": kills, a reset, a killed producer, and a calm time in which clients resume."""
+        plan = self.plan
+        program.tell("go")
+        begun = time.monotonic()
+        killer = Killer(self._live, self._chance, plan.sending_s)
+        if plan.kills:
+            killer.start()
+        if "transaction" in plan.features:
+            self._leave_orphans(program)
+        if "reset" in plan.features:
+            time.sleep(max(0.0, begun + plan.sending_s * self._chance.uniform(0.3, 0.7) - time.monotonic()))
+            program.cells["reset"].reset_at = time.time()
+            self._reset(admin)
+        time.sleep(max(0.0, begun + plan.sending_s - time.monotonic()))
+        if plan.kills:
+            killer.join()
+            self._tell(f"{len(killer.kills)} leaders killed {''.join(killer.trouble)}")
+            time.sleep(RECOVERED_S + 10)
+        while time.monotonic() - begun < SENDING_MAX_S and not self._enough(program):
+            time.sleep(1)
+        program.tell("stop")
+        program.wait("stopped")
+        for feature in plan.features:
+            program.cells[feature].kills = killer.kills
+
+    def _enough(self, program: Program) -> bool:
+        return all(len(program.cells[feature].acknowledged) >= self.plan.enough for feature in self.plan.features)
+
+    def _leave_orphans(self, program: Program) -> None:
+        orphans = Program(
+            self.plan.client, self._home, "orphans", self._live.servers, self._prefix, str(ORPHAN_COUNT), "transaction"
+        )
+        try:
+            orphans.wait("ready")
+        finally:
+            orphans.kill()
+        program.cells["transaction"].sends += orphans.cells["transaction"].sends
+
+    def _reset(self, admin: AdminApi) -> None:
+        """To the first message; repeated until it is accepted."""
+        group, topic = f"{self._prefix}-reset-readers", f"{self._prefix}-reset"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                admin.post(f"/v1/groups/{group}/reset", {"topic": topic, "to": "earliest"})
+                return
+            except LocalError as error:
+                if time.monotonic() > deadline:
+                    raise
+                self._tell(f"reset: {error}")
+                time.sleep(0.5)
+
+    def _drain(self, program: Program, mq: raftmq.Client, ended: float) -> None:
+        while time.monotonic() < ended + DRAIN_MAX_S and len(self.content) < len(self.plan.features):
+            time.sleep(1)
+            if "retry" in self.plan.features and "retry" not in self.content:
+                program.cells["retry"].dead = self._dead_letters(mq)
+            for feature in self.plan.features:
+                if feature not in self.content and not any(JUDGES[feature](_copy(program.cells[feature]))):
+                    self.content[feature] = time.monotonic()
+        time.sleep(SETTLE_S)
+        if "retry" in self.plan.features:
+            program.cells["retry"].dead = self._dead_letters(mq)
+
+    def _dead_letters(self, mq: raftmq.Client) -> list[str]:
+        topic = f"%DLQ%{self._prefix}-retry-readers"
+        keys: list[str] = []
+        try:
+            end = mq.admin.max_offset(topic, 0)
+        except NotFound:
+            return keys
+        while len(keys) < end:
+            messages = mq.pull(topic, 0, len(keys), wait_s=5).messages
+            if not messages:
+                break
+            keys += [message.key or "" for message in messages]
+        return keys
+
+    def _results(self, program: Program, ended: float) -> list[Result]:
+        results = []
+        for feature in self.plan.features:
+            seen = _copy(program.cells[feature])
+            waits = waits_s(seen)
+            if reasons := self._complaints(feature, seen):
+                (self._home / f"{feature}.json").write_text(json.dumps(asdict(seen)))
+            results.append(
+                Result(
+                    self.plan.client,
+                    feature,
+                    self.plan.mode,
+                    self.plan.seed,
+                    _commit(),
+                    time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+                    not reasons,
+                    "; ".join(reasons[:5]),
+                    len(seen.acknowledged),
+                    len(seen.sends) - len(seen.acknowledged),
+                    len(seen.deliveries),
+                    delivered_twice(seen),
+                    len(seen.dead),
+                    len(seen.kills),
+                    round(statistics.median(waits), 1) if waits else 0.0,
+                    round(max(waits), 1) if waits else 0.0,
+                    round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
+                )
+            )
+        if "transaction" in self.plan.features:
+            self._tell(f"{len(program.checks)} checks of half messages, {len(set(program.checks))} messages")
+        return results
+
+    def _complaints(self, feature: str, seen: Seen) -> list[str]:
+        """The judge's, and that the cell did too little to be judged."""
+        reasons = list(JUDGES[feature](seen))
+        if len(seen.acknowledged) < self.plan.enough:
+            reasons.append(f"only {len(seen.acknowledged)} of {self.plan.enough} acknowledged")
+        if feature == "retry" and not any(failures(key) > RETRIES for key in seen.dead):
+            reasons.append("no dead letter")
+        if feature == "transaction" and all(committed(send.key) for send in seen.sends):
+            reasons.append("nothing was rolled back")
+        return reasons
+
+
+def _copy(seen: Seen) -> Seen:
+    """As it stands now: the thread that reads the program's output goes on appending."""
+    return replace(seen, sends=list(seen.sends), deliveries=list(seen.deliveries))
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def run_plan(plan: Plan, home: Path, tell: Callable[[str], None]) -> list[Result]:
+    """All cells of the plan. If one failed, the cluster's directory stays, with what was recorded of the cell."""
+    home.mkdir(parents=True)
+    results = Run(plan, home, tell).run()
+    if all(result.passed for result in results):
+        shutil.rmtree(home)
+    else:
+        tell(f"the nodes' data and logs and the client's own are in {home}")
+    return results

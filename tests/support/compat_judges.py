@@ -1,0 +1,232 @@
+"""What a cell of the compat matrix must have seen: one client, one feature, everything it sent and was given.
+
+Pure functions over what was recorded, so that each rule has a test that breaks it (test_compat_judges.py). What a
+message asks for is told by its number, the same way in every client's program.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+ATTEMPTS = 4
+"""How often a message that always fails is delivered: once, and again as often as the group retries (3)."""
+ORPHANS = "orphan"
+"""Prefix of the keys of the half messages whose producer was killed."""
+RECOVERED_S = 45.0
+"""This long after the last kill every client has asked for its routes again (30 s) and resumed."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """One send (or request) of the program and how it ended. Times in s, by the client's clock."""
+
+    key: str
+    started: float
+    ended: float
+    error: str | None = None
+    reply: str | None = None
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One message given to one reader, in the order in which they were given."""
+
+    key: str
+    at: float
+    reader: str = "a"
+    tried: int = 0
+    queue: int = 0
+    offset: int = 0
+
+
+@dataclass
+class Seen:
+    """Everything recorded of one cell."""
+
+    sends: list[Send] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    """Keys in the group's dead letters."""
+    kills: list[float] = field(default_factory=list)
+    """When a leader was killed, in s."""
+    reset_at: float | None = None
+    """When the group's offsets were set back to the start, in s: before the request for it was sent."""
+
+    @property
+    def acknowledged(self) -> list[Send]:
+        return [send for send in self.sends if send.error is None]
+
+    def at_each_reader(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for delivery in self.deliveries:
+            found.setdefault(delivery.reader, set()).add(delivery.key)
+        return found
+
+
+Judge = Callable[[Seen], Iterator[str]]
+
+
+def number_of(key: str) -> int:
+    return int(key.rpartition("-")[2])
+
+
+def failures(key: str) -> int:
+    """How many attempts at a message fail; ATTEMPTS: all of them."""
+    return {0: ATTEMPTS, 1: 1, 2: 2}.get(number_of(key) % 20, 0)
+
+
+def delay_s(feature: str, key: str) -> float:
+    """How long after its send a message may be delivered at the earliest."""
+    if feature == "delay":
+        return float(1 + number_of(key) % 4)
+    return (500 + number_of(key) % 7 * 700) / 1000
+
+
+def committed(key: str) -> bool:
+    """What the producers decide about a half message in the end."""
+    if key.startswith(ORPHANS):
+        return number_of(key) % 2 == 0
+    return number_of(key) % 10 not in (0, 2)
+
+
+def _some(keys: Iterable[str]) -> str:
+    found = sorted(keys, key=number_of)
+    return f"{len(found)} ({', '.join(found[:5])}{', ...' if len(found) > 5 else ''})"
+
+
+def _missing(seen: Seen, wanted: Iterable[str]) -> Iterator[str]:
+    gone = set(wanted) - {delivery.key for delivery in seen.deliveries}
+    if gone:
+        yield f"acknowledged and not consumed: {_some(gone)}"
+
+
+def _strangers(seen: Seen, unwanted: Callable[[str], bool], what: str) -> Iterator[str]:
+    found = {delivery.key for delivery in seen.deliveries if unwanted(delivery.key)}
+    if found:
+        yield f"{what}: {_some(found)}"
+
+
+def judge_plain(seen: Seen) -> Iterator[str]:
+    yield from _missing(seen, (send.key for send in seen.acknowledged))
+
+
+def judge_retry(seen: Seen) -> Iterator[str]:
+    """The dead letters are exactly those that failed often enough, and each attempt was made."""
+    yield from judge_plain(seen)
+    tries: dict[str, set[int]] = {}
+    for delivery in seen.deliveries:
+        tries.setdefault(delivery.key, set()).add(delivery.tried)
+    dead = set(seen.dead)
+    failed_often_enough = {key for key, tried in tries.items() if failures(key) == ATTEMPTS and ATTEMPTS - 1 in tried}
+    if dead - failed_often_enough:
+        yield f"dead letters that did not fail often enough: {_some(dead - failed_often_enough)}"
+    if failed_often_enough - dead:
+        yield f"failed often enough and no dead letter: {_some(failed_often_enough - dead)}"
+    untried = {key for key, tried in tries.items() if not set(range(min(failures(key), ATTEMPTS - 1) + 1)) <= tried}
+    if untried:
+        yield f"not delivered again as often as they failed: {_some(untried)}"
+
+
+def _judge_due(feature: str) -> Judge:
+    def judge(seen: Seen) -> Iterator[str]:
+        yield from judge_plain(seen)
+        started = {send.key: send.started for send in seen.sends}
+        early = {d.key for d in seen.deliveries if d.key in started and d.at < started[d.key] + delay_s(feature, d.key)}
+        if early:
+            yield f"delivered too early: {_some(early)}"
+
+    return judge
+
+
+def judge_transactions(seen: Seen) -> Iterator[str]:
+    yield from _missing(seen, (send.key for send in seen.acknowledged if committed(send.key)))
+    yield from _strangers(seen, lambda key: not committed(key), "rolled back and consumed")
+
+
+def judge_order(seen: Seen) -> Iterator[str]:
+    """Nobody is given a message of a queue before the one before it was given to somebody."""
+    yield from judge_plain(seen)
+    reached: dict[int, int] = {}
+    for delivery in seen.deliveries:
+        before = reached.get(delivery.queue, -1)
+        if delivery.offset > before + 1:
+            given = f"offset {delivery.offset} was given to {delivery.reader} right after {before}"
+            yield f"queue {delivery.queue}: {given}"
+        reached[delivery.queue] = max(before, delivery.offset)
+
+
+def judge_broadcast(seen: Seen) -> Iterator[str]:
+    acknowledged = {send.key for send in seen.acknowledged}
+    for reader in "ab":
+        gone = acknowledged - seen.at_each_reader().get(reader, set())
+        if gone:
+            yield f"acknowledged and not consumed by {reader}: {_some(gone)}"
+
+
+def _judge_selection(selected: Callable[[str], bool]) -> Judge:
+    def judge(seen: Seen) -> Iterator[str]:
+        yield from _missing(seen, (send.key for send in seen.acknowledged if selected(send.key)))
+        yield from _strangers(seen, lambda key: not selected(key), "not selected and consumed")
+
+    return judge
+
+
+def judge_reset(seen: Seen) -> Iterator[str]:
+    """What was acknowledged before the reset is consumed after it, whether or not it was before."""
+    yield from judge_plain(seen)
+    if seen.reset_at is None:
+        yield "the group was not reset"
+        return
+    again = {delivery.key for delivery in seen.deliveries if delivery.at >= seen.reset_at}
+    gone = {send.key for send in seen.acknowledged if send.ended < seen.reset_at} - again
+    if gone:
+        yield f"not consumed again after the reset: {_some(gone)}"
+
+
+def judge_requests(seen: Seen) -> Iterator[str]:
+    """A reply belongs to its request. A request may be left without one only while a leader dies."""
+    yield from judge_plain(seen)
+    wrong = {send.key for send in seen.acknowledged if send.reply != f"reply to {send.key}"}
+    if wrong:
+        yield f"answered with the reply to another request: {_some(wrong)}"
+    calm_from = max(seen.kills, default=float("-inf")) + RECOVERED_S
+    unanswered = {send.key for send in seen.sends if send.error is not None and send.started > calm_from}
+    if unanswered:
+        yield f"not answered although no leader died: {_some(unanswered)}"
+
+
+JUDGES: dict[str, Judge] = {
+    "retry": judge_retry,
+    "delay": _judge_due("delay"),
+    "timer": _judge_due("timer"),
+    "transaction": judge_transactions,
+    "orderly": judge_order,
+    "broadcast": judge_broadcast,
+    "tag": _judge_selection(lambda key: number_of(key) % 3 != 1),
+    "sql": _judge_selection(lambda key: number_of(key) % 100 >= 50),
+    "reset": judge_reset,
+    "request": judge_requests,
+}
+"""By feature; their keys are all features that there are."""
+
+
+def waits_s(seen: Seen) -> list[float]:
+    """For each kill, the longest time without a message that began before the next kill."""
+    if not seen.kills or not seen.deliveries:
+        return []
+    times = sorted(delivery.at for delivery in seen.deliveries)
+    waits = [0.0] * len(seen.kills)
+    for earlier, later in pairwise(times):
+        window = sum(kill <= later for kill in seen.kills) - 1
+        if window >= 0:
+            waits[window] = max(waits[window], later - max(earlier, seen.kills[0]))
+    return waits
+
+
+def delivered_twice(seen: Seen) -> int:
+    """Deliveries of the same attempt of a message to the same reader, above one each."""
+    counts = Counter((delivery.reader, delivery.key, delivery.tried) for delivery in seen.deliveries)
+    return sum(count - 1 for count in counts.values())
