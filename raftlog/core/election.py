@@ -11,6 +11,7 @@ always safe, and lasts until the next election timeout.
 from __future__ import annotations
 
 from raftlog.core import fit, reasons, replication
+from raftlog.core.log_time import voter_offset_ms
 from raftlog.core.raft import Raft
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVote, RequestVoteReply
@@ -86,6 +87,7 @@ def campaign(raft: Raft, *, transfer: bool) -> None:
     """Starts a new term. The request and the node's own vote are sent only when term and vote are on disk."""
     raft.become_candidate()
     raft.transfer = transfer
+    raft.asked_ms = raft.monotonic_ms
     raft.send_after_persist(RequestVoteReply(raft.id, raft.id, raft.term, True, False, raft.wall_ms))
     _ask_votes(raft)
 
@@ -113,7 +115,8 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
         return
     raft.votes[message.from_id] = message.granted
     if message.granted:
-        raft.vote_clocks[message.from_id] = message.clock_ms - raft.monotonic_ms
+        own_ms = raft.wall_ms - raft.monotonic_ms
+        raft.vote_clocks[message.from_id] = voter_offset_ms(message.clock_ms, raft.asked_ms, raft.monotonic_ms, own_ms)
     _count(raft)
 
 

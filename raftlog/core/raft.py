@@ -29,6 +29,7 @@ class Raft:
     """One member of one group."""
 
     __slots__ = (
+        "asked_ms",
         "catch_up_budget",
         "config",
         "election_elapsed",
@@ -99,7 +100,9 @@ class Raft:
         self.votes: dict[NodeId, bool] = {}
         """Answers to the current campaign."""
         self.vote_clocks: dict[NodeId, int] = {}
-        """Wall clock of each granting voter minus this node's monotonic clock when the answer arrived."""
+        """Wall clock of each granting voter minus this node's monotonic clock (log_time.py)."""
+        self.asked_ms = 0
+        """Monotonic time at which the current campaign began."""
         self.transfer = False
         """The leader asked for the current campaign."""
         self.election_elapsed = 0

@@ -15,6 +15,8 @@ ATTEMPTS = 4
 """How often a message that always fails is delivered: once, and again as often as the group retries (3)."""
 ORPHANS = "orphan"
 """Prefix of the keys of the half messages whose producer was killed."""
+CLOCKS_S = 0.003
+"""How exactly due times are kept: the client's clock and those of two leaders count whole milliseconds."""
 RECOVERED_S = 45.0
 """This long after the last kill every client has asked for its routes again (30 s) and resumed."""
 
@@ -134,9 +136,14 @@ def _judge_due(feature: str) -> Judge:
     def judge(seen: Seen) -> Iterator[str]:
         yield from judge_plain(seen)
         started = {send.key: send.started for send in seen.sends}
-        early = {d.key for d in seen.deliveries if d.key in started and d.at < started[d.key] + delay_s(feature, d.key)}
+        early = {
+            delivery.key: ahead_s
+            for delivery in seen.deliveries
+            if (send_s := started.get(delivery.key)) is not None
+            and (ahead_s := send_s + delay_s(feature, delivery.key) - delivery.at) > CLOCKS_S
+        }
         if early:
-            yield f"delivered too early: {_some(early)}"
+            yield f"delivered too early, by up to {max(early.values()):.3f} s: {_some(early)}"
 
     return judge
 

@@ -34,7 +34,8 @@ KILL_EVERY_S, PHASE_S = 10.0, 6.0
 ENOUGH = 5000
 """Messages that are to be acknowledged in each cell."""
 SENDING_MAX_S = 420.0
-DRAIN_MAX_S = 180.0
+DRAIN_MAX_S, QUIET_MAX_S = 180.0, 60.0
+"""After the sending: how long is waited for what is missing, and how long while nothing comes."""
 SETTLE_S = 5.0
 """How long is waited for messages that should not come, after the last judge was content."""
 ORPHAN_COUNT = 100
@@ -208,8 +209,13 @@ class Run:
                 time.sleep(0.5)
 
     def _drain(self, program: Program, mq: raftmq.Client, ended: float) -> None:
+        count, changed = 0, ended
         while time.monotonic() < ended + DRAIN_MAX_S and len(self.content) < len(self.plan.features):
             time.sleep(1)
+            if (now := sum(len(cell.deliveries) for cell in program.cells.values())) != count:
+                count, changed = now, time.monotonic()
+            elif time.monotonic() > changed + QUIET_MAX_S:
+                break
             if "retry" in self.plan.features and "retry" not in self.content:
                 program.cells["retry"].dead = self._dead_letters(mq)
             for feature in self.plan.features:
