@@ -221,16 +221,13 @@ JUDGES: dict[str, Judge] = {
 
 
 def waits_s(seen: Seen) -> list[float]:
-    """For each kill, the longest time without a message that began before the next kill."""
-    if not seen.kills or not seen.deliveries:
-        return []
-    times = sorted(delivery.at for delivery in seen.deliveries)
-    waits = [0.0] * len(seen.kills)
-    for earlier, later in pairwise(times):
-        window = sum(kill <= later for kill in seen.kills) - 1
-        if window >= 0:
-            waits[window] = max(waits[window], later - max(earlier, seen.kills[0]))
-    return waits
+    """For each kill, the longest time without a message that ended after it and began before the next kill."""
+    gaps = list(pairwise(sorted(delivery.at for delivery in seen.deliveries)))
+    ends = [*seen.kills[1:], float("inf")]
+    return [
+        max((later - earlier for earlier, later in gaps if later > kill and earlier < end), default=0.0)
+        for kill, end in zip(seen.kills, ends, strict=False)
+    ]
 
 
 def delivered_twice(seen: Seen) -> int:

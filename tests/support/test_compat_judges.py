@@ -150,8 +150,9 @@ def test_replies() -> None:
 
 
 def test_waits_after_kills() -> None:
-    seen = Seen(deliveries=[Delivery("k-0", at) for at in (1.0, 2.0, 11.0, 12.0, 14.0, 30.0)], kills=[3.0, 13.0])
-    assert waits_s(seen) == [8.0, 16.0]
+    times = (1.0, 2.0, 11.0, 12.0, 14.0, 30.0)
+    seen = Seen(deliveries=[Delivery("k-0", at) for at in times], kills=[3.0, 13.0, 20.0])
+    assert waits_s(seen) == [9.0, 16.0, 16.0]
     assert waits_s(replace(seen, kills=[])) == []
 
 
