@@ -37,8 +37,16 @@ class Placed(Protocol):
         """Of these bytes."""
 
 
-def read_intact(services: Services, items: Sequence[Placed]) -> list[bytes]:
-    """The stored messages of `items`, up to the first whose bytes do not match its CRC even when read again.
+class Log(Protocol):
+    """What bytes are read from: the services of a node, or what reads for them on another thread."""
+
+    def read_log(self, position: int, size: int) -> bytes:
+        """See `Services`."""
+
+
+def read_intact(services: Log, items: Sequence[Placed], *, told: int = logging.ERROR) -> list[bytes]:
+    """The stored messages of `items`, up to the first whose bytes do not match its CRC even when read again. What
+    cannot be read is logged at the level `told`.
 
     One read when they lie close together, one each otherwise.
     """
@@ -48,7 +56,7 @@ def read_intact(services: Services, items: Sequence[Placed]) -> list[bytes]:
         at = item.position - first
         piece = block[at : at + item.size]
         if len(piece) != item.size or _crc32c(piece) != item.crc32c:
-            alone = _read_one(services, item)
+            alone = _read_one(services, item, told)
             if alone is None:
                 break
             piece = alone
@@ -68,7 +76,7 @@ def is_here(services: Services, item: QueueItem) -> bool:
     return True
 
 
-def _read_block(services: Services, items: Sequence[Placed]) -> bytes:
+def _read_block(services: Log, items: Sequence[Placed]) -> bytes:
     """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
     first = items[0].position
     span = items[-1].position + items[-1].size - first
@@ -80,7 +88,7 @@ def _read_block(services: Services, items: Sequence[Placed]) -> bytes:
         return b""  # one by one then: what can be read is served
 
 
-def _read_one(services: Services, item: Placed) -> bytes | None:
+def _read_one(services: Log, item: Placed, told: int) -> bytes | None:
     """One message, read a second time if it does not match; None if it can not be read intact."""
     try:
         for _ in range(2):
@@ -88,7 +96,7 @@ def _read_one(services: Services, item: Placed) -> bytes | None:
             if len(piece) == item.size and _crc32c(piece) == item.crc32c:
                 return piece
     except StorageError as error:
-        logger.error("reading %d bytes at position %d: %s", item.size, item.position, error)
+        logger.log(told, "reading %d bytes at position %d: %s", item.size, item.position, error)
     except OutOfRangeError:
         pass  # see `is_here`
     return None

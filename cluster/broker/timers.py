@@ -5,26 +5,34 @@ is delivered once, whoever leads. What is in flight is known only to the leader 
 writes when everything before its term is applied or will never be, and begins from the rows that are left. Copies share
 the send queue and the entries of clients; ROWS_MAX and BYTES_MAX bound how many wait there, so that clients are not
 kept waiting when many are due.
+
+Rows are looked at once, in the order of delivery, and a cursor (`_Term.after`) goes with them: a row whose messages
+cannot be read is left behind it and holds nothing up. A sweep reads those that were left again, a few a second: they
+come when their bytes were repaired.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker.copies import NoClient, copied, submit_copies
 from cluster.broker.delays import DELAY, without
-from cluster.broker.log_reads import read_intact
+from cluster.broker.due_reads import DueAsk, DueFound, DueReads, DueRow, is_gone
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.wire.message_format import MessageFormatError, decode_message
 from statemachine.commands import DELIVER_TIMERS, DROP_TIMERS
 from statemachine.payload import RowKind
+from statemachine.timers import TimerName
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.message_batch import TopicSlot
     from cluster.replication.proposals import Proposals
+    from cluster.runtime.lanes import LaneRunner
+    from cluster.wire.message_format import Message
     from statemachine.timers import TimerRow
 
 logger = logging.getLogger(__name__)
@@ -32,45 +40,80 @@ logger = logging.getLogger(__name__)
 ROWS_MAX = 256
 BYTES_MAX = 2 << 20
 """In flight at once; one more row may pass it."""
-PASSED_MAX = 1024
-"""Rows that are looked at in one turn and cannot be delivered now."""
+TURN_MESSAGES = 128
+"""Copied in one turn of the event loop; a row is not cut."""
 AGAIN_MS = 1_000
-"""After this a row is tried again whose messages could not be read, or whose copies were refused."""
+"""After this, rows are tried again whose copies were refused, and the next ones of those that could not be read."""
+SWEEP_ROWS = 64
+"""Rows that a sweep reads."""
+LEFT_MAX = 4_096
+"""Names that are remembered of rows that could not be read. Of further ones only the sweep knows."""
+REPORTS_MAX = 8
+"""Damaged messages that one look reports: what is found out about one mostly covers its neighbours."""
 
-_Name = tuple[int, int]
-"""(due, position) of a row."""
+MakeLane = Callable[[DueReads, Callable[[list[DueFound]], None]], "LaneRunner[DueAsk]"]
 
 
 class _Term:
-    """What this node has in flight in one term as leader."""
+    """What this node has in flight in one term as leader, and how far it has looked."""
 
     def __init__(self) -> None:
-        self.inflight: dict[_Name, int] = {}
+        self.inflight: dict[TimerName, int] = {}
         """Row -> bytes of its copies."""
         self.bytes = 0
-        self.unknown: set[_Name] = set()
+        self.unknown: set[TimerName] = set()
         """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
-        self.not_before: dict[_Name, int] = {}
-        """Rows that are tried again, and when."""
+        self.held: set[TimerName] = set()
+        """Rows that are being changed: they are not delivered meanwhile."""
+        self.after: TimerName | None = None
+        """Every row up to this one was looked at."""
+        self.left: set[TimerName] = set()
+        """Of those, some that could not be read."""
+        self.paused_until_ms = 0
+        self.swept: TimerName | None = None
+        """How far the present sweep has come."""
+        self.sweep_ms = 0
 
-    def begin(self, name: _Name, size: int) -> None:
+    def begin(self, name: TimerName, size: int) -> None:
         self.inflight[name] = size
         self.bytes += size
 
-    def end(self, name: _Name) -> None:
+    def end(self, name: TimerName) -> None:
         self.bytes -= self.inflight.pop(name, 0)
         self.unknown.discard(name)
 
+    def back_to(self, name: TimerName) -> None:
+        """Has this row looked at again, if it was."""
+        if self.after is not None and name <= self.after:
+            due_ms, position = name
+            self.after = (due_ms, position - 1) if position else (due_ms - 1, 1 << 63)
+
+    def awaits(self, name: TimerName) -> bool:
+        """Whether the row was looked at and there is a reason why it is still there."""
+        return name in self.inflight or name in self.held or name in self.left or len(self.left) >= LEFT_MAX
+
 
 class TimerDelivery:
-    """Delivers what is due while this node leads. Event loop only."""
+    """Delivers what is due while this node leads. Event loop only, but for what its lane reads."""
 
-    def __init__(self, services: Services, proposals: Proposals) -> None:
+    def __init__(self, services: Services, proposals: Proposals, make_lane: MakeLane) -> None:
+        """`make_lane` puts the reads where they may wait for the disk, and says where their answers go. It is called
+        when the first message is due: a node that has none needs no thread for them."""
         self._services = services
         self._proposals = proposals
+        self._make_lane = make_lane
+        self._lane: LaneRunner[DueAsk] | None = None
         self._client = NoClient()
         self._term = _Term()
         self._planned = False
+        self._asked = False
+        """What was asked for is not read yet, or not handled to the end."""
+        self._rows: deque[DueRow] = deque()
+
+    def close(self) -> None:
+        """Ends the lane; blocks until it has."""
+        if self._lane is not None:
+            self._lane.close()
 
     def writes_opened(self) -> None:
         """A new term of leadership: nothing is in flight."""
@@ -79,88 +122,153 @@ class TimerDelivery:
 
     def tick(self, _now_ms: int) -> None:
         """Delivers what is due. While nothing is, this costs one comparison."""
+        if self._is_due():
+            self._look(self._term, self._services.monotonic_ms())
+
+    def _is_due(self) -> bool:
         services = self._services
         if not services.writes_open() or services.state.timers.earliest > services.log_time_ms():
-            return
-        if self._proposals.refusing or services.fenced():
-            return
-        self._deliver(self._term, services.log_time_ms(), services.monotonic_ms())
+            return False
+        return not self._proposals.refusing and not services.fenced()
 
-    def _deliver(self, term: _Term, log_time_ms: int, now_ms: int) -> None:
+    # --- rows that are changed by others -----------------------------------------------------------------------------
+
+    def hold(self, name: TimerName) -> Callable[[], None] | None:
+        """Keeps the row from being delivered until the returned function is called; None if it is being delivered or
+        is held already. A new term of leadership begins without any."""
+        term = self._term
+        if name in term.inflight or name in term.held:
+            return None
+        term.held.add(name)
+
+        def release() -> None:
+            term.held.discard(name)
+            term.back_to(name)
+            if term is self._term:
+                self._soon()
+
+        return release
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def _look(self, term: _Term, now_ms: int) -> None:
+        """Has the next rows read, if there is room for them."""
         state = self._services.state
         for name in [name for name in term.unknown if state.timers.get(*name) is None]:
             term.end(name)
-        passed = 0
-        dropped: list[list[int]] = []
-        for row in state.timers.due(log_time_ms):
-            if len(term.inflight) >= ROWS_MAX or term.bytes >= BYTES_MAX or passed >= PASSED_MAX:
-                break
-            name = (row.due_ms, row.position)
-            if name in term.inflight:
+        room = ROWS_MAX - len(term.inflight)
+        if self._asked or room <= 0 or term.bytes >= BYTES_MAX or now_ms < term.paused_until_ms:
+            return
+        first = state.timers.first
+        after, until = term.after, None
+        if after is not None and first <= after:
+            if not term.awaits(first):  # it was added when the cursor had passed already
+                term.back_to(first)
+                after = term.after
+            elif now_ms >= term.sweep_ms:
+                term.sweep_ms = now_ms + AGAIN_MS
+                after, until, room = term.swept, after, min(room, SWEEP_ROWS)
+        passed = frozenset(term.inflight) | term.held
+        ask = DueAsk(term, self._services.log_time_ms(), after, until, passed, room, BYTES_MAX - term.bytes)
+        if self._lane is None:
+            self._lane = self._make_lane(DueReads(state, self._services.read_log), self._found)
+        self._asked = True
+        self._lane.submit(ask)
+
+    def _found(self, answers: list[DueFound]) -> None:
+        (found,) = answers  # one is asked at a time
+        term = self._term
+        if found.ask.term is not term:
+            self._asked = False
+            self._soon()
+            return
+        if found.ask.until is None:
+            term.after = found.last
+        else:
+            term.swept = found.last if found.more else None
+        self._leave(term, [due for due in found.rows if due.messages is None], swept=found.ask.until is not None)
+        self._rows.extend([due for due in found.rows if due.messages is not None])
+        self._handle(term, more=found.more or found.ask.until is not None)
+
+    def _leave(self, term: _Term, unreadable: list[DueRow], *, swept: bool) -> None:
+        """Rows that cannot be delivered now: the others go on."""
+        bad = [due.bad for due in unreadable if due.bad is not None]
+        for item in bad[:REPORTS_MAX]:
+            self._services.report_damage(item.position, item.size)
+        term.left.update([due.row.name for due in unreadable][: LEFT_MAX - len(term.left)])
+        if bad and not swept:
+            logger.error(
+                "%d rows of scheduled messages are set aside, because messages cannot be read (the first at position "
+                "%d): they are delivered when they can, and keep the log from being trimmed until then",
+                len(bad),
+                bad[0].position,
+            )
+
+    def _handle(self, term: _Term, *, more: bool) -> None:
+        """Delivers what was read, some messages in each turn of the event loop."""
+        if term is not self._term or not self._is_due():
+            for due in self._rows:
+                term.back_to(due.row.name)
+            self._rows.clear()
+        dropped: list[TimerName] = []
+        messages = 0
+        while self._rows and messages < TURN_MESSAGES:
+            due = self._rows.popleft()
+            messages += 1 + len(due.messages or ())
+            if due.row.name in term.inflight or due.row.name in term.held:
                 continue
-            if term.not_before.get(name, now_ms) > now_ms:
-                passed += 1
-                continue
-            term.not_before.pop(name, None)
-            topic = state.topics_by_id.get(row.topic_id)
-            if topic is None or row.position < state.trim_position:
-                term.begin(name, 0)
-                dropped.append(list(name))
+            term.left.discard(due.row.name)
+            topic = self._services.state.topics_by_id.get(due.row.topic_id)
+            if topic is None or is_gone(self._services.state, due.row):
+                dropped.append(due.row.name)
                 continue
             slot = self._proposals.slot(topic.name)
-            if slot is None or slot.topic_id != row.topic_id:
-                passed += 1  # a change of the topic is under way
-            elif not self._submit(term, row, slot):
-                term.not_before[name] = now_ms + AGAIN_MS
-                passed += 1
+            if slot is not None and slot.topic_id == due.row.topic_id:  # else a change of the topic is under way
+                self._deliver(term, due.row, due.messages or [], slot)
         if dropped:
             self._drop(term, dropped)
+        if self._rows:
+            self._services.call_later(0, partial(self._handle, term, more=more))
+            return
+        self._asked = False
+        if more:
+            self._soon()
 
-    def _submit(self, term: _Term, row: TimerRow, slot: TopicSlot) -> bool:
-        """Queues the copies of a row; False if a message cannot be read now."""
-        services, items = self._services, row.messages()
-        pieces = read_intact(services, items)
-        if len(pieces) < len(items):
-            bad = items[len(pieces)]
-            logger.error("a scheduled message at position %d cannot be read; it is tried again", bad.position)
-            services.report_damage(bad.position, bad.size)
-            return False
+    # --- delivering --------------------------------------------------------------------------------------------------
+
+    def _deliver(self, term: _Term, row: TimerRow, messages: list[Message], slot: TopicSlot) -> None:
+        """Queues the copies of a row."""
+        name = row.name
         queue_id = row.queue_id if row.queue_id < slot.queues else row.queue_id % slot.write_queues
-        copies = []
-        for piece in pieces:
-            try:
-                message, _ = decode_message(piece)
-            except MessageFormatError:
-                logger.exception("a scheduled message of the row at position %d cannot be decoded", row.position)
-                return False
-            copies.append(copied(message, without(message.properties, DELAY), slot, queue_id))
-        name = (row.due_ms, row.position)
+        copies = [copied(message, without(message.properties, DELAY), slot, queue_id) for message in messages]
         done = partial(self._settled, term, name)
         effect = (DELIVER_TIMERS, list(name))
         term.begin(name, 0)
         size = submit_copies(self._proposals, self._client, copies, slot, queue_id, RowKind.DELIVERED, effect, done)
         term.begin(name, size)
-        return True
 
-    def _settled(self, term: _Term, name: _Name, outcome: Outcome) -> None:
+    def _settled(self, term: _Term, name: TimerName, outcome: Outcome) -> None:
         if outcome is Outcome.UNKNOWN:
             term.unknown.add(name)
             return
         term.end(name)
         if outcome is Outcome.FAIL:
-            term.not_before[name] = self._services.monotonic_ms() + AGAIN_MS
+            term.back_to(name)
+            term.paused_until_ms = self._services.monotonic_ms() + AGAIN_MS
         elif term is self._term:
             self._soon()
 
-    def _drop(self, term: _Term, rows: list[list[int]]) -> None:
-        """Nobody can have these messages any more: their topic was deleted, or the log does not reach down to them."""
-        logger.warning("%d rows of scheduled messages are dropped: their topic or the messages are gone", len(rows))
+    def _drop(self, term: _Term, names: list[TimerName]) -> None:
+        """Removes rows whose messages nobody can have any more."""
+        logger.warning("%d rows of scheduled messages are dropped: their topic or the messages are gone", len(names))
+        for name in names:
+            term.begin(name, 0)
 
         def done(result: ProposeResult) -> None:
-            for due_ms, position in rows:
-                self._settled(term, (due_ms, position), result.outcome)
+            for name in names:
+                self._settled(term, name, result.outcome)
 
-        self._services.propose([[DROP_TIMERS, rows]], done)
+        self._services.propose([[DROP_TIMERS, [list(name) for name in names]]], done)
 
     def _soon(self) -> None:
         """Looks again in a moment, once for all that ended in this turn."""

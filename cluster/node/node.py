@@ -314,7 +314,12 @@ class Node:
     def _connect(self) -> None:
         """Connects services below to those above that they call, each once."""
         loop, transport = self._context.loop, self.transport
-        self.timers = TimerDelivery(self.services, self.proposals)
+        environment, fail = self.environment, self._context.fail
+        self.timers = TimerDelivery(
+            self.services,
+            self.proposals,
+            lambda lane, answered: environment.runner("timers", lane, loop, answered, fail),
+        )
         self.membership.watch_removal(self.router.drop_clients)
         self.proposals.watch_leadership(on_open=self._on_open, on_unproposed=self.router.reroute)
         self.disk.attach(self._lanes.retry_append)
@@ -348,6 +353,7 @@ class Node:
         await self.installs.close()
         await self.repairs.close()
         await self.retention.close()
+        await self._context.loop.run_in_executor(None, self.timers.close)
         await self.transport.close()
         self.failpoints.clear()
         await self._lanes.close()

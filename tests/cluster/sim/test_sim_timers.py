@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from cluster.broker.delays import TIMER_TOPIC, Delayed, Delays
 from cluster.broker.message_lookup import message_at
 from cluster.broker.timers import ROWS_MAX
+from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.message_keys import property_of
 from cluster.wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
+from raftlog.errors import StorageError
 from statemachine import commands
 from statemachine.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
@@ -194,6 +198,64 @@ def test_each_is_delivered_once_across_leaders(seed: int) -> None:
         assert sorted(message.body for message in delivered(sim)) == sorted(b"m%d" % n for n in range(1, 101))
         sim.settle()
         sim.check_equal()
+
+
+def test_what_cannot_be_read_holds_nothing_up(sim: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """More such rows than fit into a look stand before the others; they come when they can be read again."""
+    bad, good = ROWS_MAX + 50, 20
+    path = sim.leader().connect()
+    for number in range(1, bad + good + 1):
+        path.ask(send_frame(number, "T", b"m%d" % number, properties=f"TIMER_DELAY_MS\x01{1000 + number}\x02"))
+    sim.loop.run_until(lambda: len(path.replies) == bad + good, 20, "answers")
+    services = sim.leader().running.services
+    rows = list(services.state.timers.due(1 << 62))
+    sound_from = rows[-good].position
+    read_log = services.read_log
+    reported: list[int] = []
+
+    def damaged(position: int, size: int) -> bytes:
+        if position < sound_from:
+            raise StorageError("a sector is gone")
+        return read_log(position, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "report_damage", lambda position, size: reported.append(position))
+        patch.setattr(services, "read_log", damaged)
+        sound = sum(len(row.messages()) for row in rows if row.position >= sound_from)
+        assert good <= sound < bad
+        wait_for(sim, sound)
+        sim.loop.run_for(5)
+        assert len(delivered(sim)) == sound
+    assert services.state.timers.counts.pending == bad + good - sound
+    assert reported
+    told = [record.args[0] for record in caplog.records if "set aside" in record.message and type(record.args) is tuple]
+    assert sum(told) == sum(1 for row in rows if row.position < sound_from), "each row once"  # type: ignore[arg-type] # numbers
+    patch_lane(sim, read_log)
+    wait_for(sim, bad + good, 60)
+    sim.loop.run_for(5)
+    expected = sorted(b"m%d" % number for number in range(1, bad + good + 1))
+    assert sorted(message.body for message in delivered(sim)) == expected
+
+
+def patch_lane(sim: SimCluster, read_log: Callable[[int, int], bytes]) -> None:
+    """The bytes can be read again."""
+    lane: Any = sim.leader().running.timers._lane
+    lane._lane.read_log = read_log
+
+
+def test_what_is_due_before_what_was_delivered_already_comes_at_once(sim: SimCluster) -> None:
+    """The leader has looked beyond that time; the message does not wait for a sweep of what was left."""
+    assert send(sim, "TIMER_DELAY_MS\x01500\x02")[0] == 0
+    wait_for(sim, 1)
+    term = sim.leader().running.timers._term
+    assert term.after is not None
+    term.sweep_ms = 1 << 62
+    late = Delayed(Schedule(topic_field(TIMER_TOPIC), 0, due_ms=term.after[0] - 300), b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Delays, "of", lambda *_: late)
+        assert send(sim, "TIMER_DELAY_MS\x0150\x02", b"late")[0] == 0
+    wait_for(sim, 2)
+    assert b"late" in [message.body for message in delivered(sim)]
 
 
 def test_a_repeated_request_waits_once_and_is_answered_alike(sim: SimCluster) -> None:

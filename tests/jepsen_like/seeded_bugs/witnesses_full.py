@@ -311,4 +311,4 @@ def witness_S11() -> None:
             return b"x" * size
 
     items = [QueueItem(at, 100 + 4 * at, 4, crc32c(b"good"), 0, 0) for at in range(9)]
-    assert read_intact(Rotten(), items) == []  # type: ignore[arg-type]
+    assert read_intact(Rotten(), items) == []

@@ -32,7 +32,7 @@ def test_some_seeds_have_such_messages() -> None:
 def dropped(patch: pytest.MonkeyPatch) -> None:
     """Every row counts as one of a topic that is gone."""
     patch.setattr(
-        delivery.TimerDelivery, "_submit", lambda self, term, row, slot: self._drop(term, [[*row[:2]]]) or True
+        delivery.TimerDelivery, "_deliver", lambda self, term, row, messages, slot: self._drop(term, [row.name])
     )
 
 

@@ -1,0 +1,112 @@
+"""What is due, read off the event loop: rows of the state, and out of the log the messages that they name.
+
+These messages were stored long ago, so their bytes come from the disk rather than from the page cache. The seek to the
+first row and each step to the next are short wherever they run: see `statemachine.timers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.log_reads import read_intact
+from cluster.wire.message_format import Message, MessageFormatError, decode_message
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+    from statemachine.query import QueueItem
+    from statemachine.timers import TimerName, TimerRow
+
+logger = logging.getLogger(__name__)
+
+
+class DueAsk(NamedTuple):
+    """Which rows are wanted."""
+
+    term: object
+    """Who asks: comes back with the answer."""
+    now_ms: int
+    """Log time."""
+    after: TimerName | None
+    """Only rows behind this one."""
+    until: TimerName | None
+    """Only rows up to this one, which were read before in vain."""
+    passed: frozenset[TimerName]
+    """Rows that are passed over."""
+    rows_max: int
+    bytes_max: int
+    """One more row may pass it."""
+
+
+class DueRow(NamedTuple):
+    """A row that is due. If its messages cannot be read, `messages` is None and `bad` the first of those."""
+
+    row: TimerRow
+    messages: list[Message] | None
+    bad: QueueItem | None
+
+
+class DueFound(NamedTuple):
+    """The answer."""
+
+    ask: DueAsk
+    rows: list[DueRow]
+    last: TimerName | None
+    """Every row up to this one was looked at; None if there was none."""
+    more: bool
+    """There are further rows."""
+
+
+class DueReads:
+    """A lane. Raises KVError: a damaged database stops the node."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
+        """`read_log`: see `Services`; called on the lane."""
+        self._state = state
+        self.read_log = read_log
+
+    def drain(self, batch: Sequence[DueAsk]) -> list[DueFound]:
+        """Answers each."""
+        return [self._find(ask) for ask in batch]
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def _find(self, ask: DueAsk) -> DueFound:
+        found: list[DueRow] = []
+        last, size = ask.after, 0
+        for row in self._state.timers.due(ask.now_ms, ask.after):
+            if ask.until is not None and row.name > ask.until:
+                break
+            if row.name not in ask.passed:
+                if len(found) >= ask.rows_max or size >= ask.bytes_max:
+                    return DueFound(ask, found, last, more=True)
+                items = row.messages()
+                size += sum([item.size for item in items])
+                found.append(self._read(row, items, again=ask.until is not None))
+            last = row.name
+        return DueFound(ask, found, last, more=False)
+
+    def _read(self, row: TimerRow, items: list[QueueItem], *, again: bool) -> DueRow:
+        if is_gone(self._state, row):
+            return DueRow(row, [], None)
+        pieces = read_intact(self, items, told=logging.DEBUG if again else logging.ERROR)
+        if len(pieces) < len(items):
+            return DueRow(row, None, items[len(pieces)])
+        messages = []
+        for item, piece in zip(items, pieces, strict=True):
+            try:
+                messages.append(decode_message(piece)[0])
+            except MessageFormatError:
+                if not again:
+                    logger.exception("a scheduled message at position %d cannot be decoded", item.position)
+                return DueRow(row, None, item)
+        return DueRow(row, messages, None)
+
+
+def is_gone(state: BrokerState, row: TimerRow) -> bool:
+    """Nobody can have its messages any more: their topic was deleted, or the log does not reach down to them."""
+    return row.topic_id not in state.topics_by_id or row.position < state.trim_position
