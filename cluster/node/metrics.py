@@ -65,6 +65,8 @@ class NodeMetrics:
         self.group_lag: Final = LagMetrics(self.registry)
         self.transactions: Final = TransactionMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
+        self.messages_taken = self.messages_given = 0
+        """Of all topics, deleted ones too."""
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
 
@@ -95,12 +97,14 @@ class NodeMetrics:
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
         """Messages of one topic were acknowledged; once per topic and entry."""
+        self.messages_taken += messages
         count, size = self._in.get(topic) or self._children(self._in, self._messages_in, self._throughput_in, topic)
         count.inc(messages)
         size.inc(size_bytes)
 
     def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
         """A pull was answered with messages."""
+        self.messages_given += messages
         count, size = self._out.get(topic) or self._children(self._out, self._messages_out, self._throughput_out, topic)
         count.inc(messages)
         size.inc(size_bytes)

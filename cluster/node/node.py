@@ -39,6 +39,7 @@ from cluster.node.listening import own_address
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.node.node_lanes import NodeLanes
 from cluster.node.peer_wiring import transport_of
+from cluster.node.rates import Rates, Totals
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
 from cluster.node.services import NodeServices
@@ -106,6 +107,7 @@ class Node:
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)
         self.metrics = NodeMetrics()
+        self.rates = Rates(lambda: Totals(self.metrics.messages_taken, self.metrics.messages_given))
         self.failure: BaseException | None = None
         self.finished: asyncio.Future[None] | None = None
         self.restarting = ""
@@ -267,6 +269,7 @@ class Node:
             self.links.unreached,
             self.early_routes,
             ends,
+            lambda: node_view.figures(self),
             self.metrics,
         )
 
@@ -460,6 +463,7 @@ class Node:
             self.modes.tick,
             self.links.tick,
             self.early_routes.tick,
+            self.rates.tick,
             self.retention.tick,
             self.timers.tick,
             self._lanes.flushes.tick,

@@ -11,6 +11,7 @@ from cluster.members.quorum import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
 from cluster.retention.settings import settings_of
 from cluster.runtime.versions import versions
+from cluster.wire.codec import VERSION_SENT
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
 
@@ -66,6 +67,28 @@ def status(node: OwnPort) -> NodeStatus:
         secret=_secret(node),
         uptime_ms=node.services.monotonic_ms() - node.started_ms,
     )
+
+
+def figures(node: OwnPort) -> dict[str, str]:
+    """What mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as RocketMQ has it, for what is
+    not there: sends and pulls wait in no queue of threads, and nothing locks the page cache."""
+    disk, uptime_ms = node.disk.view(), node.services.monotonic_ms() - node.started_ms
+    rates = {"putTps": node.rates.taken(), "getTransferredTps": node.rates.given()}
+    waits = [
+        f"{pool}ThreadPoolQueue{what}" for pool in ("send", "pull", "ack") for what in ("Size", "HeadWaitTimeMills")
+    ]
+    return {
+        "bootTimestamp": str(node.environment.clock.wall_ms() - uptime_ms),
+        "brokerActive": "true" if node.services.writes_open() else "false",
+        "brokerVersion": str(VERSION_SENT),
+        "brokerVersionDesc": f"RaftMQ {versions()['raftmq']}",
+        "commitLogDiskRatio": f"{disk.used_percent / 100:.3f}",
+        "pageCacheLockTimeMills": "N",
+        "runtime": f"[ {uptime_ms // 1000} seconds ]",
+        "timerCongestNum": str(node.state.timers.counts.pending),
+        **{name: " ".join(f"{rate:.2f}" for rate in each) for name, each in rates.items()},
+        **dict.fromkeys(waits, "N"),
+    }
 
 
 def quorum(node: OwnPort) -> QuorumView:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
     from cluster.node.metrics import NodeMetrics
+    from cluster.node.rates import Rates
     from cluster.node.services import NodeServices
     from cluster.peer.links import Links
     from cluster.peer.secret import SecretKeeper
@@ -59,6 +60,7 @@ class OwnPort(Protocol):
     installs: Installs
     disk: DiskSpace
     modes: Modes
+    rates: Rates
     started_ms: int
     failure: BaseException | None
     stopping: bool

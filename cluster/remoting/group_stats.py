@@ -47,7 +47,7 @@ class GroupStats:
         if found is None:
             raise Refused(Reason.NO_CONSUMER, f"the consumer group[{group[:120]}] not online")
         body = {
-            "connectionSet": [_connection(found.members[name]) for name in sorted(found.members)],
+            "connectionSet": [connection_fields(found.members[name]) for name in sorted(found.members)],
             "consumeFromWhere": found.consume_from_where,
             "consumeType": found.consume_type,
             "messageModel": found.message_model,
@@ -102,7 +102,8 @@ class GroupStats:
         after_read_index(self._services, request, answer)
 
 
-def _connection(member: Member) -> dict[str, Any]:
+def connection_fields(member: Member) -> dict[str, Any]:
+    """A client as RocketMQ's Connection JSON."""
     ip, port = member.connection.peer_address
     return {
         "clientAddr": f"{ip}:{port}",

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from cluster.broker.groups import Groups
 from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
+from cluster.remoting.broker_figures import BrokerFigures
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.order_conf import OrderConf
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.send_back import SendBackRequests
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from cluster.broker.queue_locks import QueueLocks
     from cluster.broker.send_back import SendBacks
     from cluster.broker.services import Services
+    from cluster.remoting.broker_figures import Figures
     from cluster.remoting.consumer_requests import ConsumerRequests
     from cluster.remoting.pull import PullRequests
     from cluster.remoting.replies import Replies
@@ -40,6 +43,7 @@ def handlers_of(
     unreached: Callable[[], Collection[NodeId]],
     early: EarlyRoutes,
     transactions: TransactionRequests,
+    figures: Figures,
     metrics: RequestFigures | None = None,
 ) -> dict[int, Handler]:
     """Request code -> handler; `unreached`: see `route.Routes`."""
@@ -51,6 +55,8 @@ def handlers_of(
         **QueueLockRequests(locks).handlers(),
         **offsets.handlers(services, members),
         **pulls.handlers(),
+        **OrderConf(services).handlers(),
+        **BrokerFigures(services, members, figures).handlers(),
         **QueryRequests(services, metrics).handlers(),
         **Assignments(services, members).handlers(),
         **GroupStats(services, members, groups).handlers(),

@@ -14,6 +14,8 @@ ONE_TRY = frozenset(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,

@@ -41,6 +41,7 @@ LEADER_ONLY = WRITES | {
     RequestCode.GET_EARLIEST_MSG_STORETIME,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_TOPIC_STATS_INFO,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,

@@ -94,3 +94,67 @@ def test_what_it_prints_of_consumers(
 
     listed = [line.split() for line in mqadmin("topicList", "-c").splitlines() if topic in line.split()]
     assert listed == [["DefaultCluster", topic, group]]
+
+
+def test_what_it_prints_of_brokers_and_producers(
+    live: LocalCluster, mq: raftmq.Client, start: Start, mqadmin: Callable[..., str], request: pytest.FixtureRequest
+) -> None:
+    version = request.node.callspec.params["mqadmin"].replace(".", "-")
+    topic, group = f"figures-{version}", f"figures-{version}-writers"
+    mq.admin.create_topic(topic, QUEUES)
+    producer = start("java", "produce", topic, "--group", group, "--pace-ms", "20")
+    producer.wait("send", 200)
+
+    listed = {row[2]: row for row in rows(mqadmin("clusterList"), "DefaultCluster")}
+    assert len(listed) == len(live.nodes)
+    assert [row[1] for row in listed.values()] == ["raftmq"] * len(listed)
+    assert all(row[4] == "RaftMQ" for row in listed.values())
+    assert float(listed["0"][6].partition("(")[0]) > 0, "messages per second of the leader"
+
+    leader = next(node for node in live.nodes if node.id == live.wait_leader())
+    printed = mqadmin("brokerStatus", "-b", f"127.0.0.1:{leader.broker_port}").splitlines()
+    figures = {name.strip(): value.strip() for name, found, value in (line.partition(":") for line in printed) if found}
+    assert figures["brokerActive"] == "true"
+    assert float(figures["putTps"].split()[0]) > 0
+
+    offsets = rows(mqadmin("topicStatus", "-t", topic), "raftmq")
+    assert [(row[1], row[2]) for row in offsets] == [(str(queue), "0") for queue in range(QUEUES)]
+    assert sum(int(row[3]) for row in offsets) >= 200
+
+    assert "JAVA" in mqadmin("producerConnection", "-g", group, "-t", topic)
+    key = producer.lines("send")[0]
+    found = mqadmin("queryMsgByUniqueKey", "-t", topic, "-i", key["msg_id"])
+    assert key["key"] in found
+    producer.finish()
+
+
+def test_ordered_topics(mqadmin: Callable[..., str], request: pytest.FixtureRequest) -> None:
+    topic = "ordered-" + request.node.callspec.params["mqadmin"].replace(".", "-")
+    made = mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", "4", "-w", "4", "-o", "true")
+    assert "set cluster orderConf. isOrder=true, orderConf=[raftmq:4]" in made
+    assert "raftmq-1:4;raftmq-2:4;raftmq-3:4" in mqadmin("updateOrderConf", "-t", topic, "-m", "get")
+    assert "delete orderConf success" in mqadmin("updateOrderConf", "-t", topic, "-m", "delete")
+    assert "raftmq-1:4" not in mqadmin("updateOrderConf", "-t", topic, "-m", "get")
+    assert "update orderConf success" in mqadmin("updateOrderConf", "-t", topic, "-m", "put", "-v", "raftmq:4")
+    assert "raftmq-1:4" in mqadmin("updateOrderConf", "-t", topic, "-m", "get")
+    assert "is not broker:queues" in mqadmin("updateOrderConf", "-t", topic, "-m", "put", "-v", "broker-a:4")
+
+
+def test_offsets_of_a_group_that_does_not_run(
+    mq: raftmq.Client, mqadmin: Callable[..., str], request: pytest.FixtureRequest
+) -> None:
+    version = request.node.callspec.params["mqadmin"].replace(".", "-")
+    topic, group, other = (f"{name}-{version}" for name in ("idle", "idle-readers", "idle-others"))
+    mq.admin.create_topic(topic, 1)
+    for _ in range(3):
+        mq.send(topic, b"m")
+    mq.admin.create_group(group)
+    mq.admin.create_group(other)
+    mq.admin.commit(group, topic, 0, 1)
+
+    mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true")
+    assert mq.admin.committed(group, topic, 0) == 0
+    mqadmin("skipAccumulatedMessage", "-g", group, "-t", topic, "-f", "true")
+    assert mq.admin.committed(group, topic, 0) == 3
+    mqadmin("cloneGroupOffset", "-s", group, "-d", other, "-t", topic, "-o", "false")
+    assert mq.admin.committed(other, topic, 0) == 3

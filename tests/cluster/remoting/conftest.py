@@ -22,8 +22,10 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
+from cluster.remoting.broker_figures import BrokerFigures
 from cluster.remoting.consumer_requests import ConsumerRequests
 from cluster.remoting.group_stats import GroupStats
+from cluster.remoting.order_conf import OrderConf
 from cluster.remoting.pull import PullRequests
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
@@ -148,6 +150,7 @@ class FakeNode:
         self.state = BrokerState(MemoryKV())
         self.leader = NodeId(2)
         self.unreached: set[NodeId] = set()
+        self.figures: dict[str, str] = {}
         self.confirms = True
         self.propose_outcome = Outcome.OK
         self.proposed: list[commands.Command] = []
@@ -184,6 +187,8 @@ class FakeNode:
             **QueryRequests(self).handlers(),
             **Assignments(self, self.members).handlers(),
             **GroupStats(self, self.members, groups).handlers(),
+            **BrokerFigures(self, self.members, lambda: self.figures).handlers(),
+            **OrderConf(self).handlers(),
         }
 
     def pull_handlers(self) -> dict[int, Any]:

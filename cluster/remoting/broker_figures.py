@@ -1,0 +1,85 @@
+"""What operators' tools ask of a broker: its figures (28), a topic's offsets (202), connected producers (204).
+
+Bodies are the JSON of RocketMQ's KVTable, TopicStatsTable (whose keys are objects) and ProducerConnection. Rates are
+not measured per topic: topicPutTps is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from cluster.broker.group_members import Members
+from cluster.broker.names import no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.fields import text
+from cluster.remoting.group_stats import connection_fields
+from cluster.remoting.request import Handler, Request
+from cluster.wire.codes import RequestCode, ResponseCode
+
+QUEUES_MAX = 10_000
+"""In one answer of 202: what the loop looks up in a tenth of a second."""
+
+Figures = Callable[[], Mapping[str, str]]
+"""The node's, by RocketMQ's names."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class BrokerFigures:
+    """Handlers of 28, 202 and 204."""
+
+    def __init__(self, services: Services, members: Members, figures: Figures) -> None:
+        self._services = services
+        self._members = members
+        self._figures = figures
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; 202 is the leader's, the others are about the node that is asked."""
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.GET_TOPIC_STATS_INFO: refusing(self._topic_stats),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: refusing(self._producers),
+        }
+
+    def _runtime_info(self, request: Request) -> None:
+        request.reply(ResponseCode.SUCCESS, body=_encode({"table": dict(self._figures())}))
+
+    def _topic_stats(self, request: Request) -> None:
+        name = text(request, "topic")
+
+        def answer(request: Request) -> None:
+            topic = self._services.state.topics.get(name)
+            if topic is None:
+                raise no_topic(name[:255])
+            if topic.queues > QUEUES_MAX:
+                raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
+            rows = b",".join(self._row(name, topic.id, queue_id) for queue_id in range(topic.queues))
+            request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b},"topicPutTps":0.0}' % rows)
+
+        after_read_index(self._services, request, answer)
+
+    def _row(self, topic: str, topic_id: int, queue_id: int) -> bytes:
+        """`queue: offsets`."""
+        state = self._services.state
+        first, end = state.min_offset(topic_id, queue_id), state.max_offset(topic_id, queue_id)
+        last = state.fetch(topic_id, queue_id, end - 1, 1) if first < end else []
+        queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic}
+        offsets = {
+            "lastUpdateTimestamp": last[0].store_time_ms if last else 0,
+            "maxOffset": end,
+            "minOffset": first,
+        }
+        return _encode(queue) + b":" + _encode(offsets)
+
+    def _producers(self, request: Request) -> None:
+        """Those that send heartbeats to this node: a producer does so to the brokers whose routes it has."""
+        group = text(request, "producerGroup")
+        members = self._members.producers.get(group)
+        if not members:  # RocketMQ's words and code
+            raise Refused(Reason.ERROR, f"the producer group[{group[:120]}] not exist")
+        rows = [connection_fields(members[client_id]) for client_id in sorted(members)]
+        request.reply(ResponseCode.SUCCESS, body=_encode({"connectionSet": rows}))
