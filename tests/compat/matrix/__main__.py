@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, fields
 
 from tests.compat.conftest import INSTALLED
-from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed
+from tests.compat.matrix.programs import ABSENT, FEATURES, is_installed, why_absent
 from tests.compat.matrix.run import ENOUGH, SETTINGS, Plan, Result, run_plan
 
 HOME = INSTALLED / "matrix"
@@ -46,11 +46,13 @@ def latest() -> dict[tuple[str, str, str], Result]:
     return {(result.client, result.feature, result.mode): result for result in load()}
 
 
-def cell_text(results: list[Result | None]) -> str:
-    """Of one client and feature: calm / kills."""
+def cell_text(client: str, feature: str, results: list[Result | None]) -> str:
+    """Of one client and feature: calm; kills."""
     parts = []
-    for result in results:
-        if result is None:
+    for mode, result in zip(MODES, results, strict=True):
+        if absent := why_absent(client, feature, mode):
+            parts.append(absent)
+        elif result is None:
             parts.append("not run")
         elif not result.passed:
             parts.append(f"FAILED: {result.reason}")
@@ -67,7 +69,7 @@ def table() -> str:
     rows = [f"| | {' | '.join(ABSENT)} |", "|---" * (len(ABSENT) + 1) + "|"]
     for feature in FEATURES:
         cells = [
-            absent.get(feature) or cell_text([found.get((client, feature, mode)) for mode in MODES])
+            absent.get(feature) or cell_text(client, feature, [found.get((client, feature, mode)) for mode in MODES])
             for client, absent in ABSENT.items()
         ]
         rows.append(f"| {feature} | {' | '.join(cells)} |")
@@ -78,7 +80,9 @@ def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Na
     """Those the client offers, without what has passed with as many messages."""
     found = {} if args.again else latest()
     done = {key for key, result in found.items() if result.passed and result.acknowledged >= args.enough}
-    return tuple(feature for feature in wanted if feature not in ABSENT[client] and (client, feature, mode) not in done)
+    return tuple(
+        feature for feature in wanted if not why_absent(client, feature, mode) and (client, feature, mode) not in done
+    )
 
 
 def main() -> int:

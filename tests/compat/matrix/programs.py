@@ -66,6 +66,17 @@ ABSENT: dict[str, dict[str, str]] = {
 }
 """Features that a client's library does not offer, and why."""
 
+ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
+    "go-2.1.2": {"request": "the process ends: a request whose send fails is a nil pointer in the library"},
+}
+"""What a client offers, and what ends the client when a leader dies."""
+
+
+def why_absent(client: str, feature: str, mode: str) -> str:
+    """Why there is no such cell; empty if there is one."""
+    absent = ABSENT[client] | (ABSENT_UNDER_KILLS.get(client, {}) if mode == "kills" else {})
+    return absent.get(feature, "")
+
 
 def is_installed(client: str) -> bool:
     """Java needs Maven, Go needs go; where they are absent `make test-compat` leaves them out."""
@@ -137,6 +148,12 @@ class Program:
             self._changed.wait_for(lambda: {event, "ended"} & self._said, timeout_s)
             if event not in self._said:
                 raise RuntimeError(f"{self.client} did not say {event!r} in {timeout_s:.0f} s; see {self._errors.name}")
+
+    def pause(self, seconds: float) -> None:
+        """Waits for so long. Raises RuntimeError if the program ended."""
+        with self._changed:
+            if self._changed.wait_for(lambda: "ended" in self._said, max(0.0, seconds)):
+                raise RuntimeError(f"{self.client} ended by itself; see {self._errors.name}")
 
     def finish(self, timeout_s: float = 60.0) -> None:
         """Closes its input and waits for its end; kills it if it does not end."""

@@ -126,6 +126,7 @@ class Run:
         self._chance = random.Random(plan.seed)
         self._prefix = f"m{plan.seed % 100000}"
         self._live = LocalCluster(home / "data")
+        self.broken = ""
         self.content: dict[str, float] = {}
         """feature -> when its judge was content for the first time since the sending ended."""
 
@@ -148,9 +149,13 @@ class Run:
         program = Program(plan.client, self._home, "run", *arguments)
         try:
             program.wait("ready")
-            self._send(program, admin)
+            try:
+                self._send(program, admin)
+            except (OSError, RuntimeError) as error:
+                self.broken = f"the program ended: {error}"
             ended = time.monotonic()
-            self._drain(program, mq, ended)
+            if not self.broken:
+                self._drain(program, mq, ended)
             return self._results(program, ended)
         finally:
             program.finish()
@@ -166,16 +171,16 @@ class Run:
         if "transaction" in plan.features:
             self._leave_orphans(program)
         if "reset" in plan.features:
-            time.sleep(max(0.0, begun + plan.sending_s * self._chance.uniform(0.3, 0.7) - time.monotonic()))
+            program.pause(begun + plan.sending_s * self._chance.uniform(0.3, 0.7) - time.monotonic())
             program.cells["reset"].reset_at = time.time()
             self._reset(admin)
-        time.sleep(max(0.0, begun + plan.sending_s - time.monotonic()))
+        program.pause(begun + plan.sending_s - time.monotonic())
         if plan.kills:
             killer.join()
             self._tell(f"{len(killer.kills)} leaders killed {''.join(killer.trouble)}")
-            time.sleep(RECOVERED_S + 10)
+            program.pause(RECOVERED_S + 10)
         while time.monotonic() - begun < SENDING_MAX_S and not self._enough(program):
-            time.sleep(1)
+            program.pause(1)
         program.tell("stop")
         program.wait("stopped")
         for feature in plan.features:
@@ -273,7 +278,7 @@ class Run:
 
     def _complaints(self, feature: str, seen: Seen) -> list[str]:
         """The judge's, and that the cell did too little to be judged."""
-        reasons = list(JUDGES[feature](seen))
+        reasons = [self.broken] if self.broken else list(JUDGES[feature](seen))
         if len(seen.acknowledged) < self.plan.enough:
             reasons.append(f"only {len(seen.acknowledged)} of {self.plan.enough} acknowledged")
         if feature == "retry" and not any(failures(key) > RETRIES for key in seen.dead):
