@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,8 @@ class Program:
     def finish(self, timeout_s: float = 60.0) -> None:
         """Closes its input and waits for its end; kills it if it does not end."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it ended by itself
+            self._process.stdin.close()
         deadline = time.monotonic() + timeout_s
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
