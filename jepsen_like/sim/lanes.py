@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cluster.runtime.lanes import Lane
@@ -91,7 +92,7 @@ class SimLane:
         self._worked += 1
         if self.stepped and self._rng.random() < self.stepped:
             self._watcher.on_draining(self.name, jobs)
-            self._steps = Steps(lambda: self._lane.drain(jobs), self.holds_lock)
+            self._steps = Steps(partial(self._lane.drain, jobs), self.holds_lock)
             self._advance(self._steps, jobs)
         else:
             self._drained(jobs, self._drain_all(jobs))
@@ -110,12 +111,8 @@ class SimLane:
     def _ended(self, steps: Steps) -> Any:
         """What the drain gave; its failure is noted as that of any other."""
         self._steps = None
-        if isinstance(steps.error, PowerCut):
-            self._dead = True
-            self._watcher.on_power_cut()
-        elif steps.error is not None:
-            self._dead = True
-            self._on_failure(steps.error)
+        if steps.error is not None:
+            self._failed(steps.error)
         return steps.result
 
     def abandon(self) -> None:
@@ -133,13 +130,19 @@ class SimLane:
 
     def _drain_all(self, jobs: list[Any]) -> Any:
         self._watcher.on_draining(self.name, jobs)
+        return self._try(partial(self._lane.drain, jobs))
+
+    def _try(self, work: Callable[[], Any]) -> Any:
         try:
-            return self._lane.drain(jobs)
-        except PowerCut:
-            self._dead = True
-            self._watcher.on_power_cut()
+            return work()
         except BaseException as error:  # noqa: BLE001 - a lane's failure is the node's to hear
-            self._dead = True
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        self._dead = True
+        if isinstance(error, PowerCut):
+            self._watcher.on_power_cut()
+        else:
             self._on_failure(error)
 
     def _report(self, jobs: list[Any], done: Any) -> None:
@@ -154,16 +157,8 @@ class SimLane:
             self._loop.call_later(self._lane.idle_after_s, self._idle, self._worked)
 
     def _idle(self, worked: int) -> None:
-        if self._dead or self._busy or self._jobs or worked != self._worked:
-            return
-        try:
-            self._lane.idle()
-        except PowerCut:
-            self._dead = True
-            self._watcher.on_power_cut()
-        except BaseException as error:  # noqa: BLE001 - as in a drain
-            self._dead = True
-            self._on_failure(error)
+        if not (self._dead or self._busy or self._jobs) and worked == self._worked:
+            self._try(self._lane.idle)
 
 
 class SimApplyLane(SimLane):

@@ -6,8 +6,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from raftlog.errors import RaftLogError
-
 if TYPE_CHECKING:
     from jepsen_like.sim.faults import Fault
     from jepsen_like.sim.nemesis import Nemesis
@@ -44,8 +42,7 @@ def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 
     def back() -> None:
         for machine in late:
             machine.apply_factor = 1.0
-        leader.held = max(0, leader.held - 1)
-        leader.start()
+        leader.release()
 
     nemesis.loop.call_outside(rng.uniform(0.3, 0.7), strike)
     nemesis.took(fault, f"all but node {leader.node_id} apply late, and it is killed", back)
@@ -55,17 +52,15 @@ def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     """Leadership is handed over while what the old leader says to one node is slow: its refusals of forwarded requests
     arrive when they are in the next leader's hands."""
     leader = nemesis.leader()
-    if leader is None or leader.node is None or leader.process is None or leader.process.paused:
+    if leader is None or leader.node is None:
         return
     others = [node for node in leader.node.raw.membership.voter_ids if node != leader.node_id]
     if len(others) < 2:
         return
     holder, to = rng.sample(others, 2)
     edge, slow = (leader.host, nemesis.machines[holder].host), nemesis.network.links.slow
-    try:
-        leader.process.run(leader.node.driver.transfer, to)
-    except (RaftLogError, ValueError):
-        return  # that one could not lead
+    if not leader.hand_over(to):
+        return
     slow[edge] = rng.uniform(0.1, 0.8)
 
     def back() -> None:

@@ -42,6 +42,7 @@ from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
+from raftlog.errors import RaftLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import read_file, write_file
 from raftlog.storage.genesis import Genesis, Voter
@@ -197,6 +198,21 @@ class Machine:
         return self.process is not None and self.process.alive
 
     # --- life --------------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """One fault less wants it down."""
+        self.held = max(0, self.held - 1)
+        self.start()
+
+    def hand_over(self, to: NodeId) -> bool:
+        """Tells the node to hand leadership over; False if it stands still, or refuses: `to` could not lead."""
+        if self.node is None or self.process is None or self.process.paused:
+            return False
+        try:
+            self.process.run(self.node.driver.transfer, to)
+        except (RaftLogError, ValueError):
+            return False
+        return True
 
     def start(self) -> None:
         """Starts the node, as an init system does: again and again."""

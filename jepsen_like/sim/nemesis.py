@@ -17,7 +17,6 @@ from jepsen_like.sim.monitor import Monitor, grants_vote
 from jepsen_like.sim.network import Edge, Network
 from jepsen_like.sim.options import TRIGGERS
 from raftlog.core.raft import Raft
-from raftlog.errors import RaftLogError
 from raftlog.types import NOBODY, NodeId, Role
 
 
@@ -42,22 +41,25 @@ class Nemesis:
         self._armed: dict[str, Fault] = {}
         self._undo: dict[int, Callable[[], None]] = {}
         self._cuts: dict[int, list[Edge]] = {}
-        self._start: dict[str, Callable[[Fault, random.Random], None]] = {
+        self._start_on_some: dict[str, Callable[[Fault, random.Random, Machine], None]] = {
             "kill": self._kill,
             "power": self._power,
-            "kill-all": self._kill_all,
             "pause": self._pause,
-            "pause-leader": self._pause_leader,
-            "halves": self._halves,
             "isolate": self._isolate,
             "one-way": self._one_way,
-            "ring": self._ring,
             "slow-link": self._slow_link,
             "reset": self._reset,
             "slow-disk": self._slow_disk,
             "eio": self._eio,
             "enospc": self._enospc,
             "clock": self._clock,
+        }
+        """Faults of one node, whichever it is (`some`); without one that runs, nothing happens."""
+        self._start: dict[str, Callable[[Fault, random.Random], None]] = {
+            "kill-all": self._kill_all,
+            "pause-leader": self._pause_leader,
+            "halves": self._halves,
+            "ring": self._ring,
             "transfer": self._transfer,
             "rot": self._rot,
             "away": self._away,
@@ -82,7 +84,11 @@ class Nemesis:
         if fault.kind in TRIGGERS:
             self._armed.setdefault(fault.kind, fault)
             return
-        self._start[fault.kind](fault, random.Random(fault.seed))
+        rng = random.Random(fault.seed)
+        if fault.kind in self._start:
+            self._start[fault.kind](fault, rng)
+        elif (machine := self.some(rng)) is not None:
+            self._start_on_some[fault.kind](fault, rng, machine)
 
     # --- for the faults themselves -----------------------------------------------------------------------------------
 
@@ -153,27 +159,18 @@ class Nemesis:
         machine.kill(power=power, loss=loss)
         machine.held += 1
         what = f"node {machine.node_id}{' loses power' if power else ' is killed'}"
-        self.took(fault, what, partial(self._start_again, machine))
+        self.took(fault, what, machine.release)
 
-    @staticmethod
-    def _start_again(machine: Machine) -> None:
-        machine.held = max(0, machine.held - 1)
-        machine.start()
-
-    def _kill(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            self._down(fault, machine, power=False)
+    def _kill(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
+        self._down(fault, machine, power=False)
 
     def _away(self, fault: Fault, rng: random.Random) -> None:
         followers = [machine for machine in self.up() if machine is not self.leader()]
         if followers:
             self._down(fault, rng.choice(followers), power=rng.random() < 0.5)
 
-    def _power(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            self._down(fault, machine, power=True)
+    def _power(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
+        self._down(fault, machine, power=True)
 
     def _terminate(self, fault: Fault, rng: random.Random) -> None:
         """SIGTERM, more often to who leads; it is started again when the fault is over, and it is down."""
@@ -183,7 +180,7 @@ class Nemesis:
         self.monitor.sometimes["leader stopped in order"] += machine is self.leader()
         machine.held += 1
         machine.stop()
-        self.took(fault, f"node {machine.node_id} is told to stop", partial(self._start_again, machine))
+        self.took(fault, f"node {machine.node_id} is told to stop", machine.release)
 
     def _kill_all(self, fault: Fault, rng: random.Random) -> None:
         power = rng.random() < 0.7
@@ -204,17 +201,12 @@ class Nemesis:
         names = ", ".join(str(machine.node_id) for machine in victims)
         self.took(fault, f"nodes {names} {'lose power' if power else 'are killed'}", back)
 
-    def _pause(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            self._stop(fault, machine)
-
     def _pause_leader(self, fault: Fault, rng: random.Random) -> None:
         leader = self.leader()
         if leader is not None:
-            self._stop(fault, leader)
+            self._pause(fault, rng, leader)
 
-    def _stop(self, fault: Fault, machine: Machine) -> None:
+    def _pause(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
         term = _raft(machine).term if _raft(machine).role is Role.LEADER else None
         machine.pause()
 
@@ -259,20 +251,12 @@ class Nemesis:
         blind = [client for client in self.clients if rng.random() < 0.3]
         return [edge for client in blind for host in hosts for edge in ((client, host), (host, client))]
 
-    def _isolate(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            self._cut_off(fault, machine, rng)
-
-    def _cut_off(self, fault: Fault, machine: Machine, rng: random.Random) -> None:
+    def _isolate(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
         others = [host for host in self.hosts() if host != machine.host]
         edges = [edge for other in others for edge in ((machine.host, other), (other, machine.host))]
         self.cut(fault, edges + self._clients_of(rng, [machine.host]), f"{machine.host} alone")
 
-    def _one_way(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is None:
-            return
+    def _one_way(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
         others = [host for host in self.hosts() if host != machine.host]
         others = rng.sample(others, rng.randint(1, len(others)))
         outgoing = rng.random() < 0.5
@@ -288,10 +272,7 @@ class Nemesis:
         pairs = apart or [(0, 1), (1, 0)]
         self.cut(fault, [(hosts[a], hosts[b]) for a, b in pairs], f"ring {' '.join(hosts)}")
 
-    def _slow_link(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is None:
-            return
+    def _slow_link(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
         extra = rng.choice((0.01, 0.05, 0.2))
         slow = self.network.links.slow
         edges = [(machine.host, other) for other in self.hosts() if other != machine.host]
@@ -304,19 +285,14 @@ class Nemesis:
 
         self.took(fault, f"{machine.host} {extra * 1000:.0f} ms slower", back)
 
-    def _reset(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            others = rng.choice((self.hosts(), self.clients, [*self.hosts(), *self.clients]))
-            self.network.reset({machine.host, *others})
-            self.took(fault, f"connections of {machine.host} are reset")
+    def _reset(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
+        others = rng.choice((self.hosts(), self.clients, [*self.hosts(), *self.clients]))
+        self.network.reset({machine.host, *others})
+        self.took(fault, f"connections of {machine.host} are reset")
 
     # --- disks and clocks --------------------------------------------------------------------------------------------
 
-    def _slow_disk(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is None:
-            return
+    def _slow_disk(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
         machine.disk_factor = rng.choice((5.0, 30.0, 100.0))
         self.took(
             fault,
@@ -324,18 +300,14 @@ class Nemesis:
             lambda: setattr(machine, "disk_factor", 1.0),
         )
 
-    def _eio(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            call = rng.choice(("fdatasync", "fdatasync", "pwritev"))
-            machine.fs.fail_next[call] = errno.EIO
-            self.took(fault, f"node {machine.node_id}: the next {call} fails")
+    def _eio(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
+        call = rng.choice(("fdatasync", "fdatasync", "pwritev"))
+        machine.fs.fail_next[call] = errno.EIO
+        self.took(fault, f"node {machine.node_id}: the next {call} fails")
 
-    def _enospc(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            machine.fs.fill(rng.choice((0, 100, 5000)))
-            self.took(fault, f"node {machine.node_id}: the disk is full", lambda: machine.fs.fill(1 << 40))
+    def _enospc(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
+        machine.fs.fill(rng.choice((0, 100, 5000)))
+        self.took(fault, f"node {machine.node_id}: the disk is full", lambda: machine.fs.fill(1 << 40))
 
     def _rot(self, fault: Fault, rng: random.Random) -> None:
         """Always on the same machine: what rots on a minority can be mended from the others."""
@@ -352,25 +324,20 @@ class Nemesis:
         machine.rot(log.read_entries(index, index + 1, 1)[0], log)
         self.took(fault, f"node {machine.node_id}: a bit of entry {index} flips on the disk")
 
-    def _clock(self, fault: Fault, rng: random.Random) -> None:
-        machine = self.some(rng)
-        if machine is not None:
-            jump = rng.choice((-1, 1)) * rng.choice((50, 1000, 30_000, 3_600_000))
-            machine.clock.offset_ms += jump
-            self.monitor.sometimes["clock jumped on a leader"] += machine is self.leader()
-            self.took(fault, f"clock of node {machine.node_id} jumps {jump} ms")
+    def _clock(self, fault: Fault, rng: random.Random, machine: Machine) -> None:
+        jump = rng.choice((-1, 1)) * rng.choice((50, 1000, 30_000, 3_600_000))
+        machine.clock.offset_ms += jump
+        self.monitor.sometimes["clock jumped on a leader"] += machine is self.leader()
+        self.took(fault, f"clock of node {machine.node_id} jumps {jump} ms")
 
     def _transfer(self, fault: Fault, rng: random.Random) -> None:
         leader = self.leader()
-        if leader is None or leader.node is None or leader.process is None or leader.process.paused:
+        if leader is None or leader.node is None:
             return
         to = rng.choice([node for node in leader.node.raw.membership.voter_ids if node != leader.node_id] or [NOBODY])
-        try:
-            leader.process.run(leader.node.driver.transfer, to)
-        except (RaftLogError, ValueError):
-            return  # nobody else votes, or that one could not lead
-        self.monitor.sometimes["leadership transferred"] += 1
-        self.took(fault, f"node {leader.node_id} is told to hand over to node {to}")
+        if leader.hand_over(to):
+            self.monitor.sometimes["leadership transferred"] += 1
+            self.took(fault, f"node {leader.node_id} is told to hand over to node {to}")
 
     # --- states ------------------------------------------------------------------------------------------------------
 
@@ -379,13 +346,11 @@ class Nemesis:
             return
         log = raft.log
         if "crash-newborn" in self._armed and log.commit_index < raft.term_start_index:
-            fault = self._armed.pop("crash-newborn")
-            self.monitor.sometimes["leader died before its no-op committed"] += 1
-            self._down(fault, machine, power=random.Random(fault.seed).random() < 0.5)
+            self._crash(machine, "crash-newborn", "leader died before its no-op committed", 0.5)
         elif "isolate-with-suffix" in self._armed and log.tail.index > log.commit_index >= raft.term_start_index:
             fault = self._armed.pop("isolate-with-suffix")
             self.monitor.sometimes["leader isolated with an uncommitted suffix"] += 1
-            self._cut_off(fault, machine, random.Random(fault.seed))
+            self._isolate(fault, random.Random(fault.seed), machine)
         elif "torn-write" in self._armed and log.tail.index > log.persisted_index:
             fault = self._armed.pop("torn-write")
             rng = random.Random(fault.seed)
@@ -398,19 +363,15 @@ class Nemesis:
             )
 
     def _power_back(self, machine: Machine) -> None:
-        machine.held = max(0, machine.held - 1)
         if machine.up:
             machine.fs.cut_power_at(-1)
-        else:
-            machine.start()
+        machine.release()
 
     def _on_drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         if lane != "append" or not self._armed or machine.process is None:
             return
         if "crash-before-ack" in self._armed and done.last is not None:
-            fault = self._armed.pop("crash-before-ack")
-            self.monitor.sometimes["crash between append and ack"] += 1
-            self._down(fault, machine, power=random.Random(fault.seed).random() < 0.6)
+            self._crash(machine, "crash-before-ack", "crash between append and ack", 0.6)
         elif "crash-after-vote" in self._armed and grants_vote(done) and random.Random(self.loop.events).random() < 0.5:
             self._vote_crash(machine)
 
@@ -426,6 +387,12 @@ class Nemesis:
             fault = self._armed.pop("crash-after-ack")
             self._after_turn(self._late_crash, fault, machine)
 
+    def _crash(self, machine: Machine, kind: str, what: str, power: float) -> None:
+        """An armed crash has found its moment, counted as `what`; with probability `power` the power fails."""
+        fault = self._armed.pop(kind)
+        self.monitor.sometimes[what] += 1
+        self._down(fault, machine, power=random.Random(fault.seed).random() < power)
+
     def _after_turn(self, act: Callable[..., None], *args: Any) -> None:
         """Two rounds of the loop later: the driver's turn that was just woken has sent what it had to send."""
 
@@ -435,11 +402,8 @@ class Nemesis:
         self.loop.call_outside(0.0, again)
 
     def _vote_crash(self, machine: Machine) -> None:
-        if self.over or not machine.up or "crash-after-vote" not in self._armed:
-            return
-        fault = self._armed.pop("crash-after-vote")
-        self.monitor.sometimes["vote granted, then crash"] += 1
-        self._down(fault, machine, power=random.Random(fault.seed).random() < 0.7)
+        if not self.over and machine.up and "crash-after-vote" in self._armed:
+            self._crash(machine, "crash-after-vote", "vote granted, then crash", 0.7)
 
     def _sync_crash(self, machine: Machine) -> None:
         """No row is left but those that were synced before RUN was written."""
