@@ -1,11 +1,12 @@
-"""One question on a raw connection, and its answer."""
+"""One question on a raw connection, and its answer; and clients of the load that ask so."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
-from jepsen_like.sim.clients import ClientHost
+from jepsen_like.sim.clients import Client, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 
@@ -42,3 +43,34 @@ async def ask(
     except TimeoutError:
         connection.transport.abort()
         return None
+
+
+class Asker(Client):
+    """Speaks for itself, on raw connections, and reports what is wrong."""
+
+    def __init__(self, host: ClientHost, report: Report) -> None:
+        super().__init__(host)
+        self._report = report
+
+    async def _dial(self, rng: random.Random, name: str) -> RawConnection | None:
+        return await dial(self.host, rng, name, self._report)
+
+    async def _ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
+        return await ask(self.host, connection, code, ext, body)
+
+    async def _in_turns(
+        self,
+        rng: random.Random,
+        pause_s: tuple[float, float],
+        redials: float,
+        name: str,
+        act: Callable[[RawConnection], Awaitable[None]],
+    ) -> None:
+        """Until stopped: a pause, then `act` on a connection, which is another one with probability `redials`."""
+        connection: RawConnection | None = None
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(*pause_s))
+            if connection is None or connection.closed or rng.random() < redials:
+                connection = await self._dial(rng, name)
+            if connection is not None:
+                await act(connection)

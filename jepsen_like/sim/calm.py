@@ -17,7 +17,6 @@ from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, Machine
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.recorder import Recorder
-from raftmq.client.errors import Unknown, error_of
 
 if TYPE_CHECKING:
     from jepsen_like.sim.hostile import Hostile
@@ -88,17 +87,7 @@ class Prober:
         if connection.closed and not answers:
             self._report("honest", f"{node} closed the connection of a client whose send came in two reads")
         connection.transport.close()
-        if not answers:
-            self._recorder.end(op, "info", {**op.value, "error": "no answer"})
-            return False
-        answer = answers[0]
-        if answer.code == 0:
-            place = {"queue_id": int(answer.ext["queueId"]), "queue_offset": int(answer.ext["queueOffset"])}
-            self._recorder.end(op, "ok", {**op.value, **place})
-            return True
-        unknown = isinstance(error_of(answer.code, answer.remark, "send"), Unknown)
-        self._recorder.end(op, "info" if unknown else "fail", {**op.value, "error": answer.remark[:100]})
-        return False
+        return self._recorder.answered(op, answers[0] if answers else None) is not None
 
 
 class Accounts:

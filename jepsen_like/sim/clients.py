@@ -18,8 +18,9 @@ from raftmq.client.client import AsyncClient
 from raftmq.client.connection import Connection, Reply, dial
 from raftmq.client.environment import Environment
 from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
-from raftmq.client.message import SendResult
+from raftmq.client.message import Message, SendResult
 from raftmq.client.producer import AsyncProducer
+from raftmq.client.pull import PullStatus
 
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
@@ -68,6 +69,38 @@ class ClientHost:
             await work()
 
         return self.process.run(self.loop.create_task, run())
+
+
+class Client:
+    """One of the load, on a host of its own. `stopped` ends it after what is under way."""
+
+    def __init__(self, host: ClientHost) -> None:
+        self.host, self.rng = host, host.rng
+        self.stopped = False
+        self._left = 0
+        """How many of its coroutines have not ended."""
+
+    @property
+    def done(self) -> bool:
+        """True when it has ended."""
+        return not self._left
+
+    def start(self) -> None:
+        """Begins."""
+        self._spawn(self._work)
+
+    async def _work(self) -> None:
+        raise NotImplementedError
+
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """One more coroutine; a failing one never ends, and with it the run fails."""
+
+        async def run() -> None:
+            await work()
+            self._left -= 1
+
+        self._left += 1
+        self.host.spawn(run)
 
 
 class Retries:
@@ -124,27 +157,21 @@ def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") ->
     }
 
 
-class OwnProducer:
+class OwnProducer(Client):
     """`window` coroutines that each send one message after the other through one producer session."""
 
     def __init__(self, number: int, host: ClientHost, recorder: Recorder) -> None:
-        self.name, self.host, self.recorder = f"own{number}", host, recorder
-        self.stopped = False
+        super().__init__(host)
+        self.name, self.recorder = f"own{number}", recorder
         self.sent = 0
-        self.done = 0
         self._producer: AsyncProducer | None = None
 
-    def start(self) -> None:
-        """Begins; `stopped` ends it after what is under way."""
-        self.host.spawn(self._work)
-
     async def _work(self) -> None:
-        options, rng = self.host.options, self.host.rng
+        options, rng = self.host.options, self.rng
         client = self.host.client(timeout_s=rng.choice((3.0, 8.0, 20.0)))
         self._producer = client.producer(attempt_timeout_s=rng.choice((0.4, 1.0, 3.0)), max_messages=64)
         await asyncio.gather(*(self._slot(random.Random(rng.random())) for _ in range(options.window)))
         await client.close()
-        self.done = 1
 
     async def _slot(self, rng: random.Random) -> None:
         options = self.host.options
@@ -163,7 +190,7 @@ class OwnProducer:
         try:
             self._ok([op], [await self._producer.send(TOPIC, body, queue_id=queue)])
         except (RaftMQError, OSError) as error:
-            self._failed([op], error)
+            self.recorder.failed(op, error)
 
     async def _batch(self, rng: random.Random) -> None:
         assert self._producer is not None
@@ -173,7 +200,8 @@ class OwnProducer:
             bodies = [body_of(op.value["id"], rng.randrange(60)) for op in ops]
             self._ok(ops, await self._producer.send_batch(TOPIC, bodies, queue_id=queue))
         except (RaftMQError, OSError) as error:
-            self._failed(ops, error)
+            for op in ops:
+                self.recorder.failed(op, error)
 
     def _invoke(self, count: int) -> list[Op]:
         ops = []
@@ -184,13 +212,7 @@ class OwnProducer:
 
     def _ok(self, ops: list[Op], results: list[SendResult]) -> None:
         for op, result in zip(ops, results, strict=True):
-            value = {"topic": TOPIC, "queue_id": result.queue_id, "queue_offset": result.queue_offset}
-            self.recorder.end(op, "ok", {**op.value, **value})
-
-    def _failed(self, ops: list[Op], error: Exception) -> None:
-        outcome = "fail" if isinstance(error, RaftMQError) and not isinstance(error, Unknown) else "info"
-        for op in ops:
-            self.recorder.end(op, outcome, {**op.value, "error": str(error)[:100]})  # type: ignore[arg-type]
+            self.recorder.stored(op, result.queue_id, result.queue_offset)
 
 
 class Wish(NamedTuple):
@@ -248,7 +270,7 @@ class Foreign(NamedTuple):
     attempts: list[Attempt]
 
 
-class ForeignProducer:
+class ForeignProducer(Client):
     """Speaks as RocketMQ's clients do, without an identity of its own, on one connection at a time.
 
     Every second message is sent once and never again (topic `orders`, judged like ours); the others are sent again with
@@ -256,19 +278,13 @@ class ForeignProducer:
     """
 
     def __init__(self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]) -> None:
-        self.name, self.host, self.recorder, self.machines = f"foreign{number}", host, recorder, machines
-        self.rng = host.rng
-        self.stopped = False
-        self.done = 0
+        super().__init__(host)
+        self.name, self.recorder, self.machines = f"foreign{number}", recorder, machines
         self.sent = 0
         self.retried: list[Foreign] = []
         self._connection: Connection | None = None
         self._node = self.rng.choice(host.nodes)
         self._wishes = Wishes(host.options, stream(host.options.seed, f"levels of {self.name}"))
-
-    def start(self) -> None:
-        """Begins; `stopped` ends it after what is under way."""
-        self.host.spawn(self._work)
 
     async def _work(self) -> None:
         while not self.stopped:
@@ -282,7 +298,6 @@ class ForeignProducer:
             await asyncio.sleep(self.rng.uniform(0.2, 1.8) * (0.6 if options.weak else 2) * options.think_s)
         if self._connection is not None:
             self._connection.close()
-        self.done = 1
 
     async def _once(self, message_id: str) -> None:
         wish = self._wishes.draw()
@@ -291,17 +306,10 @@ class ForeignProducer:
             reply = await self._ask(wish.topic, message_id, wish.asked)
         except ConnectionRefusedError as error:
             self.recorder.end(op, "fail", {**op.value, "error": str(error)})
-            return
         except OSError as error:
             self.recorder.end(op, "info", {**op.value, "error": str(error)})
-            return
-        if reply.code == 0:
-            place = {"queue_id": int(reply.ext["queueId"]), "queue_offset": int(reply.ext["queueOffset"])}
-            self.recorder.end(op, "ok", {**op.value, **place})
-            return
-        unknown = isinstance(error_of(reply.code, reply.remark, "send"), Unknown)
-        error_text = f"{reply.code} {reply.remark}"[:100]
-        self.recorder.end(op, "info" if unknown else "fail", {**op.value, "error": error_text})
+        else:
+            self.recorder.answered(op, reply)
 
     async def _until_answered(self, message_id: str) -> None:
         foreign = Foreign(message_id, [])
@@ -351,3 +359,17 @@ class ForeignProducer:
         if self._connection is None or self._connection.closed:
             self._connection = await dial(self.host.environment, Connection(f"{self._node}:{BROKER_PORT}"))
         return self._connection
+
+
+async def read_queue(client: AsyncClient, topic: str, queue: int, address: str) -> tuple[list[Message], int]:
+    """Every message that the node at this address has of a queue, and the lowest offset that retention has left."""
+    messages: list[Message] = []
+    offset = lowest = 0
+    while True:
+        pulled = await client.pull(topic, queue, offset, 256, node=address)
+        messages += pulled.messages
+        if not pulled.messages and pulled.next_offset > offset:
+            lowest = pulled.next_offset
+        if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
+            return messages, lowest
+        offset = pulled.next_offset

@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from jepsen_like.sim.clients import FULL, ClientHost, body_of, id_of
+from jepsen_like.sim.clients import FULL, Client, ClientHost, body_of, id_of, read_queue
 from jepsen_like.sim.raw_client import Report
 from raftmq.client.client import AsyncClient
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.client.message import Message
 from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import PullStatus
 
 LATER_TOPIC = "later"
 QUEUES = 2
@@ -38,29 +37,23 @@ class Sent(NamedTuple):
     outcome: str
 
 
-class Delayed:
+class Delayed(Client):
     """`stopped` ends it after what is under way."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
-        self.host, self._report = host, report
-        self.stopped = False
-        self.done = 0
+        super().__init__(host)
+        self._report = report
         self.sent: list[Sent] = []
         self._count = 0
 
-    def start(self) -> None:
-        """Begins."""
-        self.host.spawn(self._work)
-
     async def _work(self) -> None:
-        rng = random.Random(self.host.rng.random())
+        rng = random.Random(self.rng.random())
         client = self.host.client()
         producer = client.producer()
         while not self.stopped:
             await asyncio.sleep(rng.uniform(0.02, 0.15))
             await asyncio.gather(*(self._send(rng, producer) for _ in range(rng.choice((1, 1, 3)))))
         await client.close()
-        self.done = 1
 
     async def _send(self, rng: random.Random, producer: AsyncProducer) -> None:
         self._count += 1
@@ -86,14 +79,9 @@ class Delayed:
             messages: list[Message] = []
             trimmed = False
             for queue in range(QUEUES):
-                offset = 0
-                while True:
-                    pulled = await client.pull(LATER_TOPIC, queue, offset, 256, node=address)
-                    messages += pulled.messages
-                    if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
-                        break
-                    trimmed = trimmed or (not pulled.messages and pulled.next_offset > offset)
-                    offset = pulled.next_offset
+                found, lowest = await read_queue(client, LATER_TOPIC, queue, address)
+                messages += found
+                trimmed = trimmed or lowest > 0
             for what in found_wrong(self.sent, messages, trimmed):
                 self._report("delayed", f"{what} (node {address})")
 

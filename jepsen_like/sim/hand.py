@@ -21,7 +21,7 @@ from jepsen_like.sim.machine import BROKER_PORT, Machine
 from jepsen_like.sim.readers import OffsetRegister
 from jepsen_like.sim.recorder import Recorder
 from raftmq.client.connection import Connection, ConnectionPool, Reply, dial
-from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from raftmq.client.errors import RaftMQError, is_unknown
 from raftmq.client.producer import AsyncProducer
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
@@ -71,18 +71,13 @@ class Hand:
             try:
                 result = await self._producer.send(TOPIC, body_of(op.value["id"], size), queue_id=0)
             except (RaftMQError, OSError) as error:
-                self._failed(op, error)
+                self.recorder.failed(op, error)
             else:
-                place = {"queue_id": result.queue_id, "queue_offset": result.queue_offset}
-                self.recorder.end(op, "ok", {**op.value, **place})
+                self.recorder.stored(op, result.queue_id, result.queue_offset)
 
     def _invoke(self, level: str = "") -> Op:
         self._sent += 1
         return self.recorder.invoke("send", {"id": f"hand-{self._sent}", "topic": TOPIC, **promise_of(level)})
-
-    def _failed(self, op: Op, error: Exception) -> None:
-        unknown = isinstance(error, Unknown) or not isinstance(error, RaftMQError)
-        self.recorder.end(op, "info" if unknown else "fail", {**op.value, "error": str(error)[:100]})
 
     # --- a client of others, at one node -----------------------------------------------------------------------------
 
@@ -95,13 +90,9 @@ class Hand:
         try:
             reply = await self._call(node, TOPIC, op.value["id"], size, level)
         except OSError as error:
-            self._failed(op, error)
-            return
-        if reply.code == 0:
-            place = {"queue_id": int(reply.ext["queueId"]), "queue_offset": int(reply.ext["queueOffset"])}
-            self.recorder.end(op, "ok", {**op.value, **place})
+            self.recorder.failed(op, error)
         else:
-            self._failed(op, error_of(reply.code, reply.remark, "send"))
+            self.recorder.answered(op, reply)
 
     def offer(self, machine: Machine, message_id: str) -> None:
         """Sends a message with this UNIQ_KEY to one node, perhaps not for the first time."""
@@ -151,8 +142,7 @@ class Hand:
             return
         if reply.code == 0 and sequence not in self._stored:
             self._stored.add(sequence)
-            place = {"queue_id": int(reply.ext["queueId"]), "queue_offset": int(reply.ext["queueOffset"])}
-            self.recorder.end(op, "ok", {**op.value, **place})
+            self.recorder.answered(op, reply)
 
     # --- the register ------------------------------------------------------------------------------------------------
 

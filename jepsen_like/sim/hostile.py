@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from cluster.wire.codes import RequestCode
-from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, foreign_send
+from jepsen_like.sim.clients import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.odd import OWN_TOPICS, draw_odd
 from jepsen_like.sim.raw_client import Asked, RawConnection, Report
@@ -29,13 +29,12 @@ DONE_S = 4.0
 """So long an episode leaves its connection open for the answers."""
 
 
-class Hostile:
+class Hostile(Client):
     """`stopped` ends it. Every connection that was made is kept until it is closed: what is unanswered must be."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
-        self.host, self._report = host, report
-        self.rng = host.rng
-        self.stopped = False
+        super().__init__(host)
+        self._report = report
         self.pace_s = (0.2, 1.2)
         """Between two episodes."""
         self.connections: list[RawConnection] = []
@@ -50,10 +49,6 @@ class Hostile:
             self.crowd,
             self.stranger,
         )
-
-    def start(self) -> None:
-        """Begins."""
-        self.host.spawn(self._work)
 
     async def _work(self) -> None:
         while not self.stopped:

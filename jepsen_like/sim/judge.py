@@ -11,7 +11,7 @@ from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
 from jepsen_like.sim import delayed, failures, legacies, resets
-from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of
+from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of, read_queue
 from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
@@ -139,12 +139,10 @@ class Judge:
         return not violations
 
     async def _read_all(self, client: AsyncClient) -> None:
-        if self._world.remakes is not None:
-            addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
-            await self._world.remakes.judge(client, addresses)
-        if self._world.delayed is not None:
-            addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
-            await self._world.delayed.judge(client, addresses)
+        addresses = [f"{machine.host}:{BROKER_PORT}" for machine in self._world.members()]
+        for judge in (self._world.remakes, self._world.delayed):
+            if judge is not None:
+                await judge.judge(client, addresses)
         for machine in self._world.members():
             for queue in range(self._world.options.queues):
                 address = f"{machine.host}:{BROKER_PORT}"
@@ -165,14 +163,8 @@ class Judge:
             offset = pulled.next_offset
 
     async def _ids(self, client: AsyncClient, topic: str, queue: int, address: str) -> list[tuple[int, int, str]]:
-        found: list[tuple[int, int, str]] = []
-        offset = 0
-        while True:
-            pulled = await client.pull(topic, queue, offset, 256, node=address)
-            found += [(queue, message.queue_offset, id_of(message.body)) for message in pulled.messages]
-            if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
-                return found
-            offset = pulled.next_offset
+        messages, _ = await read_queue(client, topic, queue, address)
+        return [(queue, message.queue_offset, id_of(message.body)) for message in messages]
 
     def _check_log(self) -> None:
         monitor = self._world.monitor

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cluster.wire.codes import ResponseCode
-from jepsen_like.sim.clients import TOPIC, ClientHost
+from jepsen_like.sim.clients import TOPIC, Client, ClientHost
 from jepsen_like.sim.lock_client import LockClient
 from jepsen_like.sim.lock_judge import READS_S, TTL_S, LockJudge
 from jepsen_like.sim.raw_client import Answer, Report
@@ -60,7 +60,7 @@ class ReadInOrder:
         self._committed[queue_id] = offset
 
 
-class Ordered:
+class Ordered(Client):
     """CONSUMERS of the group GROUP, and one client that locks what it deletes. `stopped` ends them when all is read."""
 
     def __init__(
@@ -73,28 +73,22 @@ class Ordered:
     ) -> None:
         """`exact`: whether clocks are wrong by so little that locks end in time; `ends`: the offset behind each queue's
         last message, when nobody sends any more."""
-        self.host, self._report, self._ends = host, report, ends
+        super().__init__(host)
+        self._report, self.ends = report, ends
         self.judge = LockJudge(report, lambda: host.loop.now, exact)
-        self._order = ReadInOrder(report, floor, exact)
-        self.stopped = False
-        self.done = 0
-        self._left = CONSUMERS + 1
+        self.order = ReadInOrder(report, floor, exact)
         self._ids = 0
 
     def start(self) -> None:
         """Begins."""
         for number in range(CONSUMERS):
-            self.host.spawn(partial(self._consume, random.Random(self.host.rng.random()), number == 0))
-        self.host.spawn(partial(self._churn, random.Random(self.host.rng.random())))
+            self._spawn(partial(self._consume, random.Random(self.rng.random()), number == 0))
+        self._spawn(partial(self._churn, random.Random(self.rng.random())))
 
     def client(self, group: str, topic: str) -> LockClient:
         """A client with an id of its own."""
         self._ids += 1
         return LockClient(f"orderly-{self._ids}", group, topic, self.host, self.judge)
-
-    def _ended(self) -> None:
-        self._left -= 1
-        self.done = int(not self._left)
 
     # --- orderly consumers -------------------------------------------------------------------------------------------
 
@@ -108,7 +102,6 @@ class Ordered:
             else:
                 client.vanish()
                 await asyncio.sleep(rng.uniform(0.1, 0.4))
-        self._ended()
 
     # --- a client that deletes what it locked ------------------------------------------------------------------------
 
@@ -123,24 +116,12 @@ class Ordered:
             for one in pair:
                 one.vanish()
             await asyncio.sleep(rng.uniform(0.1, 0.5))
-        self._ended()
 
     async def _churn_on(self, pair: list[LockClient], rng: random.Random) -> None:
         goes_on = True
         while goes_on and not self.stopped:
             goes_on = await churn(pair, rng.choice(CHURNS))
             await asyncio.sleep(rng.uniform(0.05, 0.4))
-
-    # --- for sessions ------------------------------------------------------------------------------------------------
-
-    @property
-    def order(self) -> ReadInOrder:
-        """What the group read."""
-        return self._order
-
-    def ends(self) -> dict[int, int]:
-        """See above."""
-        return self._ends()
 
 
 CHURNS = ("unlock", "group", "topic", "refuse")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from jepsen_like.sim.clients import TOPIC, ClientHost, Retries, id_of
+from jepsen_like.sim.clients import TOPIC, Client, ClientHost, Retries, id_of
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from jepsen_like.sim.recorder import Recorder
@@ -25,18 +25,16 @@ Report = Callable[[str, str], None]
 """(checker, what)"""
 
 
-class GroupReader:
+class GroupReader(Client):
     """One member of a consumer group at a time: reads, commits, leaves with or without a commit, comes back."""
 
     def __init__(
         self, host: ClientHost, recorder: Recorder, report: Report, first_offset: Callable[[int], int] = lambda queue: 0
     ) -> None:
         """`first_offset(queue)`: below it retention may have taken messages away."""
-        self.host, self.recorder, self._report = host, recorder, report
+        super().__init__(host)
+        self.recorder, self._report = recorder, report
         self._first_offset = first_offset
-        self.rng = host.rng
-        self.stopped = False
-        self.done = 0
         self.seen: dict[tuple[int, int], str] = {}
         """(queue, offset) -> message id."""
         self.ids: set[str] = set()
@@ -46,10 +44,6 @@ class GroupReader:
         """unless it begins at one of these (queue, offset): commits that may still land."""
         self._next: dict[int, int] = {}
 
-    def start(self) -> None:
-        """Begins; `stopped` ends it."""
-        self.host.spawn(self._work)
-
     async def _work(self) -> None:
         client = self.host.client()
         self._retries = Retries(client)
@@ -58,7 +52,6 @@ class GroupReader:
                 await self._session(client)
             except (RaftMQError, OSError):
                 await asyncio.sleep(self.rng.uniform(0.05, 0.3))
-        self.done = 1
 
     async def _session(self, client: AsyncClient) -> None:
         consumer = client.consumer(GROUP, TOPIC, max_wait_s=0.5)
@@ -121,17 +114,15 @@ class GroupReader:
         self.ids.add(message_id)
 
 
-class OffsetRegister:
+class OffsetRegister(Client):
     """One writer of one committed offset, always forward, and a reader that asks any node: nothing old may be read.
 
     The reader keeps asking a node that was cut off from the others, as a client does that does not know better.
     """
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
-        self.host, self.recorder, self._report = host, recorder, report
-        self.rng = host.rng
-        self.stopped = False
-        self.done = 0
+        super().__init__(host)
+        self.recorder, self._report = recorder, report
         self.acked = 0
         self.tried = 0
         self._doubtful: set[int] = set()
@@ -139,7 +130,7 @@ class OffsetRegister:
 
     def start(self) -> None:
         """Begins; `stopped` ends it."""
-        self.host.spawn(self._work)
+        super().start()
         self.host.spawn(self._ask_around)
 
     async def _work(self) -> None:
@@ -149,7 +140,6 @@ class OffsetRegister:
             await (self._write() if self.rng.random() < 0.8 else self._read(client))
             await asyncio.sleep(self.rng.uniform(0.02, 0.15))
         self._links.close()
-        self.done = 1
 
     async def _ask_around(self) -> None:
         rng, connection = stream(self.host.options.seed, "ask around"), None
@@ -229,22 +219,16 @@ class OffsetRegister:
         self._judge(low, found)
 
 
-class Catalogue:
+class Catalogue(Client):
     """Creates and deletes topics and groups, one after the other; remembers what each name must be now."""
 
     NAMES = ("t-a", "t-b", "g-a", "g-b")
 
     def __init__(self, host: ClientHost, recorder: Recorder) -> None:
-        self.host, self.recorder = host, recorder
-        self.rng = host.rng
-        self.stopped = False
-        self.done = 0
+        super().__init__(host)
+        self.recorder = recorder
         self.exists: dict[str, bool | None] = dict.fromkeys(self.NAMES, False)
         """None: something was asked for twice, and may still land."""
-
-    def start(self) -> None:
-        """Begins; `stopped` ends it."""
-        self.host.spawn(self._work)
 
     async def _work(self) -> None:
         client = self.host.client()
@@ -252,7 +236,6 @@ class Catalogue:
         while not self.stopped:
             await self._change(client, self.rng.choice(self.NAMES))
             await asyncio.sleep(self.rng.uniform(0.1, 0.5))
-        self.done = 1
 
     async def _change(self, client: AsyncClient, name: str) -> None:
         admin = client.admin

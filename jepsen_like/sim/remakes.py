@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from jepsen_like.sim.asking import ask, dial
-from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.raw_client import Answer, RawConnection, Report
-from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.asking import Asker
+from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send, id_of, read_queue
+from jepsen_like.sim.raw_client import RawConnection, Report
+from jepsen_like.sim.recorder import Recorder, place_of
 from raftmq.client.client import AsyncClient
-from raftmq.client.pull import PullStatus
 
 GROUP = "remakers"
 SENDERS = 2
@@ -52,13 +50,12 @@ class Sent:
         self.message_id, self.place, self.asked_s, self.answered_s = message_id, place, asked_s, answered_s
 
 
-class Remakes:
+class Remakes(Asker):
     """`stopped` ends it after what is under way. A change whose fate is unknown ends the name: the next one begins."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
-        self.host, self._recorder, self._report = host, recorder, report
-        self.rng = host.rng
-        self.stopped = False
+        super().__init__(host, report)
+        self._recorder = recorder
         self.topic = ""
         self.epochs: list[Epoch] = []
         self.sent: list[Sent] = []
@@ -66,37 +63,17 @@ class Remakes:
         """What the topic is nobody knows: a change was not answered."""
         self._names = 0
         self._count = 0
-        self._busy = 0
-
-    @property
-    def done(self) -> bool:
-        """True if nothing is under way."""
-        return self.stopped and not self._busy
 
     def start(self) -> None:
         """Begins."""
-        for work in (self._admin, *[self._sender] * SENDERS):
-            self._busy += 1
-            self.host.spawn(partial(self._run, work, random.Random(self.rng.random())))
-
-    async def _run(self, work: Callable[[random.Random], object], rng: random.Random) -> None:
-        try:
-            await work(rng)  # type: ignore[misc]
-        finally:
-            self._busy -= 1
+        works = (((0.05, 0.4), 0.1, self._change), *[((0.005, 0.06), 0.02, self._send_some)] * SENDERS)
+        for pause_s, redials, act in works:
+            rng = random.Random(self.rng.random())
+            self._spawn(partial(self._in_turns, rng, pause_s, redials, "remakes", partial(act, rng)))
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    async def _admin(self, rng: random.Random) -> None:
-        connection: RawConnection | None = None
-        while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.05, 0.4))
-            if connection is None or connection.closed or rng.random() < 0.1:
-                connection = await self._dial(rng)
-            if connection is not None:
-                await self._change(connection, rng)
-
-    async def _change(self, connection: RawConnection, rng: random.Random) -> None:
+    async def _change(self, rng: random.Random, connection: RawConnection) -> None:
         if not self.topic or self.unsure:
             self._names += 1
             self.topic, self.epochs, self.sent, self.unsure = f"remake-{self._names}", [], [], False
@@ -148,14 +125,9 @@ class Remakes:
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    async def _sender(self, rng: random.Random) -> None:
-        connection: RawConnection | None = None
-        while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.005, 0.06))
-            if connection is None or connection.closed or rng.random() < 0.02:
-                connection = await self._dial(rng)
-            if connection is not None and self.topic:
-                await asyncio.gather(*(self.send(connection, rng.randrange(4)) for _ in range(rng.randint(1, 3))))
+    async def _send_some(self, rng: random.Random, connection: RawConnection) -> None:
+        if self.topic:
+            await asyncio.gather(*(self.send(connection, rng.randrange(4)) for _ in range(rng.randint(1, 3))))
 
     async def send(self, connection: RawConnection, queue: int) -> None:
         """One message, judged by what it is answered."""
@@ -167,8 +139,7 @@ class Remakes:
             return
         met = self._met(asked_s)
         if answer.code == ResponseCode.SUCCESS:
-            place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
-            self._stored(Sent(message_id, place, asked_s, self.host.loop.now), met)
+            self._stored(Sent(message_id, place_of(answer), asked_s, self.host.loop.now), met)
         elif answer.code in REFUSED and met and all(epoch.takes(queue) for epoch in met) and not self.unsure:
             why = f"{answer.code} {answer.remark[:80]}"
             self._report("topics", f"{message_id} to {topic} queue {queue} is refused: {why}")
@@ -219,7 +190,8 @@ class Remakes:
             found: dict[tuple[int, int], str] = {}
             lowest: dict[int, int] = {}
             for queue in range(self.epochs[-1].queues):
-                lowest[queue] = await self._read(client, address, queue, found)
+                messages, lowest[queue] = await read_queue(client, self.topic, queue, address)
+                found |= {(queue, message.queue_offset): id_of(message.body) for message in messages}
             for place, message_id in mine.items():
                 if place[0] in lowest and place[1] >= lowest[place[0]] and found.get(place) != message_id:
                     what = f"{message_id} was stored at {self.topic} {place}"
@@ -227,23 +199,3 @@ class Remakes:
                     return
             for message_id in sorted(old.intersection(found.values()))[:1]:
                 self._report("topics", f"{message_id} of an earlier life of {self.topic} stands on {address}")
-
-    async def _read(self, client: AsyncClient, address: str, queue: int, found: dict[tuple[int, int], str]) -> int:
-        offset, lowest = 0, 0
-        while True:
-            pulled = await client.pull(self.topic, queue, offset, 256, node=address)
-            for message in pulled.messages:
-                found[queue, message.queue_offset] = id_of(message.body)
-            if not pulled.messages and pulled.next_offset > offset:
-                lowest = pulled.next_offset
-            if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
-                return lowest
-            offset = pulled.next_offset
-
-    # --- asking ------------------------------------------------------------------------------------------------------
-
-    async def _dial(self, rng: random.Random) -> RawConnection | None:
-        return await dial(self.host, rng, "remakes", self._report)
-
-    async def _ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
-        return await ask(self.host, connection, code, ext, body)

@@ -8,45 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 from cluster.wire.codes import ResponseCode
 from jepsen_like.history import Op
-from jepsen_like.sim.asking import ask, dial
+from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.raw_client import RawConnection, Report
-from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.recorder import Recorder, place_of
 
 UNSETTLED_MAX = 8
 
 
-class Repeater:
+class Repeater(Asker):
     """`stopped` ends it after what is under way."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
-        self.host, self._recorder, self._report = host, recorder, report
-        self.stopped = False
-        self.done = 0
+        super().__init__(host, report)
+        self._recorder = recorder
         self._pid = ""
         self._low = self._next = 1
         self._ops: dict[int, Op] = {}
         """Of what is not settled, by sequence."""
         self._places: dict[int, tuple[int, int]] = {}
 
-    def start(self) -> None:
-        """Begins."""
-        self.host.spawn(self._work)
-
     async def _work(self) -> None:
-        rng = random.Random(self.host.rng.random())
+        rng = random.Random(self.rng.random())
         self._pid = rng.randbytes(16).hex()
-        connection: RawConnection | None = None
-        while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.01, 0.08))
-            if connection is None or connection.closed or rng.random() < 0.2:
-                connection = await dial(self.host, rng, "a producer that repeats", self._report)
-            if connection is not None:
-                await self._round(rng, connection)
-        self.done = 1
+        await self._in_turns(rng, (0.01, 0.08), 0.2, "a producer that repeats", partial(self._round, rng))
 
     async def _round(self, rng: random.Random, connection: RawConnection) -> None:
         """New sends, or some of before again; then some are settled. Where too many are not, nothing is new."""
@@ -67,13 +56,13 @@ class Repeater:
         op = self._ops[sequence]
         ext = foreign_send(TOPIC, op.value["id"], 0)
         ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(self._low)}
-        answer = await ask(self.host, connection, SEND_CODE, ext, body_of(op.value["id"], 10))
+        answer = await self._ask(connection, SEND_CODE, ext, body_of(op.value["id"], 10))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return  # another arrival may be stored: it is asked again
-        place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
+        place = place_of(answer)
         if sequence not in self._places:
             self._places[sequence] = place
-            self._recorder.end(op, "ok", {**op.value, "queue_id": place[0], "queue_offset": place[1]})
+            self._recorder.stored(op, *place)
         elif self._places[sequence] != place:
             what = f"{op.value['id']} was stored at {self._places[sequence]}"
             self._report("log", f"{what}, and is said to be at {place}")

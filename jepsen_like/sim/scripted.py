@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.calm import Calm
-from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign
+from jepsen_like.sim.clients import TOPIC, Foreign
 from jepsen_like.sim.disk import Loss, loss_of
 from jepsen_like.sim.hand import Hand
 from jepsen_like.sim.lock_steps import LockSteps
@@ -22,7 +21,6 @@ from jepsen_like.sim.raw_client import Answer, RawConnection
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
-from raftlog.errors import RaftLogError
 from raftlog.types import FLAG_ROLL, NodeId, Role
 from raftmq.client.pull import PullResult
 
@@ -40,9 +38,7 @@ class Stage(World, Interpreter):
         """Raises ScriptError if the first line does not say `nodes`."""
         self._lines = list(lines_of(script))
         super().__init__(_options(self._lines.pop(0) if self._lines else Line(0, ())), (), trace, black_box=black_box)
-        host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
-        self.hosts.append(host)
-        self.hand = Hand(host, self.recorder, self.register)
+        self.hand = Hand(self._add_host(), self.recorder, self.register)
         self._reads = False
         self._locks: LockSteps | None = None
         self._tide_at = ""
@@ -130,9 +126,7 @@ class Stage(World, Interpreter):
 
     def do_locks(self, name: str, *steps: str) -> None:
         if self._locks is None:
-            host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
-            self.hosts.append(host)
-            self._locks = LockSteps(host, self.monitor.report)
+            self._locks = LockSteps(self._add_host(), self.monitor.report)
         locks, node, done = self._locks, self._machine(name).host, []
 
         async def run() -> None:
@@ -146,9 +140,7 @@ class Stage(World, Interpreter):
 
     def _tide(self) -> Tide:
         if not self.tides:
-            host = ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network)
-            self.hosts.append(host)
-            self.tides.append(Tide("tide", host, self.recorder, self.monitor.report, self._reign_of))
+            self.tides.append(Tide("tide", self._add_host(), self.recorder, self.monitor.report, self._reign_of))
         return self.tides[0]
 
     def do_request(
@@ -243,9 +235,8 @@ class Stage(World, Interpreter):
         end = self.loop.now + LEAD_S
         while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
             leader = self.nemesis.leader()
-            if leader is not None and leader is not machine and leader.node is not None and leader.process is not None:
-                with suppress(ValueError, RaftLogError):  # it is not fit to lead yet
-                    leader.process.run(leader.node.driver.transfer, machine.node_id)
+            if leader is not None and leader is not machine:
+                leader.hand_over(machine.node_id)  # it may not be fit to lead yet
             self._until(lambda: self._leads(machine), 0.5)
         if not self._leads(machine):
             self.monitor.report("liveness", f"node {name} does not lead {LEAD_S:.0f} s after it was told to")

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from jepsen_like.sim.clients import TOPIC, ClientHost
+from jepsen_like.sim.clients import TOPIC, Client, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
@@ -48,16 +48,14 @@ class Question(NamedTuple):
     reign: object
 
 
-class Tide:
+class Tide(Client):
     """`reign(host)`: names the leader's term if that host leads and takes writes, else None; looks into the nodes."""
 
     def __init__(
         self, name: str, host: ClientHost, recorder: Recorder, report: Report, reign: Callable[[str], object]
     ) -> None:
-        self.group, self.host, self._recorder, self._report, self._reign = name, host, recorder, report, reign
-        self.rng = host.rng
-        self.stopped = False
-        self.done = 0
+        super().__init__(host)
+        self.group, self._recorder, self._report, self._reign = name, recorder, report, reign
         self.steps: list[Step] = []
         self._index: dict[int, int] = {}
         """Value -> its step."""
@@ -72,10 +70,6 @@ class Tide:
         self._node = ""
 
     # --- by itself ---------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begins; `stopped` ends it."""
-        self.host.spawn(self._work)
 
     async def _work(self) -> None:
         rng, tales = random.Random(self.rng.random()), stream(self.host.options.seed, f"tales of {self.group}")
@@ -95,7 +89,6 @@ class Tide:
             await asyncio.sleep(rng.uniform(0.02, 0.25))
         if self.connection is not None:
             self.connection.transport.close()
-        self.done = 1
 
     async def _tale(self, rng: random.Random) -> None:
         for kind in rng.choice(TALES):

@@ -19,7 +19,7 @@ from cluster.wire.codec import FLAG_RESPONSE, decode_header, ext_of
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.message_format import decode_message, decode_message_id
 from jepsen_like.sim.asking import ask
-from jepsen_like.sim.clients import SEND_CODE, ClientHost
+from jepsen_like.sim.clients import SEND_CODE, Client, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 
@@ -105,22 +105,20 @@ class ProducerConnection(RawConnection):
         super()._on_frame(serialize_type, head, body)
 
 
-class Transactors:
+class Transactors(Client):
     """PRODUCERS of one group. `stopped` ends them when no transaction is open."""
 
     def __init__(self, host: ClientHost, report: Report, open_count: Callable[[], int]) -> None:
         """`open_count`: how many half messages any node knows of."""
-        self.host, self._report, self._open_count = host, report, open_count
+        super().__init__(host)
+        self.report, self._open_count = report, open_count
         self.judge = TransactionJudge(report, lambda: host.loop.now)
-        self.stopped = False
-        self.done = 0
-        self._left = PRODUCERS
         self._keys = 0
 
     def start(self) -> None:
         """Begins."""
         for number in range(PRODUCERS):
-            self.host.spawn(partial(self._produce, random.Random(self.host.rng.random()), number == 0))
+            self._spawn(partial(self._produce, random.Random(self.rng.random()), number == 0))
 
     async def _produce(self, rng: random.Random, last: bool) -> None:
         """One connection after the other; the `last` producer answers until no transaction is open."""
@@ -130,8 +128,6 @@ class Transactors:
                 await session.run(rng.randint(2, 10))
             session.vanish()
             await asyncio.sleep(rng.uniform(0.05, 0.3))
-        self._left -= 1
-        self.done = int(not self._left)
 
     # --- for sessions ------------------------------------------------------------------------------------------------
 
@@ -146,11 +142,6 @@ class Transactors:
         """What a producer says of it."""
         fate = self.judge.known[key].fate
         return {"commit": COMMIT, "rollback": ROLLBACK}.get(fate) or rng.choice((COMMIT, ROLLBACK))
-
-    @property
-    def report(self) -> Report:
-        """Where violations go."""
-        return self._report
 
 
 class Session:

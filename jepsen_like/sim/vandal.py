@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import cast
 
-from jepsen_like.sim.clients import ClientHost
+from jepsen_like.sim.clients import Client, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT, PEER_PORT
 
 MALFORMED = {
@@ -28,19 +28,13 @@ class _Connection(asyncio.Protocol):
         self.closed = True
 
 
-class Vandal:
+class Vandal(Client):
     """Strikes at random ports of random nodes; remembers which of its connections are still open."""
 
     def __init__(self, host: ClientHost) -> None:
-        self.host = host
-        self.rng = host.rng
-        self.stopped = False
+        super().__init__(host)
         self._busy = 0
         self._struck: list[_Connection] = []
-
-    def start(self) -> None:
-        """Begins; `stopped` ends it."""
-        self.host.spawn(self._work)
 
     async def _work(self) -> None:
         while not self.stopped:

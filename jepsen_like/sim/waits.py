@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from jepsen_like.sim.asking import ask, dial
+from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send
 from jepsen_like.sim.raw_client import Asked, RawConnection, Report
 
@@ -31,13 +31,11 @@ ABSENT = (
 """What nobody may be told of a queue that the topic does not have."""
 
 
-class Waits:
+class Waits(Asker):
     """`stopped` ends it after the stories under way; nothing is `unanswered` in the end."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
-        self.host, self._report = host, report
-        self.rng = host.rng
-        self.stopped = False
+        super().__init__(host, report)
         self.connections: list[RawConnection] = []
         self._busy = 0
         self._topics = 0
@@ -52,10 +50,6 @@ class Waits:
         self.connections = [one for one in self.connections if not one.closed and one.unanswered]
         return [(one.name, asked) for one in self.connections for asked in one.overdue(math.inf)]
 
-    def start(self) -> None:
-        """Begins."""
-        self.host.spawn(self._work)
-
     async def _work(self) -> None:
         while not self.stopped:
             await asyncio.sleep(self.rng.uniform(0.1, 0.8))
@@ -67,7 +61,7 @@ class Waits:
         self._topics += 1
         topic, queues = f"waits-{self._topics}", rng.randint(1, 3)
         try:
-            connection = await dial(self.host, rng, f"waits for {topic}", self._report)
+            connection = await self._dial(rng, f"waits for {topic}")
             if connection is not None and await self._make(connection, topic, queues):
                 story = rng.choice((self._parked, self._parked, self._absent))
                 await story(rng, connection, topic, queues)
@@ -84,7 +78,7 @@ class Waits:
             "topicSysFlag": "0",
             "order": "false",
         }
-        answer = await ask(self.host, connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        answer = await self._ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     # --- pulls that wait ---------------------------------------------------------------------------------------------
@@ -92,7 +86,7 @@ class Waits:
     async def _parked(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         mine: list[RawConnection] = []
         for _ in range(rng.randint(1, 4)):
-            reader = await dial(self.host, rng, f"a pull of {topic}", self._report)
+            reader = await self._dial(rng, f"a pull of {topic}")
             if reader is not None:
                 self._pull(reader, topic, rng.randrange(queues), rng.choice(SUSPEND_MS))
                 mine.append(reader)
@@ -131,7 +125,7 @@ class Waits:
         return
 
     async def _goes(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
-        await ask(self.host, connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        await self._ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
     async def _comes_again(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         await self._goes(rng, connection, topic, queues)
@@ -139,17 +133,17 @@ class Waits:
 
     async def _grows(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         for queue in range(queues):
-            await ask(self.host, connection, SEND_CODE, foreign_send(topic, f"{topic}-{queue}", queue), body_of("w", 9))
+            await self._ask(connection, SEND_CODE, foreign_send(topic, f"{topic}-{queue}", queue), body_of("w", 9))
 
     # --- queues that there are not -----------------------------------------------------------------------------------
 
     async def _absent(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         group = f'{{"groupName":"{GROUP}"}}'.encode()
-        await ask(self.host, connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+        await self._ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
         for code in rng.sample(ABSENT, len(ABSENT)):
             queue = queues + rng.choice((0, 0, 1, 1000))
             fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue), "commitOffset": "1"}
-            answer = await ask(self.host, connection, code, fields)
+            answer = await self._ask(connection, code, fields)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 what = f"code {int(code)} for queue {queue} of {topic}, which has {queues}"
                 self._report("answers", f"{what}, is answered as done: {answer.ext}")

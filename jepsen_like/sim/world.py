@@ -13,7 +13,7 @@ from zlib import crc32
 from cluster.node.node import Node
 from cluster.remoting import reply_path
 from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
-from jepsen_like.sim.clients import TOPIC, ClientHost, Foreign, ForeignProducer, OwnProducer
+from jepsen_like.sim.clients import TOPIC, Client, ClientHost, Foreign, ForeignProducer, OwnProducer
 from jepsen_like.sim.delayed import Delayed
 from jepsen_like.sim.failures import Failures
 from jepsen_like.sim.faults import Fault, plan
@@ -56,28 +56,6 @@ EXTRA_PHASES = 3
 """The load goes on without new faults for at most so many fault phases until enough is acknowledged, and the fault
 between an append and its ack has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
-
-
-Client = (
-    OwnProducer
-    | ForeignProducer
-    | GroupReader
-    | OffsetRegister
-    | Catalogue
-    | Vandal
-    | Hostile
-    | Tide
-    | Remakes
-    | Waits
-    | Seeker
-    | Repeater
-    | Ordered
-    | Transactors
-    | Delayed
-    | Failures
-    | Resets
-    | Legacies
-)
 
 
 class SimResult(NamedTuple):
@@ -132,6 +110,7 @@ class World:
         for node_id in ids:
             self._add_machine(node_id)
         self.recorder = Recorder(self.loop)
+        self.hosts: list[ClientHost] = []
         self._add_clients()
         silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # nobody needs to hear them
         hosts = [host.process.host for host in self.hosts if host not in silent]
@@ -150,15 +129,15 @@ class World:
         self.machines[node_id] = machine
         return machine
 
+    def _add_host(self) -> ClientHost:
+        """One more machine of a client."""
+        self.hosts.append(ClientHost(len(self.hosts) + 1, self.options, self.loop, self.network))
+        return self.hosts[-1]
+
     def _add_clients(self) -> None:
         options, report, recorder = self.options, self.monitor.report, self.recorder
         by_host = {machine.host: machine for machine in self.machines.values()}
-        self.hosts: list[ClientHost] = []
-
-        def host() -> ClientHost:
-            self.hosts.append(ClientHost(len(self.hosts) + 1, options, self.loop, self.network))
-            return self.hosts[-1]
-
+        host = self._add_host
         self.producers = [OwnProducer(n, host(), recorder) for n in range(options.producers)]
         self.foreign = [ForeignProducer(n, host(), recorder, by_host) for n in range(options.foreign)]
         self.reader = GroupReader(host(), recorder, report, self._floor)
