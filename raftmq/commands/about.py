@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raftmq.commands.common import json_option, print_json
+from raftmq.commands.common import json_option, show
 
 
 @click.command()
@@ -13,10 +13,7 @@ def version(as_json: bool) -> None:
     """Show the version."""
     from importlib.metadata import version as installed
 
-    if as_json:
-        print_json({"schema": 1, "version": installed("raftmq")})
-    else:
-        click.echo(f"raftmq {installed('raftmq')}")
+    show(as_json, {"version": installed("raftmq")}, f"raftmq {installed('raftmq')}")
 
 
 @click.command("help")
@@ -32,7 +29,4 @@ def show_help(context: click.Context, words: tuple[str, ...], as_json: bool) -> 
         if command is None:
             raise click.UsageError(f"No such command '{word}'.", here)
         here = click.Context(command, info_name=word, parent=here)
-    if as_json:
-        print_json({"schema": 1, "help": here.get_help()})
-    else:
-        click.echo(here.get_help())
+    show(as_json, {"help": here.get_help()}, here.get_help())

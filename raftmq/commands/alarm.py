@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 from urllib.parse import quote
 
 import click
 
-from cluster.errors import LocalError
-from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import data_option, json_option, show, show_problems
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
 
 
 @click.group()
@@ -23,25 +23,16 @@ def alarm() -> None:
 @json_option
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the raised alarms, node by node."""
-    rows = []
-    silent = []
-    for address in admin_addresses(admin, data):
-        try:
-            status = AdminApi([address]).local("/v1/status")
-        except LocalError:
-            silent.append(address)
-            continue
-        rows += [{"node": status["node"], **each} for each in status["alarms"]]
-    if as_json:
-        print_json({"schema": 1, "alarms": rows, "silent": silent})
-        return
-    for row in rows:
-        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(row["since_ms"] / 1000))
-        click.echo(f"node {row['node']} {row['key']} since {since}: {row['text']}")
-    if not rows:
-        click.echo("no alarm is raised")
-    for address in silent:
-        click.secho(f"{address} does not answer", fg="red", err=True)
+    answers, silent = ask_all(admin_addresses(admin, data), "/v1/status")
+    rows = [{"node": status["node"], **each} for _, status in answers for each in status["alarms"]]
+    show(as_json, {"alarms": rows, "silent": list(silent)}, *(map(_line, rows) if rows else ["no alarm is raised"]))
+    if not as_json:
+        show_problems(f"{address} does not answer" for address in silent)
+
+
+def _line(row: dict[str, Any]) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(row["since_ms"] / 1000))
+    return f"node {row['node']} {row['key']} since {since}: {row['text']}"
 
 
 @alarm.command("ack")
@@ -52,7 +43,4 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 def ack(key: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Acknowledge the event behind the alarm KEY: the alarm ends on every node, permanently."""
     answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/alarms/{quote(key, safe='')}/ack", {})
-    if as_json:
-        print_json({"schema": 1, **answer})
-    else:
-        click.echo(f"acknowledged: {answer['event']}")
+    show(as_json, answer, f"acknowledged: {answer['event']}")

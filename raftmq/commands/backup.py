@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import console, data_option, json_option, print_json, print_table, show, show_problems
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
 
 _POLL_S = 0.1
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -78,14 +78,8 @@ def create(
 
 def _choose(addresses: list[str], node: int | None) -> AdminApi:
     """The API of the node asked for, else of a follower, else of any that answers."""
-    known: dict[int, tuple[bool, AdminApi]] = {}
-    for address in addresses:
-        api = AdminApi([address])
-        try:
-            status = api.local("/v1/status")
-        except LocalError:
-            continue
-        known[int(status["node"])] = (status["role"] == "leader", api)
+    answers, _ = ask_all(addresses, "/v1/status")
+    known = {int(status["node"]): (status["role"] == "leader", api) for api, status in answers}
     if node is not None and node not in known:
         raise LocalError(
             f"node {node} does not answer",
@@ -120,17 +114,13 @@ def _make(api: AdminApi, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(made: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {"schema": 1, **{key: value for key, value in made.items() if key not in ("error", "stage", "state")}}
-        )
-        return
-    click.echo(
+    show(
+        as_json,
+        {key: value for key, value in made.items() if key not in ("error", "stage", "state")},
         f"{made['path']}: node {made['node']} up to index {made['index']}, {made['bytes_total']} bytes, "
-        f"{made['bytes_new']} of them copied, read back, {made['seconds']:.1f} s"
+        f"{made['bytes_new']} of them copied, read back, {made['seconds']:.1f} s",
+        *(f"removed {name}" for name in made["removed"]),
     )
-    for name in made["removed"]:
-        click.echo(f"removed {name}")
 
 
 @backup.command("list")
@@ -148,15 +138,12 @@ def list_(directory: Path, as_json: bool) -> None:
         ]
         print_json({"schema": 1, "backups": rows, "problems": problems})
         return
-    if found:
-        print_table(
-            ["backup", "node", "index", "bytes", "copied"],
-            [[each.name, str(each.node), each.index, each.bytes_total, each.bytes_new] for each in found],
-        )
-    else:
-        click.echo(f"no backups in {directory}; create one with: raftmq backup create --to {directory}")
-    for problem in problems:
-        click.secho(problem, fg="red", err=True)
+    print_table(
+        ["backup", "node", "index", "bytes", "copied"],
+        [[each.name, str(each.node), each.index, each.bytes_total, each.bytes_new] for each in found],
+        none=f"no backups in {directory}; create one with: raftmq backup create --to {directory}",
+    )
+    show_problems(problems)
 
 
 @backup.command("verify")
@@ -191,6 +178,5 @@ def verify(path: Path, as_json: bool) -> int:
     if as_json:
         print_json({"schema": 1, "good": not problems, "backups": results, "problems": problems})
     else:
-        for problem in problems:
-            click.secho(problem, fg="red", err=True)
+        show_problems(problems)
     return ExitCode.FAILED if problems else ExitCode.OK

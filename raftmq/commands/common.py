@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,6 +84,24 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
+def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool = False) -> None:
+    """What a command has found or done: one object with --json, else lines for people; `markup`: rich's."""
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    for line in lines:
+        if markup:
+            console().print(line)
+        else:
+            click.echo(line)
+
+
+def show_problems(problems: Iterable[str]) -> None:
+    """On stderr, beside what was found."""
+    for problem in problems:
+        click.secho(problem, fg="red", err=True)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Where text for people goes: stdout, or stderr for progress beside real output."""
     from rich.console import Console
@@ -91,13 +109,20 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
-def print_table(titles: list[str], rows: list[list[object]]) -> None:
-    """A table for people; texts to the left, numbers to the right, None as a dash."""
+def print_table(
+    titles: Sequence[str], rows: Sequence[Sequence[object]], *, none: str = "", left: Collection[str] | None = None
+) -> None:
+    """A table for people, None as a dash. The columns `left`, or those of texts, to the left, the others to the right.
+    `none`: printed in place of a table without rows."""
     from rich.table import Table
 
+    if none and not rows:
+        click.echo(none)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, title in enumerate(titles):
-        table.add_column(title, justify="left" if rows and isinstance(rows[0][i], str) else "right")
+        is_left = title in left if left is not None else bool(rows) and isinstance(rows[0][i], str)
+        table.add_column(title, justify="left" if is_left else "right")
     for row in rows:
         table.add_row(*("-" if value is None else str(value) for value in row))
     show_table(table, console())

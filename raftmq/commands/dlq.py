@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import LocalError
-from raftmq.commands.common import connect, json_option, print_json, print_table, servers_option
+from raftmq.commands.common import connect, json_option, print_json, print_table, servers_option, show
 
 if TYPE_CHECKING:
     from raftmq.client.message import Message
@@ -74,10 +74,7 @@ def resend(group: str, offsets: tuple[int, ...], everything: bool, servers: str 
                 if name not in NOT_COPIED and not name.startswith(TIMERS)
             }
             producer.send(RETRY_PREFIX + group, one.body, queue_id=0, key=one.key, tag=one.tag, properties=kept)
-    if as_json:
-        print_json({"schema": 1, "group": group, "sent": len(letters)})
-    else:
-        click.echo(f"sent {len(letters)} messages to {RETRY_PREFIX}{group}")
+    show(as_json, {"group": group, "sent": len(letters)}, f"sent {len(letters)} messages to {RETRY_PREFIX}{group}")
 
 
 @dlq.command("purge")
@@ -93,10 +90,7 @@ def purge(group: str, yes: bool, servers: str | None, as_json: bool) -> None:
             click.confirm(f"delete {kept} dead letters of {group}?", abort=True, err=True)
         if kept:
             mq.admin.delete_topic(PREFIX + group)
-    if as_json:
-        print_json({"schema": 1, "group": group, "deleted": kept})
-    else:
-        click.echo(f"deleted {kept} dead letters of {group}")
+    show(as_json, {"group": group, "deleted": kept}, f"deleted {kept} dead letters of {group}")
 
 
 def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:

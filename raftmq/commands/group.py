@@ -46,11 +46,9 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, **answer})
         return
-    rows: list[list[object]] = [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"]] for g in answer["groups"]]
-    if rows:
-        print_table(["group", "topics", "members", "lag"], rows)
-    else:
-        click.echo("no groups yet; one appears with its first consumer: raftmq consume TOPIC --group NAME")
+    rows = [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"]] for g in answer["groups"]]
+    none = "no groups yet; one appears with its first consumer: raftmq consume TOPIC --group NAME"
+    print_table(["group", "topics", "members", "lag"], rows, none=none)
 
 
 @group.command("describe")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_option, json_option, print_json, show_table
+from raftmq.commands.common import console, data_option, json_option, print_json, print_table
 from raftmq.local.admin_http import admin_addresses, admin_option, each_node
 
 _LINKS = "/v1/links"
@@ -35,29 +35,24 @@ def links(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _print(views: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("from", "to", "state", "for", "round trip", "behind", "reason"):
-        table.add_column(title, justify="right" if title in ("from", "to", "for", "round trip", "behind") else "left")
-    for view in views:
-        for link in view["links"]:
-            trip, lag = link["round_trip_ms"], link["lag_entries"]
-            table.add_row(
-                str(view["node"]),
-                str(link["peer"]),
-                f"[{_COLOURS[link['state']]}]{link['state']}[/]",
-                _age(link["age_ms"]),
-                "-" if trip is None else f"{trip:g} ms",
-                "-" if lag is None else str(lag),
-                link["reason"],
-            )
-    out = console()
-    show_table(table, out)
-    for view in views:
-        for link in view["links"]:
-            if link["finding"]:
-                out.print(f"node {view['node']}: {link['finding']}", markup=False, style="red", soft_wrap=True)
+    links = [(view["node"], link) for view in views for link in view["links"]]
+    rows = [
+        [
+            node,
+            link["peer"],
+            f"[{_COLOURS[link['state']]}]{link['state']}[/]",
+            _age(link["age_ms"]),
+            None if link["round_trip_ms"] is None else f"{link['round_trip_ms']:g} ms",
+            link["lag_entries"],
+            link["reason"],
+        ]
+        for node, link in links
+    ]
+    titles = ["from", "to", "state", "for", "round trip", "behind", "reason"]
+    print_table(titles, rows, left=("state", "reason"))
+    for node, link in links:
+        if link["finding"]:
+            console().print(f"node {node}: {link['finding']}", markup=False, style="red", soft_wrap=True)
 
 
 def _age(age_ms: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_option, json_option, print_json
+from raftmq.commands.common import data_option, json_option, print_json, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
             f"{to} cannot be written", error.strerror or str(error), "raftmq metadata export --to FILE"
         ) from None
     told = {"topics": len(present.topics), "groups": len(present.groups), "offsets": len(present.offsets)}
-    if as_json:
-        print_json({"schema": 1, "file": str(to), "applied_index": present.applied_index, **told})
-    else:
-        click.echo(f"{to}: " + ", ".join(f"{count} {name}" for name, count in told.items()))
+    answer = {"file": str(to), "applied_index": present.applied_index, **told}
+    show(as_json, answer, f"{to}: " + ", ".join(f"{count} {name}" for name, count in told.items()))
 
 
 @metadata.command("import")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table
+from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table, show
 from raftmq.commands.node_plan import confirmed, show_plan
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option, drain_node
 
@@ -147,10 +147,7 @@ def add(
         return
     with _working(data) as members:
         joined = members.add(node_id=node_id, learner=learner)
-    if as_json:
-        print_json({"schema": 1, **_joined(joined)})
-    else:
-        console().print(_joined_text(joined))
+    show(as_json, _joined(joined), _joined_text(joined), markup=True)
 
 
 def _add_elsewhere(
@@ -169,26 +166,23 @@ def _add_elsewhere(
     prepared = prepare(config, join, node_id, secret)
     body = {**prepared.request, "auto_promote": not learner}
     added = api.post("/v1/members", body)
-    if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "node": added["id"],
-                "role": added["role"],
-                "index": added["index"],
-                "config": str(config),
-                "data_dir": str(prepared.directory),
-            }
-        )
-        return
-    out = console()
-    for line in prepared.notes:
-        out.print(line)
-    out.print(f"[green]node {added['id']} is a {added['role']}[/] (entry {added['index']}); its log is still empty")
-    out.print(f"start it     raftmq serve --config {config}")
-    out.print(f"watch it     raftmq node list --admin {via}")
-    if learner:
-        out.print(f"let it vote  raftmq node promote {added['id']} --admin {via}")
+    answer = {
+        "node": added["id"],
+        "role": added["role"],
+        "index": added["index"],
+        "config": str(config),
+        "data_dir": str(prepared.directory),
+    }
+    show(
+        as_json,
+        answer,
+        *prepared.notes,
+        f"[green]node {added['id']} is a {added['role']}[/] (entry {added['index']}); its log is still empty",
+        f"start it     raftmq serve --config {config}",
+        f"watch it     raftmq node list --admin {via}",
+        *([f"let it vote  raftmq node promote {added['id']} --admin {via}"] if learner else []),
+        markup=True,
+    )
 
 
 @node.command()
@@ -199,7 +193,7 @@ def _add_elsewhere(
 def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make a learner a voter once it has caught up; for nodes added with --learner."""
     changed = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/promote", {})
-    _print_changed(changed, as_json)
+    _show_changed(changed, as_json)
 
 
 @node.command()
@@ -227,16 +221,13 @@ def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json
     if _is_elsewhere(admin, data):
         query = "?below_three=true" if meant else ""
         changed = AdminApi(addresses, LOOK).delete(f"/v1/members/{node}{query}")
-        _print_changed(changed, as_json)
-        if not as_json:
-            console().print(f"node {node} no longer serves clients; stop it on its machine")
+        _show_changed(changed, as_json, f"node {node} no longer serves clients; stop it on its machine")
         return
     with _working(data) as members:
         folder = members.remove(node, below_three=meant)
-    if as_json:
-        print_json({"schema": 1, "node": node, "role": "removed", "folder": str(folder) if folder else None})
-        return
-    console().print(f"[green]node {node} is removed[/]" + (f"; its data is in {folder}" if folder else ""))
+    answer = {"node": node, "role": "removed", "folder": str(folder) if folder else None}
+    told = f"[green]node {node} is removed[/]" + (f"; its data is in {folder}" if folder else "")
+    show(as_json, answer, told, markup=True)
 
 
 @node.command()
@@ -252,14 +243,13 @@ def replace(node: int, data: str | None, as_json: bool) -> None:
     with _working(data) as members:
         joined, folder = members.replace(node)
         voters = [member["id"] for member in members.members()["members"] if member["role"] == "voter"]
-    if as_json:
-        told = {**_joined(joined), "voters": voters, "replaced": node, "folder": str(folder) if folder else None}
-        print_json({"schema": 1, **told})
-        return
-    out = console()
-    out.print(f"[green]node {joined.record.id} has taken the place of node {node}[/]: voters {_names(voters)}")
-    if folder:
-        out.print(f"the data of node {node} is in {folder}; delete it when you no longer need it")
+    show(
+        as_json,
+        {**_joined(joined), "voters": voters, "replaced": node, "folder": str(folder) if folder else None},
+        f"[green]node {joined.record.id} has taken the place of node {node}[/]: voters {_names(voters)}",
+        *([f"the data of node {node} is in {folder}; delete it when you no longer need it"] if folder else []),
+        markup=True,
+    )
 
 
 @node.command()
@@ -280,12 +270,8 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
     """Make NODE hand over leadership and send clients elsewhere until its next start, before maintenance."""
     view = drain_node(node, admin_addresses(admin, data), undo=undo)
     time.sleep(0 if undo else grace_s)
-    if as_json:
-        print_json({"schema": 1, **view})
-    elif undo:
-        console().print(f"node {node} may lead again")
-    else:
-        console().print(f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo")
+    drained = f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo"
+    show(as_json, view, f"node {node} may lead again" if undo else drained)
 
 
 @node.command()
@@ -296,10 +282,7 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
 def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Transfer leadership to NODE; its log must be nearly complete."""
     view = AdminApi(admin_addresses(admin, data), LOOK).post("/v1/leader/transfer", {"to": node})
-    if as_json:
-        print_json({"schema": 1, **view})
-    else:
-        console().print(f"node {view['leader']} leads (term {view['term']})")
+    show(as_json, view, f"node {view['leader']} leads (term {view['term']})")
 
 
 def _is_elsewhere(admin: str | None, data: str | None) -> bool:
@@ -345,12 +328,10 @@ def _joined_text(joined: Joined) -> str:
     return f"[green]node {record.id} {role}[/]: voters {_names(joined.voters)}; {where}"
 
 
-def _print_changed(changed: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": 1, **changed})
-    else:
-        role = {"voter": "votes", "learner": "is a learner", "removed": "is removed"}[changed["role"]]
-        console().print(f"[green]node {changed['id']} {role}[/]: voters {_names(changed['voters'])}")
+def _show_changed(changed: dict[str, Any], as_json: bool, *more: str) -> None:
+    role = {"voter": "votes", "learner": "is a learner", "removed": "is removed"}[changed["role"]]
+    told = f"[green]node {changed['id']} {role}[/]: voters {_names(changed['voters'])}"
+    show(as_json, changed, told, *more, markup=True)
 
 
 def _names(nodes: list[int]) -> str:

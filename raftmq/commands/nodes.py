@@ -6,7 +6,7 @@ import time
 
 import click
 
-from raftmq.commands.common import data_dir, data_option, json_option, print_json
+from raftmq.commands.common import data_dir, data_option, json_option, show
 from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster
 
@@ -18,12 +18,8 @@ def down(data: str | None, as_json: bool) -> None:
     """Stop the cluster; nothing is deleted."""
     cluster = LocalCluster(data_dir(data))
     stopped = cluster.down()
-    if as_json:
-        print_json({"schema": 1, "stopped": stopped, "data": str(cluster.data)})
-    else:
-        click.echo(
-            f"stopped {len(stopped)} nodes; the data stays in {cluster.data}" if stopped else "no node was running"
-        )
+    told = f"stopped {len(stopped)} nodes; the data stays in {cluster.data}" if stopped else "no node was running"
+    show(as_json, {"stopped": stopped, "data": str(cluster.data)}, told)
 
 
 @click.command()
@@ -33,10 +29,8 @@ def down(data: str | None, as_json: bool) -> None:
 def kill(node: int, data: str | None, as_json: bool) -> None:
     """Kill one NODE (kill -9) to see what happens."""
     pid = LocalCluster(data_dir(data)).kill(node)
-    if as_json:
-        print_json({"schema": 1, "node": node, "killed_pid": pid})
-    else:
-        click.echo(f"node {node} (pid {pid}) is gone; start it again with: raftmq restart {node}")
+    told = f"node {node} (pid {pid}) is gone; start it again with: raftmq restart {node}"
+    show(as_json, {"node": node, "killed_pid": pid}, told)
 
 
 @click.command()
@@ -57,7 +51,4 @@ def restart(node: int, grace_s: float, data: str | None, as_json: bool) -> None:
         drain_node(node, [f"127.0.0.1:{each.admin_port}" for each in LocalCluster(data_dir(data)).nodes])
         time.sleep(grace_s)
     pid = LocalCluster(data_dir(data)).restart(node)
-    if as_json:
-        print_json({"schema": 1, "node": node, "pid": pid})
-    else:
-        click.echo(f"node {node} is back (pid {pid})")
+    show(as_json, {"node": node, "pid": pid}, f"node {node} is back (pid {pid})")

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import data_option, json_option, show
+from raftmq.local.admin_http import admin_addresses, admin_option, ask_all
 
 _MIB = 1 << 20
 _ENDED = {
@@ -29,28 +29,19 @@ def recovery(node: int | None, data: str | None, admin: str | None, as_json: boo
 
     Exit code: 4 if no node answers, or the one named with --node does not.
     """
-    answers, errors = [], []
-    for address in admin_addresses(admin, data):
-        try:
-            answers.append(AdminApi([address]).local("/v1/recovery"))
-        except LocalError as error:
-            errors.append(error)
-    shown = [answer for answer in answers if node in (None, answer["node"])]
+    answers, silent = ask_all(admin_addresses(admin, data), "/v1/recovery")
+    errors = list(silent.values())
+    shown = [answer for _, answer in answers if node in (None, answer["node"])]
     if not shown:
         raise LocalError(
             f"node {node} does not answer" if node else "no node answers",
-            errors[0].why if errors else f"the nodes that answer: {', '.join(str(one['node']) for one in answers)}",
+            errors[0].why if errors else f"the nodes that answer: {', '.join(str(one['node']) for _, one in answers)}",
             "raftmq status",
             ExitCode.UNREACHABLE,
         )
-    if as_json:
-        print_json({"schema": 1, "nodes": shown})
-        return ExitCode.OK
-    for answer in shown:
-        for line in lines_of(answer):
-            click.echo(line)
-    for silent in errors if node is None else ():
-        click.echo(f"({silent.what}: {silent.why})", err=True)
+    show(as_json, {"nodes": shown}, *(line for answer in shown for line in lines_of(answer)))
+    for error in errors if node is None and not as_json else ():
+        click.echo(f"({error.what}: {error.why})", err=True)
     return ExitCode.OK
 
 

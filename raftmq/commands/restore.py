@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from raftmq.commands.common import console, json_option, print_json
+from raftmq.commands.common import console, json_option, show
 
 
 @click.command()
@@ -40,10 +40,11 @@ def restore(source: Path, into: Path, nodes: int, base_port: int | None, as_json
             on_stage=spinner.update,
         )
     manifest = made.manifest
-    if as_json:
-        told = {"data": str(into.absolute()), "nodes": nodes, "cluster_uuid": str(made.cluster_uuid)}
-        print_json({"schema": 1, **told, "from": manifest.name, "index": manifest.index, "digest": manifest.digest})
-        return
-    click.echo(f"created the new cluster {made.cluster_uuid} with {nodes} nodes in {into}")
-    click.echo(f"it continues cluster {manifest.cluster_uuid} from index {manifest.index} ({manifest.name})")
-    click.echo(f"start it: raftmq up --data {into}")
+    told = {"data": str(into.absolute()), "nodes": nodes, "cluster_uuid": str(made.cluster_uuid)}
+    show(
+        as_json,
+        {**told, "from": manifest.name, "index": manifest.index, "digest": manifest.digest},
+        f"created the new cluster {made.cluster_uuid} with {nodes} nodes in {into}",
+        f"it continues cluster {manifest.cluster_uuid} from index {manifest.index} ({manifest.name})",
+        f"start it: raftmq up --data {into}",
+    )

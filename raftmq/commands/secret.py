@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table
+from raftmq.commands.common import data_dir, data_option, json_option, print_json, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
 
 if TYPE_CHECKING:
@@ -180,18 +180,15 @@ def _bring_into_force(data: str | None, as_json: bool) -> None:
     for api in reached:
         api.post("/v1/config/reload", {})
     views = _wait(lambda: _views(addresses), bool(reached))
-    if as_json:
-        print_json({"schema": 1, "nodes": views})
-        return
     waiting = sorted({node for view in views for node in view["waiting_for"]})
-    out = console()
     if not views:
-        out.print("the secret is in place; the nodes read it when they start")
+        lines = ["the secret is in place; the nodes read it when they start"]
     elif waiting:
-        out.print(f"[yellow]nodes {waiting} have not proven it yet[/]: it is required only once they have")
-        out.print("look         raftmq secret status")
+        lines = [f"[yellow]nodes {waiting} have not proven it yet[/]: it is required only once they have"]
+        lines.append("look         raftmq secret status")
     else:
-        out.print(f"[green]nodes without the secret {views[0]['key']} are now refused[/]")
+        lines = [f"[green]nodes without the secret {views[0]['key']} are now refused[/]"]
+    show(as_json, {"nodes": views}, *lines, markup=True)
 
 
 def _running(addresses: Sequence[str]) -> list[tuple[AdminApi, dict[str, Any]]]:
@@ -214,11 +211,12 @@ def _wait(look: Callable[[], list[dict[str, Any]]], running: bool) -> list[dict[
 
 
 def _tell_file(file: Path, as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": 1, "file": str(file)})
-        return
-    out = console()
-    out.print(f"[green]{file} contains the secret[/]; only you can read it")
-    out.print("copy it      to SECRET in each node's node.data_dir, or to its peer.secret_file, with mode 0600")
-    out.print("then         raftmq reload --admin HOST:PORT,…    (every node; or SIGHUP)")
-    out.print("look         raftmq secret status --admin HOST:PORT,…")
+    show(
+        as_json,
+        {"file": str(file)},
+        f"[green]{file} contains the secret[/]; only you can read it",
+        "copy it      to SECRET in each node's node.data_dir, or to its peer.secret_file, with mode 0600",
+        "then         raftmq reload --admin HOST:PORT,…    (every node; or SIGHUP)",
+        "look         raftmq secret status --admin HOST:PORT,…",
+        markup=True,
+    )

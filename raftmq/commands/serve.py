@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from raftmq.commands.common import json_option, print_json
+from raftmq.commands.common import json_option, show
 
 _CONFIG = click.Path(dir_okay=False, path_type=Path)
 
@@ -42,9 +42,7 @@ def init(configs: tuple[Path, ...], as_json: bool) -> None:
     from raftmq.local.init import create_data_dirs
 
     made = create_data_dirs(list(configs), os.environ)
-    if as_json:
-        print_json({"schema": 1, "created": made.created, "cluster_uuid": str(made.cluster_uuid)})
-    elif made.created:
-        click.echo(f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}")
-    else:
-        click.echo(f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}")
+    created = f"created {len(configs)} data directories for the new cluster {made.cluster_uuid}"
+    there = f"nothing to do: all {len(configs)} directories contain the cluster {made.cluster_uuid}"
+    answer = {"created": made.created, "cluster_uuid": str(made.cluster_uuid)}
+    show(as_json, answer, created if made.created else there)

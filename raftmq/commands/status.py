@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, show_table
+from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table
 from raftmq.local.admin_http import ADMIN_VARIABLE, admin_addresses, admin_option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from raftmq.local.status import ClusterView, NodeView
 
 
@@ -33,15 +31,12 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     elif view.term is not None:
         out = console()
         out.print(_headline(view))
-        show_table(_table(view), out)
-        for line in mode_lines(view):
-            out.print(line, markup=False, style="yellow", soft_wrap=True)
-        for line in alarm_lines(view):
-            out.print(line, markup=False, style="red", soft_wrap=True)
-        for line in (*quorum_lines(view), *retention_lines(view)):
-            out.print(line, markup=False, style="yellow", soft_wrap=True)
-        for line in link_lines(view):
-            out.print(line, markup=False, style="yellow", soft_wrap=True)
+        titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
+        print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
+        notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view)]
+        for style, lines in (("yellow", mode_lines(view)), ("red", alarm_lines(view)), ("yellow", notes)):
+            for line in lines:
+                out.print(line, markup=False, style=style, soft_wrap=True)
     if view.term is None:
         if as_json:
             return ExitCode.UNREACHABLE
@@ -72,17 +67,6 @@ def _headline(view: ClusterView) -> str:
         return f"[red]no leader[/] (term {view.term}): writes wait or are refused"
     writes = "writes open" if view.writes_open else "[yellow]writes not open yet[/]"
     return f"[green]node {view.leader} leads[/] (term {view.term}), {writes}"
-
-
-def _table(view: ClusterView) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"):
-        table.add_column(title, justify="left" if title in ("state", "role") else "right")
-    for node in view.nodes:
-        table.add_row(*_row(view, node))
-    return table
 
 
 def mode_lines(view: ClusterView) -> list[str]:

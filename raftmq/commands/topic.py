@@ -10,7 +10,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from cluster.replication.ack_levels import ATTRIBUTE, NAMES
-from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.commands.common import data_option, json_option, print_json, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -71,10 +71,7 @@ def create(
         known = _known_attributes(api, name) if if_exists == "update" else {}
         body["attributes"] = known | attributes
     answer = api.post("/v1/topics", body)
-    if as_json:
-        print_json({"schema": 1, **answer})
-    else:
-        click.echo(f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
+    show(as_json, answer, f"{answer['result']} topic {name} with {answer['topic']['write_queues']} queues")
 
 
 def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
@@ -104,10 +101,8 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
         for t in answer["topics"]
         if with_system or not t["name"].startswith("%")
     ]
-    if rows:
-        print_table(["topic", "queues", "messages", "attributes"], rows)
-    else:
-        click.echo("no topics yet; create one with: raftmq topic create NAME")
+    none = "no topics yet; create one with: raftmq topic create NAME"
+    print_table(["topic", "queues", "messages", "attributes"], rows, none=none)
 
 
 @topic.command("describe")
@@ -144,10 +139,7 @@ def delete(name: str, yes: bool, data: str | None, admin: str | None, as_json: b
         held = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["messages"]
         click.confirm(f"delete {name} with {held} messages?", abort=True, err=True)
     answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
-    if as_json:
-        print_json({"schema": 1, **answer})
-    else:
-        click.echo(f"deleted {name} ({answer['topic']['messages']} messages)")
+    show(as_json, answer, f"deleted {name} ({answer['topic']['messages']} messages)")
 
 
 def _attributes(attributes: dict[str, str]) -> str:

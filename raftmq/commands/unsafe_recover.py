@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import NodeDirectory, json_option, print_json
+from raftmq.commands.common import NodeDirectory, json_option, show
 
 if TYPE_CHECKING:
     from cluster.backup.survivor import Survivor
@@ -49,58 +49,55 @@ def unsafe_recover(directory: Path, plan: bool, accept_data_loss: bool, cluster_
 
 def _tell_plan(survivor: Survivor, as_json: bool) -> None:
     identity, tail = survivor.identity, survivor.tail
-    if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "directory": str(survivor.directory),
-                "cluster_uuid": str(identity.cluster_uuid),
-                "node": identity.node_id,
-                "last_index": tail.index,
-                "last_term": tail.term,
-                "last_timestamp_ms": survivor.timestamp_ms,
-                "term": survivor.term,
-                "applied_index": survivor.applied_index,
-                "committed_index": survivor.committed_index,
-                "sound": survivor.sound,
-                "vote_withheld": survivor.withheld or None,
-                "losses": survivor.losses,
-            }
-        )
-        return
+    answer = {
+        "directory": str(survivor.directory),
+        "cluster_uuid": str(identity.cluster_uuid),
+        "node": identity.node_id,
+        "last_index": tail.index,
+        "last_term": tail.term,
+        "last_timestamp_ms": survivor.timestamp_ms,
+        "term": survivor.term,
+        "applied_index": survivor.applied_index,
+        "committed_index": survivor.committed_index,
+        "sound": survivor.sound,
+        "vote_withheld": survivor.withheld or None,
+        "losses": survivor.losses,
+    }
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(survivor.timestamp_ms / 1000))
-    click.echo(f"cluster      {identity.cluster_uuid}")
-    click.echo(f"node         {identity.node_id} in {survivor.directory}")
-    click.echo(f"last entry   index {tail.index}, term {tail.term}, of {when} (log time)")
-    click.echo(f"saved term   {survivor.term}")
-    click.echo(f"committed    known up to index {survivor.committed_index} (applied up to {survivor.applied_index})")
-    click.echo("may be lost")
-    for loss in survivor.losses:
-        click.echo(f"  - {loss}")
-    click.echo("compare      every other survivor's plan: highest last term first, then highest last index")
-    click.echo("instead      if a majority can come back with its disks, wait for it: then nothing is lost")
-    click.echo(f"to do it     raftmq unsafe-recover {survivor.directory} --accept-data-loss --cluster-id UUID")
+    show(
+        as_json,
+        answer,
+        f"cluster      {identity.cluster_uuid}",
+        f"node         {identity.node_id} in {survivor.directory}",
+        f"last entry   index {tail.index}, term {tail.term}, of {when} (log time)",
+        f"saved term   {survivor.term}",
+        f"committed    known up to index {survivor.committed_index} (applied up to {survivor.applied_index})",
+        "may be lost",
+        *(f"  - {loss}" for loss in survivor.losses),
+        "compare      every other survivor's plan: highest last term first, then highest last index",
+        "instead      if a majority can come back with its disks, wait for it: then nothing is lost",
+        f"to do it     raftmq unsafe-recover {survivor.directory} --accept-data-loss --cluster-id UUID",
+    )
 
 
 def _tell_done(survivor: Survivor, members: Membership, as_json: bool) -> None:
     node = survivor.identity.node_id
-    if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "node": node,
-                "cluster_uuid": str(members.cluster_uuid),
-                "index": members.index,
-                "was_cluster_uuid": str(survivor.identity.cluster_uuid),
-                "detail": members.detail,
-            }
-        )
-        return
-    click.echo(f"node {node} is the only voter of the new cluster {members.cluster_uuid} from index {members.index} on")
-    click.echo("next")
-    click.echo("  - in its raftmq.toml, leave only its own [[peers]] table, and remove cluster.id if it is set;")
-    click.echo("    in a local cluster, move the lost nodes' folders away:")
-    click.echo("    mkdir -p .raftmq/removed && mv .raftmq/n1 .raftmq/removed")
-    click.echo("  - start it: raftmq serve --config raftmq.toml    (or raftmq up)")
-    click.echo("  - the alarm unsafe_recovered stays until: raftmq alarm ack unsafe_recovered")
-    click.echo("  - then return to three nodes: raftmq node add, twice")
+    answer = {
+        "node": node,
+        "cluster_uuid": str(members.cluster_uuid),
+        "index": members.index,
+        "was_cluster_uuid": str(survivor.identity.cluster_uuid),
+        "detail": members.detail,
+    }
+    show(
+        as_json,
+        answer,
+        f"node {node} is the only voter of the new cluster {members.cluster_uuid} from index {members.index} on",
+        "next",
+        "  - in its raftmq.toml, leave only its own [[peers]] table, and remove cluster.id if it is set;",
+        "    in a local cluster, move the lost nodes' folders away:",
+        "    mkdir -p .raftmq/removed && mv .raftmq/n1 .raftmq/removed",
+        "  - start it: raftmq serve --config raftmq.toml    (or raftmq up)",
+        "  - the alarm unsafe_recovered stays until: raftmq alarm ack unsafe_recovered",
+        "  - then return to three nodes: raftmq node add, twice",
+    )

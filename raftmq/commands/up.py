@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.commands.common import (
-    SIGNALS,
-    console,
-    data_dir,
-    data_option,
-    ended_like_ctrl_c,
-    json_option,
-    print_json,
-)
+from raftmq.commands.common import SIGNALS, console, data_dir, data_option, ended_like_ctrl_c, json_option, show
 
 if TYPE_CHECKING:
     from cluster.config.local_layout import NodeRecord
@@ -73,23 +65,23 @@ def _up(
 def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool, as_json: bool) -> None:
     from raftmq.local.cluster import empty_disk, lost_nodes
 
-    if as_json:
-        where = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
-        print_json({**view.to_json(), **where})
-        return
-    out = console()
+    where = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
     up = sum(node.running for node in view.nodes)
-    out.print(f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})")
-    for node in lost_nodes(cluster.nodes):
-        error = empty_disk(node)
-        out.print(f"node {node.id}       [yellow]not started: {error.what}[/]; {error.fix}", soft_wrap=True)
-    out.print(f"data         {cluster.data}")
-    out.print(f"name server  [bold]{cluster.servers}[/]")
-    out.print(f"admin        [bold]{cluster.admin_url}[/]/v1/status")
-    out.print("try          echo hello | raftmq produce greetings")
-    out.print("             raftmq consume greetings")
-    out.print(f"             raftmq kill {view.leader} && raftmq status")
-    out.print("stop         raftmq down" if detach else "stop         Ctrl-C")
+    lost = [(node, empty_disk(node)) for node in lost_nodes(cluster.nodes)]
+    show(
+        as_json,
+        {**view.to_json(), **where},
+        f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})",
+        *(f"node {node.id}       [yellow]not started: {error.what}[/]; {error.fix}" for node, error in lost),
+        f"data         {cluster.data}",
+        f"name server  [bold]{cluster.servers}[/]",
+        f"admin        [bold]{cluster.admin_url}[/]/v1/status",
+        "try          echo hello | raftmq produce greetings",
+        "             raftmq consume greetings",
+        f"             raftmq kill {view.leader} && raftmq status",
+        "stop         raftmq down" if detach else "stop         Ctrl-C",
+        markup=True,
+    )
 
 
 def _watch(cluster: LocalCluster) -> None:

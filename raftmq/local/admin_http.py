@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -131,6 +131,18 @@ class AdminApi:
             "raftmq up    (or raftmq status)",
             ExitCode.UNREACHABLE,
         )
+
+
+def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:
+    """What each node says of itself, in the order of the addresses; and address -> why it does not."""
+    answers, silent = [], {}
+    for address in addresses:
+        api = AdminApi([address])
+        try:
+            answers.append((api, api.local(path)))
+        except LocalError as error:
+            silent[address] = error
+    return answers, silent
 
 
 def each_node(
