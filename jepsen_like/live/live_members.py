@@ -20,6 +20,7 @@ from cluster.peer.secret import path_of
 from cluster.peer.secret_files import copy
 from raftlog.storage.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi
+from raftmq.local.waiting import until
 
 if TYPE_CHECKING:
     from jepsen_like.live.raftmq_subject import RaftMQSubject
@@ -113,13 +114,12 @@ class LiveMembers:
         return told
 
     def _says_removed(self, node: int) -> bool:
-        deadline = self._clock() + TOLD_S
-        while self._clock() < deadline:
+        def says_so() -> bool:
             with suppress(OSError):
-                if self._subject.request(node, "GET", "/v1/members")["removed_since"] is not None:
-                    return True
-            time.sleep(POLL_S)
-        return False
+                return self._subject.request(node, "GET", "/v1/members")["removed_since"] is not None
+            return False
+
+        return until(says_so, TOLD_S, POLL_S)
 
     def lose(self, node: int) -> bool:
         """See ChangesMembers."""

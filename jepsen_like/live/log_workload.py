@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.nemesis_seam import Counts
 from jepsen_like.live.subject import LoadPlan, LogClient, Placed, SendFailed, Subject
 from raftmq.client.loop_thread import LoopThread
+from raftmq.local.waiting import until
 
 TICK_S = 0.01
 _SETTLE_S = 45.0
@@ -84,10 +84,7 @@ class LogWorkload:
     def wait_acks(self, more: int, timeout_s: float) -> bool:
         """Waits until `more` sends were acknowledged from now on: the cluster makes progress."""
         wanted = self._acked + more
-        deadline = time.monotonic() + timeout_s
-        while self._acked < wanted and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return self._acked >= wanted
+        return until(lambda: self._acked >= wanted, timeout_s, 0.02)
 
     async def _write(self, number: int, client: LogClient) -> None:
         loop = asyncio.get_running_loop()

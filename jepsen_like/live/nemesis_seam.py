@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from jepsen_like.live.subject import Capability, Subject, is_healthy, leader_of
+from raftmq.local.waiting import until
 
 _DYING_S = 10.0
 
@@ -143,12 +144,8 @@ class Stage:
 
     def leader(self, timeout_s: float = 10.0) -> int:
         """Who leads; any node if nobody does in time, so that a fault can still strike somewhere."""
-        deadline = time.monotonic() + timeout_s
-        while (leader := leader_of(self.subject.states())) is None:
-            if time.monotonic() > deadline:
-                return self.rng.choice(self.subject.node_ids)
-            time.sleep(0.05)
-        return leader
+        leader = until(lambda: leader_of(self.subject.states()), timeout_s, 0.05)
+        return self.rng.choice(self.subject.node_ids) if leader is None else leader
 
     def followers(self) -> list[int]:
         """Every node but the leader, in random order."""
@@ -180,9 +177,7 @@ class Stage:
 
     def count_dead(self, struck: list[int]) -> int:
         """How many of the nodes just struck are gone; waits for them."""
-        deadline = time.monotonic() + _DYING_S
-        while any(self.subject.is_running(node) for node in struck) and time.monotonic() < deadline:
-            time.sleep(0.002)
+        until(lambda: not any(self.subject.is_running(node) for node in struck), _DYING_S, 0.002)
         dead = sum(not self.subject.is_running(node) for node in struck)
         self.kills += dead
         return dead

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from jepsen_like.live.owned import Owned
+from raftmq.local.waiting import until
 
 _TERMINATE_S = 10.0
 _STOPPED_S = 2.0
@@ -96,13 +96,13 @@ class Processes:
             return False
         child = self._children[node]
         child.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + _STOPPED_S
-        while time.monotonic() < deadline:
+
+        def has_stopped() -> bool:
             with contextlib.suppress(psutil.Error):
-                if psutil.Process(child.pid).status() == psutil.STATUS_STOPPED:
-                    return True
-            time.sleep(0.002)
-        return False
+                return bool(psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+            return False
+
+        return until(has_stopped, _STOPPED_S, 0.002)
 
     def resume(self, node: int) -> None:
         """SIGCONT."""

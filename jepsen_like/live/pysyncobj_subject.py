@@ -14,7 +14,6 @@ import random
 import re
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +33,7 @@ from jepsen_like.live.subject import (
     leader_of,
 )
 from raftmq.local.process import free_base_port
+from raftmq.local.waiting import until
 
 TOPIC = "list"
 PADDING_CHARS = 4096
@@ -100,15 +100,12 @@ class PySyncObjSubject(OfProcesses):
             settings = {"address": node.address, "peers": peers, "folder": str(node.home), "port": node.port}
             (node.home / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
             self.start_node(node.id)
-        deadline = time.monotonic() + READY_S
-        while not is_healthy(self.states()):
-            if time.monotonic() > deadline:
-                raise LocalError(
-                    "the pysyncobj cluster found no leader",
-                    f"after {READY_S:.0f} s",
-                    f"less {self._nodes[0].home}/node.log",
-                )
-            time.sleep(0.1)
+        if not until(lambda: is_healthy(self.states()), READY_S, 0.1):
+            raise LocalError(
+                "the pysyncobj cluster found no leader",
+                f"after {READY_S:.0f} s",
+                f"less {self._nodes[0].home}/node.log",
+            )
 
     def stop(self) -> None:
         """See Subject."""

@@ -27,6 +27,7 @@ from jepsen_like.live.stories import STORIES
 from jepsen_like.live.story import Scene, StoryEnds
 from jepsen_like.live.subject import Capability, Subject, is_caught_up
 from raftmq.client.errors import RaftMQError
+from raftmq.local.waiting import until
 from statemachine.kv import KVError
 
 CATCH_UP_S = 120.0
@@ -138,12 +139,10 @@ class Run:
         self._load.factor = 0.0 if held else 1.0
         if self._side is not None:
             self._side.held = held
-        deadline = time.monotonic() + QUIET_LOAD_S
-        while held and (self._load.counts.in_flight or (self._side is not None and self._side.busy)):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
+        if not held:
+            return True
+        side = self._side
+        return until(lambda: not (self._load.counts.in_flight or (side is not None and side.busy)), QUIET_LOAD_S, 0.02)
 
     @property
     def ops(self) -> Sequence[Op]:
@@ -272,13 +271,10 @@ class Run:
 
     def _wait_caught_up(self) -> bool:
         """Whether all replicas came to have applied the same; a reason for doubt if not."""
-        deadline = time.monotonic() + CATCH_UP_S
-        while not is_caught_up(self._subject.states()):
-            if time.monotonic() > deadline:
-                self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
-                return False
-            time.sleep(0.1)
-        return True
+        caught_up = until(lambda: is_caught_up(self._subject.states()), CATCH_UP_S, 0.1)
+        if not caught_up:
+            self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
+        return caught_up
 
     def _outcome(self) -> Outcome:
         seconds = self._elapsed

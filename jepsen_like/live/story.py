@@ -17,6 +17,7 @@ from jepsen_like.live.outcome import Played
 from jepsen_like.live.plan import Plan
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subject import LoadPlan, is_caught_up
+from raftmq.local.waiting import until
 
 WELL_S = 60.0
 
@@ -108,19 +109,14 @@ class Scene:
         """Seconds until these nodes (all) agree on a leader that takes writes. Raises StoryEnds."""
         wanted = self.subject.node_ids if nodes is None else nodes
         begun = time.monotonic()
-        while not agree(self.subject, wanted):
-            if time.monotonic() - begun > WELL_S:
-                raise StoryEnds(f"nodes {wanted} did not agree on a leader within {WELL_S:.0f} s")
-            time.sleep(0.02)
+        if not until(lambda: agree(self.subject, wanted), WELL_S, 0.02):
+            raise StoryEnds(f"nodes {wanted} did not agree on a leader within {WELL_S:.0f} s")
         return time.monotonic() - begun
 
     def wait_caught_up(self, timeout_s: float = WELL_S) -> None:
         """Waits until every node has applied what any knows to be committed. Raises StoryEnds."""
-        deadline = time.monotonic() + timeout_s
-        while not is_caught_up(self.subject.states()):
-            if time.monotonic() > deadline:
-                raise StoryEnds(f"the replicas had not applied the same after {timeout_s:.0f} s")
-            time.sleep(0.05)
+        if not until(lambda: is_caught_up(self.subject.states()), timeout_s, 0.05):
+            raise StoryEnds(f"the replicas had not applied the same after {timeout_s:.0f} s")
 
 
 class Story(NamedTuple):

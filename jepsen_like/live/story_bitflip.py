@@ -24,6 +24,7 @@ from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.verify import Finding, Severity
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
+from raftmq.local.waiting import until
 
 FLIPS = 50
 KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
@@ -81,11 +82,8 @@ LEFT = "found by fsck, still there"
 
 
 def _grow(scene: Scene) -> None:
-    deadline = time.monotonic() + GROW_S
-    while scene.stage.load.position < GROWN_BYTES:
-        if time.monotonic() > deadline:
-            raise StoryEnds(f"the log did not grow to {GROWN_BYTES >> 20} MiB within {GROW_S:.0f} s")
-        time.sleep(0.1)
+    if not until(lambda: scene.stage.load.position >= GROWN_BYTES, GROW_S, 0.1):
+        raise StoryEnds(f"the log did not grow to {GROWN_BYTES >> 20} MiB within {GROW_S:.0f} s")
 
 
 def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
@@ -133,12 +131,7 @@ def _inspect(scene: Scene) -> str:
 
 
 def _gone(made: Flip, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while made.is_there:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return until(lambda: not made.is_there, timeout_s, 0.05)
 
 
 def _restart(scene: Scene, node: int) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from jepsen_like.live.catalogue import Catalogue, GroupSpec, Place, TopicSpec
 from jepsen_like.live.story import Scene, Story, StoryEnds
-from raftmq.client import aconnect
+from raftmq.client import AsyncClient, aconnect
 from raftmq.client.errors import RaftMQError
 
+T = TypeVar("T")
 A, B, C = 1, 2, 3
 COUNT, SWITCHES = 1000, 200
 SWITCH_S = 20.0
@@ -70,20 +71,21 @@ def _created(scene: Scene, numbers: range) -> Wanted:
 
 
 def _write(scene: Scene, catalogue: Catalogue, name: str, wanted: Wanted) -> None:
-    async def work() -> None:
-        async with aconnect(scene.subject.servers) as client:
-            await catalogue.put(client, *wanted)
-
     with scene.act(name):
-        _run(work())
+        _with_client(scene, "written", lambda client: catalogue.put(client, *wanted))
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _with_client(scene: Scene, what: str, act: Callable[[AsyncClient], Awaitable[T]]) -> T:
     """Raises StoryEnds: what was not acknowledged cannot be demanded afterwards."""
+
+    async def work() -> T:
+        async with aconnect(scene.subject.servers) as client:
+            return await act(client)
+
     try:
-        asyncio.run(work)
+        return asyncio.run(work())
     except (RaftMQError, OSError) as error:
-        raise StoryEnds(f"metadata could not be written: {error}") from error
+        raise StoryEnds(f"metadata could not be {what}: {error}") from error
 
 
 def _change(scene: Scene, catalogue: Catalogue, count: int) -> None:
@@ -94,13 +96,8 @@ def _change(scene: Scene, catalogue: Catalogue, count: int) -> None:
         [f"{PREFIX}t{n:04d}" for n in range(1, count, 5)],
         [f"{PREFIX}g{n:04d}" for n in range(2, count, 5)],
     )
-
-    async def work() -> None:
-        async with aconnect(scene.subject.servers) as client:
-            await catalogue.drop(client, topics, groups)
-
     with scene.act(f"{len(topics)} topics and {len(groups)} groups deleted on B"):
-        _run(work())
+        _with_client(scene, "written", lambda client: catalogue.drop(client, topics, groups))
     _write(scene, catalogue, "more added on B", _created(scene, range(count, count + count // 10 + 1)))
 
 
@@ -147,7 +144,7 @@ def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | N
     """What the leader tells linearizably, and what every running node shows of its own state once it has caught up."""
     running = scene.subject.node_ids if nodes is None else nodes
     with scene.act(f"metadata compared: {when}") as told:
-        differences = _leader_differences(scene, catalogue)
+        differences = _with_client(scene, "read", catalogue.differences)
         leader = scene.stage.leader()
         path = "/v1/topics?consistency=linearizable"
         shown = scene.subject.request(leader, "GET", path, timeout_s=20.0)
@@ -158,17 +155,6 @@ def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | N
         told.append(f"{len(differences)} differences")
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         scene.demand(not differences, "; ".join(differences[:SHOWN]) + more)
-
-
-def _leader_differences(scene: Scene, catalogue: Catalogue) -> list[str]:
-    async def work() -> list[str]:
-        async with aconnect(scene.subject.servers) as client:
-            return await catalogue.differences(client)
-
-    try:
-        return asyncio.run(work())
-    except (RaftMQError, OSError) as error:
-        raise StoryEnds(f"metadata could not be read: {error}") from error
 
 
 def _caught_up_topics(scene: Scene, node: int, newest: dict[str, Any]) -> dict[str, Any]:

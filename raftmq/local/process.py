@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from cluster.config.local_layout import NodeRecord
 from cluster.errors import ExitCode, LocalError
 from cluster.runtime.ports import ephemeral_ports, port_owner, why_taken
+from raftmq.local.waiting import until
 
 if TYPE_CHECKING:
     import psutil
@@ -126,13 +127,8 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 def _wait_gone(nodes: list[NodeRecord], timeout_s: float) -> list[NodeRecord]:
     """Waits for the nodes' processes to end; returns those that still run after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    left = nodes
-    while left := [node for node in left if is_running(node)]:
-        if time.monotonic() >= deadline:
-            return left
-        time.sleep(0.02)
-    return []
+    until(lambda: not any(map(is_running, nodes)), timeout_s, 0.02)
+    return [node for node in nodes if is_running(node)]
 
 
 def check_ports(nodes: Iterable[NodeRecord]) -> None:
