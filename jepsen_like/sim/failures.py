@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.message_format import decode_message
-from jepsen_like.sim.asking import ask, dial
+from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.machine import DELAY_LEVELS_S
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
@@ -105,7 +105,7 @@ class FailureJudge:
             yield f"there is a copy of {message_id} for attempt {attempt}, and nobody said that it failed"
 
 
-class Failures:
+class Failures(Asker):
     """A producer and the consumers of GROUP. `stopped` ends them when every copy has come."""
 
     def __init__(
@@ -113,18 +113,17 @@ class Failures:
     ) -> None:
         """`ends(topic, queue)`: the offset behind the last message that any node has; `waiting`: how many delayed
         messages any node has."""
-        self.host, self._report, self._ends, self._waiting = host, report, ends, waiting
+        super().__init__(host, report)
+        self._ends, self._waiting = ends, waiting
         self.judge = FailureJudge()
-        self.stopped = False
-        self.done = 0
         self._next: dict[tuple[str, int], int] = dict.fromkeys(PLACES, 0)
         self._fails: dict[str, int] = {}
         """How often each message fails."""
 
     def start(self) -> None:
         """Begins."""
-        for work in (self._produce, self._consume):
-            self.host.spawn(partial(work, random.Random(self.host.rng.random())))
+        self.host.spawn(partial(self._produce, random.Random(self.rng.random())))
+        self._spawn(partial(self._consume, random.Random(self.rng.random())))
 
     # --- the producer ------------------------------------------------------------------------------------------------
 
@@ -133,12 +132,12 @@ class Failures:
         while not self.stopped:
             await asyncio.sleep(rng.uniform(0.05, 0.25))
             if connection is None or connection.closed:
-                connection = await dial(self.host, rng, "a producer of what fails", self._report)
+                connection = await self._dial(rng, "a producer of what fails")
             if connection is not None:
                 message_id = f"fails-{len(self._fails) + 1}"
                 self._fails[message_id] = rng.choice((0, 1, 1, 2, 3, 4))
                 fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
-                await ask(self.host, connection, SEND_CODE, fields, body_of(message_id, 5))
+                await self._ask(connection, SEND_CODE, fields, body_of(message_id, 5))
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -156,14 +155,13 @@ class Failures:
             if connection is not None:
                 connection.transport.abort()
             await asyncio.sleep(rng.uniform(0.02, 0.2))
-        self.done = 1
 
     def _all_read(self) -> bool:
         return not self._waiting() and all(offset >= self._ends(*place) for place, offset in self._next.items())
 
     async def _connect(self, rng: random.Random) -> RawConnection | None:
         """A connection of a member of the group, for which the group is as it should be."""
-        connection = await dial(self.host, rng, "a consumer that fails", self._report)
+        connection = await self._dial(rng, "a consumer that fails")
         if connection is None:
             return None
         subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in (TOPIC, RETRY)]
@@ -174,14 +172,14 @@ class Failures:
             (RequestCode.HEART_BEAT, beat),
             (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, wanted),
         ):
-            answer = await ask(self.host, connection, code, {}, body)
+            answer = await self._ask(connection, code, {}, body)
             if answer is None or answer.code != ResponseCode.SUCCESS:
                 connection.transport.abort()
                 return None
         return connection
 
     async def _read(self, connection: RawConnection, place: tuple[str, int], rng: random.Random) -> None:
-        answer = await ask(self.host, connection, RequestCode.PULL_MESSAGE, pull_of(GROUP, *place, self._next[place]))
+        answer = await self._ask(connection, RequestCode.PULL_MESSAGE, pull_of(GROUP, *place, self._next[place]))
         if answer is None:
             return
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -212,9 +210,9 @@ class Failures:
             "unitMode": "false",
         }
         for _ in range(REPORTS_MAX):
-            connection = await dial(self.host, rng, "a report", self._report)
+            connection = await self._dial(rng, "a report")
             if connection is not None:
-                answer = await ask(self.host, connection, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+                answer = await self._ask(connection, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
                 connection.transport.abort()
                 outcome = outcome_of(answer)
                 self.judge.reported(failure, outcome)

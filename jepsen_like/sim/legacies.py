@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.message_format import decode_message, decode_message_id
 from jepsen_like.sim.asking import ask, dial
-from jepsen_like.sim.clients import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.clients import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.failures import outcome_of, pull_of
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.resets import committed, place_of
@@ -53,49 +53,38 @@ class Made(NamedTuple):
     """Of those that were acknowledged since, each of which is there once."""
 
 
-class Legacies:
+class Legacies(Client):
     """One client that plays round after round. `stopped` ends it when no half message is open."""
 
     def __init__(self, host: ClientHost, report: Report, open_count: Callable[[], int]) -> None:
         """`open_count`: how many half messages any node knows of."""
-        self.host, self._report, self._open_count = host, report, open_count
-        self.stopped = False
-        self.done = 0
+        super().__init__(host)
+        self.report, self._open_count = report, open_count
         self.made: list[Made] = []
         self._rounds = 0
         self._to_end: list[HalfLeft] = []
         """Of topics that may not be deleted: somebody has to end them."""
 
-    def start(self) -> None:
-        """Begins."""
-        self.host.spawn(self._work)
-
     async def _work(self) -> None:
-        rng = random.Random(self.host.rng.random())
+        rng = random.Random(self.rng.random())
         while not self.stopped:
-            connection = await dial(self.host, rng, "an heir", self._report)
+            connection = await dial(self.host, rng, "an heir", self.report)
             if connection is not None:
                 self._rounds += 1
                 await Round(self, f"legacy-{self._rounds}", connection, rng).play()
                 connection.transport.abort()
             await asyncio.sleep(rng.uniform(0.02, 0.3))
         while self._open_count():
-            connection = await dial(self.host, rng, "an heir that clears up", self._report)
+            connection = await dial(self.host, rng, "an heir that clears up", self.report)
             if connection is not None:
                 for half in self._to_end:
                     await ask(self.host, connection, RequestCode.END_TRANSACTION, ending(half, ROLLBACK))
                 connection.transport.abort()
             await asyncio.sleep(0.3)
-        self.done = 1
 
     def leaves(self, half: HalfLeft) -> None:
         """The round is over, and may have left this half message open."""
         self._to_end.append(half)
-
-    @property
-    def report(self) -> Report:
-        """Where violations go."""
-        return self._report
 
 
 class Round:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raftmq.client.connection import Reply
 
 
-def place_of(answer: Answer | Reply) -> tuple[int, int]:
+def stored_at(answer: Answer | Reply) -> tuple[int, int]:
     """Queue and offset of a message, as the answer to its send tells them."""
     return int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
 
@@ -55,7 +55,7 @@ class Recorder:
         if answer is None:
             self.end(sent, "info", {**sent.value, "error": "no answer"})
         elif answer.code == ResponseCode.SUCCESS:
-            place = place_of(answer)
+            place = stored_at(answer)
             self.stored(sent, *place)
             return place
         else:

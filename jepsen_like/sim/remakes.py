@@ -15,7 +15,7 @@ from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import SEND_CODE, ClientHost, body_of, foreign_send, id_of, read_queue
 from jepsen_like.sim.raw_client import RawConnection, Report
-from jepsen_like.sim.recorder import Recorder, place_of
+from jepsen_like.sim.recorder import Recorder, stored_at
 from raftmq.client.client import AsyncClient
 
 GROUP = "remakers"
@@ -139,7 +139,7 @@ class Remakes(Asker):
             return
         met = self._met(asked_s)
         if answer.code == ResponseCode.SUCCESS:
-            self._stored(Sent(message_id, place_of(answer), asked_s, self.host.loop.now), met)
+            self._stored(Sent(message_id, stored_at(answer), asked_s, self.host.loop.now), met)
         elif answer.code in REFUSED and met and all(epoch.takes(queue) for epoch in met) and not self.unsure:
             why = f"{answer.code} {answer.remark[:80]}"
             self._report("topics", f"{message_id} to {topic} queue {queue} is refused: {why}")

@@ -15,7 +15,7 @@ from jepsen_like.history import Op
 from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.raw_client import RawConnection, Report
-from jepsen_like.sim.recorder import Recorder, place_of
+from jepsen_like.sim.recorder import Recorder, stored_at
 
 UNSETTLED_MAX = 8
 
@@ -59,7 +59,7 @@ class Repeater(Asker):
         answer = await self._ask(connection, SEND_CODE, ext, body_of(op.value["id"], 10))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return  # another arrival may be stored: it is asked again
-        place = place_of(answer)
+        place = stored_at(answer)
         if sequence not in self._places:
             self._places[sequence] = place
             self._recorder.stored(op, *place)

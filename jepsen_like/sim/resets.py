@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.asking import ask, dial
-from jepsen_like.sim.clients import FULL, SEND_CODE, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send
 from jepsen_like.sim.failures import pull_of
 from jepsen_like.sim.raw_client import RawConnection, Report
 from raftmq.client.message import decode_messages
@@ -121,7 +121,7 @@ class ResetJudge:
                 self._report("resets", f"queue {queue} was reset to {reset.offset}, and nobody was told")
 
 
-class Resets:
+class Resets(Client):
     """A producer, an operator and the consumer of GROUP. `stopped` ends them when every reset has."""
 
     def __init__(
@@ -129,23 +129,16 @@ class Resets:
     ) -> None:
         """`ends(topic, queue)`: the offset behind the last message that any node has; `pending(group)`: how many
         resets any node has of it."""
-        self.host, self._report, self._ends, self._pending = host, report, ends, pending
+        super().__init__(host)
+        self._report, self._ends, self._pending = report, ends, pending
         self.judge = ResetJudge(report, lambda: host.loop.now)
-        self.stopped = False
-        self.done = 0
         self._next: dict[int, int] = {}
         self._sent = 0
-        self._ended = 0
 
     def start(self) -> None:
         """Begins."""
         for work in (self._produce, self._operate, self._consume):
-            self.host.spawn(partial(self._run, work, random.Random(self.host.rng.random())))
-
-    async def _run(self, work: Callable[[random.Random], object], rng: random.Random) -> None:
-        await work(rng)  # type: ignore[misc]
-        self._ended += 1
-        self.done = int(self._ended == 3)
+            self._spawn(partial(work, random.Random(self.rng.random())))
 
     async def _produce(self, rng: random.Random) -> None:
         connection: RawConnection | None = None
